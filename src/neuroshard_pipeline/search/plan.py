@@ -1,0 +1,112 @@
+"""A plan: every shard of a task on a rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import pandas as pd
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """Cost of a plan in ms, one number per rank, and what it adds up to.
+
+    The embedding cost is the largest sum over ranks of compute, backward and forward communication [Zha2023] §2.
+    """
+
+    forward_compute_ms: tuple[float, ...]
+    backward_compute_ms: tuple[float, ...]
+    forward_comm_ms: tuple[float, ...]
+    backward_comm_ms: tuple[float, ...]
+
+    @property
+    def compute_ms(self) -> tuple[float, ...]:
+        """Forward plus backward compute cost of every rank."""
+        return tuple(f + b for f, b in zip(self.forward_compute_ms, self.backward_compute_ms, strict=True))
+
+    @property
+    def rank_ms(self) -> tuple[float, ...]:
+        """Compute plus both communication costs of every rank."""
+        parts = zip(self.compute_ms, self.forward_comm_ms, self.backward_comm_ms, strict=True)
+        return tuple(sum(part) for part in parts)
+
+    @property
+    def embedding_cost_ms(self) -> float:
+        """The cost that a search minimises."""
+        return max(self.rank_ms)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Shards and the rank of each, covering every column of every table of the task exactly once.
+
+    Attributes:
+        task: what the plan answers.
+        shards: every shard.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
+        sharder: which sharder made it.
+        predicted: its predicted cost, or None where no cost model was asked.
+
+    Raises:
+        PlanError: columns uncovered or covered twice, an unknown table or a rank outside the world.
+    """
+
+    task: ShardingTask
+    shards: tuple[Shard, ...]
+    ranks: tuple[int, ...]
+    sharder: str
+    predicted: PlanCost | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shards) != len(self.ranks):
+            raise PlanError(f"{self.task.task_id}: {len(self.shards)} shards, but {len(self.ranks)} ranks")
+        for rank in self.ranks:
+            if not 0 <= rank < self.task.world_size:
+                raise PlanError(f"{self.task.task_id}: rank {rank} lies outside 0..{self.task.world_size - 1}")
+        _check_cover(self)
+
+    @property
+    def predicted_cost_ms(self) -> float | None:
+        """Predicted embedding cost in ms."""
+        return None if self.predicted is None else self.predicted.embedding_cost_ms
+
+    def shards_of(self, rank: int) -> tuple[Shard, ...]:
+        """The shards on `rank`."""
+        return tuple(shard for shard, where in zip(self.shards, self.ranks, strict=True) if where == rank)
+
+    @property
+    def dim_sums(self) -> tuple[int, ...]:
+        """Per rank, the sum of the widths of its shards."""
+        return tuple(sum(shard.embedding_dim for shard in self.shards_of(r)) for r in range(self.task.world_size))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per shard: `task_id, sharder, table, column_offset, embedding_dim, rank`."""
+        rows = [
+            (self.task.task_id, self.sharder, shard.table.name, shard.column_offset, shard.embedding_dim, rank)
+            for shard, rank in zip(self.shards, self.ranks, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+
+
+def _check_cover(plan: Plan) -> None:
+    """Every table's columns must be covered exactly once."""
+    spans = defaultdict(list)
+    for shard in plan.shards:
+        spans[shard.table.name].append((shard.column_offset, shard.column_offset + shard.embedding_dim))
+    unknown = set(spans) - {table.name for table in plan.task.tables}
+    if unknown:
+        raise PlanError(f"{plan.task.task_id}: table {min(unknown)!r} is in the plan but not in the task")
+    for table in plan.task.tables:
+        at = 0
+        for start, end in sorted(spans[table.name]):
+            if start != at:
+                word = "covered twice" if start < at else "not covered"
+                raise PlanError(f"{plan.task.task_id}: table {table.name!r} has columns {word} at {min(start, at)}")
+            at = end
+        if at != table.embedding_dim:
+            raise PlanError(f"{plan.task.task_id}: table {table.name!r} has columns not covered from {at}")

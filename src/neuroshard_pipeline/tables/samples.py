@@ -1,0 +1,44 @@
+"""What one measurement runs: the shards of one rank, or the volumes of one collective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuroshard_pipeline.tables.table import Shard
+
+
+@dataclass(frozen=True)
+class ComputeSample:
+    """The shards of one rank, looked up by one fused kernel.
+
+    Attributes:
+        sample_id: stable name; the same id always means the same shards.
+        batch_size: global batch, as every rank looks up its tables for the whole batch.
+        shards: at least one; a table may stand more than once, with different columns.
+    """
+
+    sample_id: str
+    batch_size: int
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class CommSample:
+    """One pair of all-to-all collectives: pooled embeddings forward, their gradients backward.
+
+    Attributes:
+        sample_id: stable name.
+        batch_size: global batch.
+        dim_sums: per rank, the sum of the widths of its shards.
+        start_skew_ms: per rank, how much later than the first rank it enters the forward collective.
+    """
+
+    sample_id: str
+    batch_size: int
+    dim_sums: tuple[int, ...]
+    start_skew_ms: tuple[float, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.dim_sums)

@@ -1,0 +1,138 @@
+"""The nouns of a sharding problem: a table, its reuse profile, and a shard of its columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from neuroshard_pipeline.errors import TaskError
+
+#: Upper edges of the first 16 reuse bins; the 17th bin is open. A bin holds the rows that one batch looks up
+#: (0,1], (1,2], (2,4] ... (16384,32768], >32768 times (facebookresearch/dlrm_datasets, locality_stats.txt).
+REUSE_BIN_EDGES: tuple[int, ...] = tuple(2**power for power in range(16))
+NUM_REUSE_BINS = len(REUSE_BIN_EDGES) + 1
+REUSE_COLUMNS: tuple[str, ...] = tuple(f"reuse_{index:02d}" for index in range(NUM_REUSE_BINS))
+
+#: Widths of shards are multiples of this: FBGEMM reads rows in 16-byte vectors of four floats.
+COLUMN_GRANULARITY = 4
+
+#: Bytes per element of every storage type a table may have (TorchRec's DataType names, lower case).
+BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2}
+
+MAX_NUM_EMBEDDINGS = 2**40
+MAX_EMBEDDING_DIM = 2**14
+MAX_POOLING_FACTOR = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An embedding table as a trainer declares it, with what is known of the ids that look it up.
+
+    Attributes:
+        name: unique within a sharding task.
+        num_embeddings: rows.
+        embedding_dim: columns, a multiple of 4.
+        pooling_factor: mean number of ids per sample of the batch.
+        unique_rows: distinct rows that one batch looks up, or None where unknown. It belongs to the batch size
+            of the task (or pool) that the table stands in.
+        reuse: the reuse profile, 17 shares of `unique_rows` by how often the batch looks a row up
+            (see `REUSE_BIN_EDGES`), summing to 1; None where unknown.
+        data_type: storage type of the weights, a key of `BYTES_PER_ELEMENT`.
+
+    Raises:
+        TaskError: a value is impossible; the message names table, field, value and remedy.
+    """
+
+    name: str
+    num_embeddings: int
+    embedding_dim: int
+    pooling_factor: float
+    unique_rows: float | None = None
+    reuse: tuple[float, ...] | None = None
+    data_type: str = "fp32"
+
+    def __post_init__(self) -> None:
+        for problem in _table_problems(self):
+            raise TaskError(f"table {self.name!r}: {problem}")
+
+    @property
+    def has_profile(self) -> bool:
+        """Whether the reuse profile was given rather than left to the documented default."""
+        return self.unique_rows is not None and self.reuse is not None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights alone."""
+        return self.num_embeddings * self.embedding_dim * BYTES_PER_ELEMENT[self.data_type]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A column range of one table: columns `column_offset` to `column_offset + embedding_dim`."""
+
+    table: Table
+    column_offset: int
+    embedding_dim: int
+
+    def __post_init__(self) -> None:
+        end = self.column_offset + self.embedding_dim
+        if self.column_offset < 0 or self.embedding_dim <= 0 or end > self.table.embedding_dim:
+            raise TaskError(
+                f"table {self.table.name!r}: shard columns {self.column_offset}..{end} lie outside the table's "
+                f"0..{self.table.embedding_dim}"
+            )
+        if self.embedding_dim % COLUMN_GRANULARITY:
+            raise TaskError(
+                f"table {self.table.name!r}: shard width {self.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}"
+            )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the shard's weights alone."""
+        return self.table.num_embeddings * self.embedding_dim * BYTES_PER_ELEMENT[self.table.data_type]
+
+
+def whole(table: Table) -> Shard:
+    """The shard that is all of `table`."""
+    return Shard(table, 0, table.embedding_dim)
+
+
+def _table_problems(table: Table) -> list[str]:
+    """What is wrong with a table's values, in the order a reader would check them."""
+    problems = []
+    if not isinstance(table.name, str) or not table.name.strip():
+        problems.append("the name is empty; give every table a unique name")
+    problems += _count_problems("num_embeddings", table.num_embeddings, MAX_NUM_EMBEDDINGS)
+    problems += _count_problems("embedding_dim", table.embedding_dim, MAX_EMBEDDING_DIM)
+    if not problems and table.embedding_dim % COLUMN_GRANULARITY:
+        problems.append(
+            f"embedding_dim {table.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}; pad the table to "
+            f"{-(-table.embedding_dim // COLUMN_GRANULARITY) * COLUMN_GRANULARITY}"
+        )
+    if not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # also refuses NaN
+        problems.append(f"pooling_factor {table.pooling_factor} must be above 0 and at most {MAX_POOLING_FACTOR:g}")
+    if table.data_type not in BYTES_PER_ELEMENT:
+        problems.append(f"data_type {table.data_type!r} is unknown; use one of {', '.join(BYTES_PER_ELEMENT)}")
+    return problems + _profile_problems(table)
+
+
+def _count_problems(field: str, value: int, maximum: int) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return [f"{field} {value!r} is not a whole number"]
+    if not 0 < value <= maximum:
+        return [f"{field} {value} must be between 1 and {maximum}"]
+    return []
+
+
+def _profile_problems(table: Table) -> list[str]:
+    if (table.unique_rows is None) != (table.reuse is None):
+        return ["unique_rows and reuse_00..reuse_16 belong together; give both or neither"]
+    if table.unique_rows is None or table.reuse is None:
+        return []
+    if not 0 < table.unique_rows <= table.num_embeddings:
+        return [f"unique_rows {table.unique_rows} must be above 0 and at most num_embeddings {table.num_embeddings}"]
+    if len(table.reuse) != NUM_REUSE_BINS or not all(0 <= share <= 1 for share in table.reuse):
+        return [f"the reuse profile needs {NUM_REUSE_BINS} shares between 0 and 1, got {table.reuse}"]
+    if not math.isclose(sum(table.reuse), 1.0, abs_tol=0.01):
+        return [f"the reuse shares sum to {sum(table.reuse):.4f}, not to 1"]
+    return []

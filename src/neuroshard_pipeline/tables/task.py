@@ -1,0 +1,72 @@
+"""The sharding task: what a plan is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.table import Table
+
+OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
+
+
+@dataclass(frozen=True)
+class ShardingTask:
+    """Tables to be spread over the ranks of a training job.
+
+    Attributes:
+        tables: at least one, with unique names.
+        world_size: number of ranks (devices).
+        batch_size: the global batch, samples per iteration over all ranks.
+        memory_bytes: memory for embeddings on every rank, or one number per rank.
+        optimizer: one of `OPTIMIZERS`; decides the optimizer state that counts against the memory.
+        task_id: how frames and errors call the task.
+
+    Raises:
+        TaskError: a value is impossible.
+    """
+
+    tables: Sequence[Table]
+    world_size: int
+    batch_size: int
+    memory_bytes: int | Sequence[int]
+    optimizer: str = "sgd"
+    task_id: str = "task"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", tuple(self.tables))
+        if not isinstance(self.memory_bytes, int):
+            object.__setattr__(self, "memory_bytes", tuple(int(limit) for limit in self.memory_bytes))
+        for problem in _task_problems(self):
+            raise TaskError(f"{self.task_id}: {problem}")
+
+    @property
+    def memory_limits(self) -> tuple[int, ...]:
+        """Memory limit of every rank in bytes, `world_size` numbers."""
+        if isinstance(self.memory_bytes, int):
+            return (self.memory_bytes,) * self.world_size
+        return tuple(self.memory_bytes)
+
+
+def _task_problems(task: ShardingTask) -> list[str]:
+    problems = []
+    if not task.tables:
+        problems.append("a sharding task needs at least one table")
+    repeated = [name for name, count in Counter(table.name for table in task.tables).items() if count > 1]
+    if repeated:
+        problems.append(f"table names must be unique, but {repeated[0]!r} stands more than once")
+    for field in ("world_size", "batch_size"):
+        value = getattr(task, field)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            problems.append(f"{field} {value!r} must be a whole number of at least 1")
+    if problems:
+        return problems
+    if len(task.memory_limits) != task.world_size:
+        problems.append(f"memory_bytes has {len(task.memory_limits)} numbers for {task.world_size} ranks")
+    if min(task.memory_limits, default=1) < 1:
+        problems.append(f"memory_bytes {task.memory_bytes} must be at least 1 on every rank")
+    if task.optimizer not in OPTIMIZERS:
+        problems.append(f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}")
+    return problems
