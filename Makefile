@@ -1,0 +1,62 @@
+# Two commands: `make run` (from nothing to measured sharding plans) and `make test` (every gate).
+# Both set up .venv themselves and skip that when it is current. On a machine whose package index offers only CUDA
+# builds of torch, save the download: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make run
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+ENV ?= base
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export KEDRO_DISABLE_TELEMETRY := 1
+
+.PHONY: run test viz lint types contracts unit bench-search bench-measurement bench-cost-models check-pool clean help
+
+help:
+	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
+	@echo "make test   set up, lint, types, import contracts, tests"
+	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
+	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
+
+run: .venv/.run
+	$(BIN)/kedro run --env $(ENV)
+
+test: .venv/.test lint types contracts unit
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.test
+	$(BIN)/mypy
+
+contracts: .venv/.test
+	$(BIN)/lint-imports
+
+unit: .venv/.test
+	$(BIN)/pytest
+
+viz: .venv/.run
+	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
+
+bench-measurement bench-cost-models bench-search: bench-%: .venv/.run
+	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
+
+check-pool: .venv/.run
+	$(BIN)/python benchmarks/check_table_pool.py
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name one with PYTHON=...")'
+	$(PYTHON) -m venv .venv
+
+.venv/.run: constraints.txt pyproject.toml | .venv/bin/python
+	@echo "Installing into .venv (a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
+	@touch $@
+
+.venv/.test: .venv/.run
+	@echo "Installing the development tools into .venv ..."
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+	@touch $@
+
+clean:
+	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete

@@ -1,0 +1,17 @@
+"""`python -m neuroshard_pipeline`: the same as `kedro run` for an installed package."""
+
+from pathlib import Path
+
+from kedro.framework.project import configure_project
+
+from neuroshard_pipeline.cli import run
+
+
+def main() -> None:
+    """Run the default pipeline, or what the command line asks for."""
+    configure_project(Path(__file__).parent.name)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Kedro hooks: which versions went into a run and which came out of it, and the table that a person wants to see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from kedro.framework.hooks import hook_impl
+from kedro.io import AbstractVersionedDataset, CatalogProtocol, MemoryDataset
+from kedro.pipeline import Pipeline
+
+from neuroshard_pipeline import __version__
+from neuroshard_pipeline.datasets.atomic import commit, staged_path
+from neuroshard_pipeline.report import summary_table
+
+#: The catalog entry that nodes read to learn the versions of the data in front of them.
+LINEAGE_DATASET = "lineage"
+_SUMMARY_DATASET = "search.summary"
+_REPORT_DATASET = "search.report"
+
+
+class LineageHooks:
+    """Record the versions of every run in `data/08_reporting/lineage/<run id>.json`.
+
+    Kedro versions datasets one by one and keeps no record of which version was made from which.
+    """
+
+    @hook_impl
+    def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Resolve the versions that will be read, and offer the record to the nodes."""
+        record = lineage(run_params, pipeline, catalog)
+        catalog[LINEAGE_DATASET] = MemoryDataset(record)
+
+    @hook_impl
+    def after_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Write the record of a completed run."""
+        record = catalog.load(LINEAGE_DATASET)
+        folder = Path(catalog.load("lineage_folder"))
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{run_params['run_id']}.json"
+        staged = staged_path(target)
+        staged.write_text(json.dumps(record, indent=2))
+        commit(staged, target)
+
+
+class SummaryHooks:
+    """Print the table of sharders and where the report lies."""
+
+    @hook_impl
+    def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Print only when this run made them."""
+        made = pipeline.all_outputs()
+        if _SUMMARY_DATASET in made:
+            click.echo("\n" + summary_table(catalog.load(_SUMMARY_DATASET)))
+        if _REPORT_DATASET in made:
+            click.echo(f"\nReport: {Path(catalog[_REPORT_DATASET]._get_load_path())}")
+
+
+def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
+    """What a run reads and writes: `{run_id, project_version, pipelines, env, inputs, outputs, ...}`.
+
+    Args:
+        run_params: Kedro's record of the run.
+        pipeline: the nodes that will run.
+        catalog: where versions are resolved.
+
+    Returns:
+        A JSON-ready record; `inputs` and `outputs` map versioned datasets to versions.
+    """
+    outputs = _versioned(pipeline.all_outputs(), catalog)
+    inputs = _versioned(pipeline.inputs(), catalog)
+    return {
+        "run_id": run_params["run_id"],
+        "project_version": __version__,
+        "pipelines": run_params.get("pipeline_names") or ["__default__"],
+        "env": run_params.get("env") or "base",
+        "runtime_params": run_params.get("runtime_params") or {},
+        "inputs": {name: dataset.resolve_load_version() for name, dataset in inputs.items() if dataset.exists()},
+        "outputs": {name: dataset.resolve_save_version() for name, dataset in outputs.items()},
+    }
+
+
+def _versioned(names: set[str], catalog: CatalogProtocol) -> dict[str, AbstractVersionedDataset]:
+    datasets = {name: catalog.get(name) for name in sorted(names) if not name.startswith("params:")}
+    return {
+        name: dataset
+        for name, dataset in datasets.items()
+        if isinstance(dataset, AbstractVersionedDataset) and dataset._version is not None
+    }

@@ -1,0 +1,25 @@
+"""The registered pipelines."""
+
+from kedro.pipeline import Pipeline
+
+from neuroshard_pipeline.pipelines import augment, measure, plan, report, search, train
+
+
+def register_pipelines() -> dict[str, Pipeline]:
+    """Name every pipeline that `kedro run --pipeline` knows.
+
+    Composites are built from explicit imports: Kedro's `find_pipelines` imports only the requested pipeline.
+    """
+    stages = {
+        "augment": augment.create_pipeline(),
+        "measure": measure.create_pipeline(),
+        "train": train.create_pipeline(),
+        "search": search.create_pipeline() + report.create_pipeline(),
+    }
+    pretrain = stages["augment"] + stages["measure"] + stages["train"]
+    return {
+        **stages,
+        "pretrain": pretrain,
+        "plan": plan.create_pipeline(),
+        "__default__": pretrain + stages["search"],
+    }
