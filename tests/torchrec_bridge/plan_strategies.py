@@ -1,0 +1,64 @@
+"""Hypothesis strategies for random plans: uneven column shards, several shards of a table on one rank."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
+from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
+
+costs_ms = st.floats(0, 1e6, allow_nan=False)
+
+
+@st.composite
+def tables(draw, name: str) -> Table:
+    rows = draw(st.integers(1, 10**9))
+    unique_rows, reuse = None, None
+    if draw(st.booleans()):
+        unique_rows = draw(st.floats(0.5, rows)) if rows > 1 else 1.0
+        shares = np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(np.ones(NUM_REUSE_BINS))
+        reuse = tuple(shares)
+    return Table(
+        name,
+        rows,
+        4 * draw(st.integers(1, 64)),
+        draw(st.floats(0.01, 1000)),
+        unique_rows,
+        reuse,
+        draw(st.sampled_from(["fp32", "fp16"])),
+    )
+
+
+@st.composite
+def plans(draw, predicted: bool = True) -> Plan:
+    world_size = draw(st.integers(1, 16))
+    names = draw(st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=6, unique=True))
+    chosen = [draw(tables(name)) for name in names]
+    memory = draw(
+        st.one_of(
+            st.integers(1, 2**40), st.lists(st.integers(1, 2**40), min_size=world_size, max_size=world_size).map(tuple)
+        )
+    )
+    batch_size = draw(st.integers(1, 10**6))
+    task = ShardingTask(chosen, world_size, batch_size, memory, draw(st.sampled_from(OPTIMIZERS)))
+    shards = draw(st.permutations([shard for table in chosen for shard in draw(columns_of(table))]))
+    ranks = tuple(draw(st.integers(0, world_size - 1)) for _ in shards)
+    cost = draw(plan_costs(world_size)) if predicted else None
+    return Plan(task, tuple(shards), ranks, "neuroshard", cost)
+
+
+@st.composite
+def columns_of(draw, table: Table) -> list[Shard]:
+    """Shards of uneven widths that cover the table."""
+    cuts = draw(st.sets(st.integers(1, table.embedding_dim // 4), max_size=4)) | {table.embedding_dim // 4}
+    ends = [4 * cut for cut in sorted(cuts)]
+    return [Shard(table, start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+@st.composite
+def plan_costs(draw, world_size: int) -> PlanCost | None:
+    if draw(st.booleans()):
+        return None
+    return PlanCost(*(tuple(draw(st.lists(costs_ms, min_size=world_size, max_size=world_size))) for _ in range(4)))

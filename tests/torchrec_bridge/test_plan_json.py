@@ -1,0 +1,105 @@
+"""Plans go out to JSON and come back the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torchrec_bridge.plan_strategies import plans
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json, plan_to_json, tables_sha256
+
+WIDE, SMALL = Table("wide", 100, 64, 3.0), Table("small", 10, 8, 1.0)
+
+
+def small_plan(world_size: int = 4) -> Plan:
+    task = ShardingTask([WIDE, SMALL], world_size, 32, 2**20)
+    shards = (Shard(WIDE, 32, 16), Shard(SMALL, 0, 8), Shard(WIDE, 0, 32), Shard(WIDE, 48, 16))
+    return Plan(task, shards, (1, 0, 3 % world_size, 1), "neuroshard")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=plans(), data=st.data())
+def test_200_random_plans_survive_the_round_trip(plan, data):
+    local = data.draw(st.sampled_from([n for n in range(1, 17) if plan.task.world_size % n == 0]))
+    document = plan_to_json(plan, local, data.draw(st.sampled_from(["cuda", "cpu"])))
+    assert plan_from_json(json.loads(json.dumps(document, allow_nan=False))) == plan
+
+
+def test_document_speaks_torchrecs_words():
+    document = plan_to_json(small_plan(), local_world_size=2, module_path="m")
+    assert document["plan"]["m"]["wide"] == {
+        "sharding_type": "column_wise",
+        "compute_kernel": "fused",
+        "ranks": [3, 1, 1],
+        "sharding_spec": {
+            "shards": [
+                {"shard_offsets": [0, 0], "shard_sizes": [100, 32], "placement": "rank:3/cuda:1"},
+                {"shard_offsets": [0, 32], "shard_sizes": [100, 16], "placement": "rank:1/cuda:1"},
+                {"shard_offsets": [0, 48], "shard_sizes": [100, 16], "placement": "rank:1/cuda:1"},
+            ]
+        },
+    }
+    assert document["task"]["tables_sha256"] == tables_sha256([WIDE, SMALL])
+
+
+def test_cpu_placements_name_no_device_index():
+    document = plan_to_json(small_plan(), compute_device="cpu", module_path="m")
+    assert document["plan"]["m"]["small"]["sharding_spec"]["shards"][0]["placement"] == "rank:0/cpu"
+
+
+def test_tables_of_several_modules_go_to_theirs():
+    plan = small_plan()
+    document = plan_to_json(plan, module_path={"wide": "a.ebc", "small": "b.ebc"})
+    assert {module: list(tables) for module, tables in document["plan"].items()} == {
+        "a.ebc": ["wide"],
+        "b.ebc": ["small"],
+    }
+    assert plan_from_json(document) == plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"local_world_size": 3}, "local_world_size 3 must divide the world_size 4"),
+        ({"local_world_size": 0}, "local_world_size 0"),
+        ({"compute_device": "tpu"}, "'tpu' is unknown; use 'cuda' or 'cpu'"),
+        ({"module_path": {"wide": "a.ebc"}}, "table 'small' has no module path"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(PlanError, match=message):
+        plan_to_json(small_plan(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["version"], 2, "version 2; expected"),
+        (["schema"], "torchrec", "schema 'torchrec'"),
+        (["task", "tables", 0, "pooling_factor"], 4.0, "tables of the plan document were changed"),
+        (["task", "tables", 0, "num_embeddings"], 0, "num_embeddings 0 must be"),
+        (["task", "world_size"], 1, "rank 1 lies outside"),
+        (["plan", "m", "wide", "ranks"], [0], "damaged"),
+        (["plan", "m", "wide", "sharding_spec", "shards", 1, "shard_sizes"], [100, 12], "not covered at 44"),
+        (["plan", "m", "wide", "sharding_spec", "shards", 1, "shard_sizes"], [50, 16], "not column-wise"),
+        (["shard_order"], [0, 1, 2], "damaged"),
+        (["shard_order"], [0, 1, 2, 2], "damaged"),
+        (["task"], None, "damaged"),
+    ],
+)
+def test_damaged_documents_are_refused(path, value, message):
+    document = copy.deepcopy(plan_to_json(small_plan(), module_path="m"))
+    target = document
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    with pytest.raises(PlanError, match=message):
+        plan_from_json(document)
