@@ -1,0 +1,144 @@
+"""The report's tables of numbers: accuracy, measurements, tasks, and any nested mapping as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
+from neuroshard_pipeline.report.totals import PARTS, basis
+from neuroshard_pipeline.report.wording import NOTHING, amount, decimals_for, number, percent
+
+#: What every model reports, and how a page calls it.
+_METRIC_NAMES = {
+    "mape": "mean error",
+    "median_ape": "median error",
+    "noise_floor": "noise floor",
+    "r2": "R²",
+    "kendall_tau": "Kendall's τ",
+}
+_SHARES = {"mape", "median_ape", "noise_floor"}
+
+
+def accuracy_table(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Header and one line per model (and direction, where the metrics go that deep)."""
+    lines = [["model", *_METRIC_NAMES.values()]]
+    for name, values in _models(metrics):
+        lines.append([name, *(_metric(key, values.get(key)) for key in _METRIC_NAMES)])
+    return lines
+
+
+def _metric(key: str, value: float | None) -> str:
+    if value is None or pd.isna(value):
+        return NOTHING
+    return percent(value) if key in _SHARES else f"{value:.3f}"
+
+
+def _models(metrics: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every mapping with a `mape`, however deep, named by the keys that lead to it."""
+    if "mape" in metrics:
+        yield " ".join(path).replace("_", " "), metrics
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from _models(value, (*path, key))
+
+
+def noise_floors(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Noise floor of every model, as a share of the cost; models that report none are left out."""
+    floors = {name: values.get("noise_floor") for name, values in _models(metrics)}
+    return {name.replace(" ", "_"): float(floor) for name, floor in floors.items() if floor is not None}
+
+
+def rank_noise_floors(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Noise floor of every part of the embedding cost: that of the model which predicts it."""
+    floors = noise_floors(metrics)
+    parts = {}
+    for part in PARTS:
+        words = set(part.split("_"))
+        fits = [name for name in floors if words <= set(name.split("_"))] or [
+            name for name in floors if set(name.split("_")) <= words
+        ]
+        if fits:
+            parts[part] = max(floors[name] for name in fits)
+    return parts
+
+
+def measurement_table(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> list[list[str]]:
+    """Header and one line per quantity, for compute and communication samples."""
+    columns = [_measured_facts(compute_costs), _measured_facts(comm_costs)]
+    header = ["", "compute", "communication"]
+    return [header, *([name, *(facts.get(name, NOTHING) for facts in columns)] for name in columns[0] | columns[1])]
+
+
+def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
+    known = succeeded(costs)
+    facts = {
+        "samples": f"{costs['sample_id'].nunique():,}",
+        "samples that failed": f"{costs['sample_id'].nunique() - known['sample_id'].nunique():,}",
+    }
+    if known.empty:
+        return facts
+    if "repeats" in known:
+        fewest, most = int(known["repeats"].min()), int(known["repeats"].max())
+        facts["repeats per sample"] = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    for direction in ("forward", "backward"):
+        low, middle, high = known[f"{direction}_ms"].quantile([0.05, 0.5, 0.95])
+        facts[f"{direction} cost, ms: median"] = amount(middle)
+        facts[f"{direction} cost, ms: 5th to 95th percentile"] = f"{amount(low)} to {amount(high)}"
+    spread = relative_spread(known)
+    facts["spread of repeats: median"] = percent(float(spread.median()))
+    facts["spread of repeats: 90th percentile"] = percent(float(spread.quantile(0.9)))
+    return facts
+
+
+def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most: int = 5) -> list[tuple[str, int]]:
+    """The commonest errors of failed samples and how many rows each concerns."""
+    errors = pd.concat([compute_costs["error"], comm_costs["error"]]).dropna().astype(str)
+    counts = errors[errors != ""].value_counts()
+    return [(str(message), int(count)) for message, count in counts.head(most).items()]
+
+
+def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]:
+    """Header and one line per task: ranks, then every sharder's embedding cost in ms, the cheapest starred."""
+    column = f"{basis(totals)}_ms"
+    lines = [["task", "ranks", *sharders]]
+    for task_id, plans in totals.groupby("task_id", sort=False):
+        costs = plans.set_index("sharder")[column].reindex(list(sharders))
+        decimals = decimals_for([float(cost) for cost in costs.dropna()])
+        cells = [number(None if pd.isna(cost) else float(cost), decimals) for cost in costs]
+        marked = [f"{cell} *" if cost == costs.min() else cell for cell, cost in zip(cells, costs, strict=True)]
+        lines.append([str(task_id), str(int(plans["world_size"].max())), *marked])
+    return lines
+
+
+def nested_rows(value: Mapping[Any, Any], depth: int = 0) -> list[tuple[int, str, str]]:
+    """A nested mapping as `(depth, key, text)`; a key that only holds further keys has an empty text."""
+    rows: list[tuple[int, str, str]] = []
+    for key, item in value.items():
+        inner = dict(enumerate(item, start=1)) if _is_list_of_mappings(item) else item
+        if isinstance(inner, Mapping):
+            rows.append((depth, str(key), "" if inner else "none"))
+            rows += nested_rows(inner, depth + 1)
+        else:
+            rows.append((depth, str(key), _text(inner)))
+    return rows
+
+
+def _is_list_of_mappings(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(isinstance(entry, Mapping) for entry in item)
+
+
+def _text(item: Any) -> str:
+    if item is None:
+        return NOTHING
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, float):
+        return f"{item:.6g}"
+    if isinstance(item, int):
+        return f"{item:,}" if abs(item) >= 10_000 else str(item)
+    if isinstance(item, list | tuple):
+        return ", ".join(_text(entry) for entry in item) or "none"
+    return str(item)

@@ -1,0 +1,111 @@
+"""Figures of what was measured: how large the costs are and how well repeats of them agree."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from neuroshard_pipeline.report.figures.accuracy import MAX_POINTS
+from neuroshard_pipeline.report.style import DIRECTION_COLOURS, faded, log_axis, styled
+
+_BINS = 40
+_DIRECTIONS = ("forward", "backward")
+_PANELS = {"compute": "Compute, one rank's lookup", "comm": "Communication, one rank's all-to-all"}
+
+
+def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
+    """Histograms of the measured forward and backward costs on a logarithmic axis.
+
+    Args:
+        compute_costs: `measure.compute_costs`; failed samples are left out.
+        comm_costs: `measure.comm_costs`, one row per rank of a sample.
+    """
+    figure = make_subplots(rows=1, cols=2, subplot_titles=list(_PANELS.values()), horizontal_spacing=0.1)
+    for column, costs in enumerate((succeeded(compute_costs), succeeded(comm_costs)), start=1):
+        edges = log_edges(pd.concat([costs[f"{direction}_ms"] for direction in _DIRECTIONS]))
+        for direction in _DIRECTIONS:
+            trace = histogram(costs[f"{direction}_ms"], edges, direction, DIRECTION_COLOURS[direction], "ms")
+            trace.update(showlegend=column == 1)
+            figure.add_trace(trace, row=1, col=column)
+        figure.update_xaxes(log_axis(edges[0], edges[-1]), row=1, col=column)
+    figure.update_xaxes(title_text="measured cost, ms")
+    figure.update_yaxes(title_text="samples", rangemode="tozero", col=1)
+    figure.update_yaxes(title_text="ranks of samples", rangemode="tozero", col=2)
+    styled(figure, "Distribution of the measured costs", height=400)
+    figure.update_layout(margin={"t": 112}, legend={"y": 1.1})
+    return figure
+
+
+def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
+    """Spread of repeated measurements against the cost, one point per sample.
+
+    The spread is `spread_ms` as a share of forward + backward cost.
+
+    Args:
+        compute_costs: `measure.compute_costs`; failed samples are left out.
+        comm_costs: `measure.comm_costs`, one row per rank of a sample.
+    """
+    figure = make_subplots(rows=1, cols=2, subplot_titles=list(_PANELS.values()), horizontal_spacing=0.1)
+    for column, costs in enumerate((succeeded(compute_costs), succeeded(comm_costs)), start=1):
+        drawn = costs.iloc[:: max(-(-len(costs) // MAX_POINTS), 1)]
+        cost_ms = drawn["forward_ms"] + drawn["backward_ms"]
+        trace = go.Scatter(
+            x=cost_ms.map("{:.4g}".format).astype(float),
+            y=(100 * relative_spread(drawn)).round(2),
+            text=drawn["sample_id"],
+            mode="markers",
+            showlegend=False,
+            marker={"color": faded("#0072B2", 0.5), "size": 5},
+            hovertemplate="%{text}: %{x:.4g} ms ± %{y:.2g} %<extra></extra>",
+        )
+        figure.add_trace(trace, row=1, col=column)
+        if len(costs):
+            figure.update_xaxes(log_axis(cost_ms.min() / 1.15, cost_ms.max() * 1.15), row=1, col=column)
+            median = float(100 * relative_spread(costs).median())
+            figure.add_hline(
+                y=median, line={"dash": "dot", "width": 1}, annotation_text=f"median {median:.1f} %", row=1, col=column
+            )
+    figure.update_xaxes(title_text="forward + backward cost, ms")
+    figure.update_yaxes(title_text="spread of repeats, % of the cost", rangemode="tozero", col=1)
+    figure.update_yaxes(rangemode="tozero", col=2)
+    styled(figure, "How well repeated measurements agree", height=400)
+    return figure
+
+
+def succeeded(costs: pd.DataFrame) -> pd.DataFrame:
+    """Rows without an error and with both costs."""
+    has_error = costs["error"].notna() & (costs["error"].astype(str) != "")
+    return costs[~has_error].dropna(subset=["forward_ms", "backward_ms"])
+
+
+def relative_spread(costs: pd.DataFrame) -> pd.Series:
+    """`spread_ms` as a share of forward + backward cost."""
+    return costs["spread_ms"] / (costs["forward_ms"] + costs["backward_ms"])
+
+
+def log_edges(values: pd.Series, bins: int = _BINS) -> np.ndarray:
+    """Edges of `bins` bins that are equally wide on a logarithmic axis and hold every positive value."""
+    positive = values[values > 0]
+    if positive.empty:
+        return np.array([0.1, 1.0])
+    low, high = float(positive.min()), float(positive.max())
+    return np.geomspace(low * 0.999, max(high, low * 1.02) * 1.001, bins + 1)
+
+
+def histogram(values: pd.Series, edges: np.ndarray, name: str, colour: str, unit: str) -> go.Bar:
+    """Counts per bin as bars; counted here, as Plotly cannot bin on a logarithmic axis."""
+    counts, _ = np.histogram(values.dropna(), bins=edges)
+    spans = [f"{low:.3g} to {high:.3g} {unit}" for low, high in itertools.pairwise(edges)]
+    return go.Bar(
+        x=[float(f"{middle:.5g}") for middle in np.sqrt(edges[:-1] * edges[1:])],
+        y=counts.tolist(),
+        width=[float(f"{width:.5g}") for width in np.diff(edges)],
+        name=name,
+        customdata=spans,
+        marker={"color": faded(colour, 0.55), "line": {"width": 0}},
+        hovertemplate=f"{name}: %{{y}} with %{{customdata}}<extra></extra>",
+    )

@@ -1,0 +1,83 @@
+"""Figures of the table pool: its reuse against the published one, its rows and pooling factors."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
+from neuroshard_pipeline.report.style import log_axis, styled
+
+_QUANTITY_NAMES = {
+    "unique_rows": "unique rows",
+    "indices": "lookups",
+    "share_of_unique_rows": "unique rows",
+    "share_of_indices": "lookups",
+}
+_SOURCE_LOOKS = (
+    {"color": "#1f2933", "dash": "solid"},
+    {"color": "#D55E00", "dash": "dot"},
+    {"color": "#0072B2", "dash": "dash"},
+    {"color": "#009E73", "dash": "dashdot"},
+)
+
+
+def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
+    """Cumulative reuse histograms of the pool and of the published data, one panel per quantity.
+
+    Args:
+        comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
+    """
+    quantities = list(dict.fromkeys(comparison["quantity"]))
+    names = [_QUANTITY_NAMES.get(quantity, quantity) for quantity in quantities]
+    titles = [f"Share of {name}" for name in names]
+    figure = make_subplots(rows=1, cols=len(quantities), subplot_titles=titles, horizontal_spacing=0.1)
+    for column, quantity in enumerate(quantities, start=1):
+        here = comparison[comparison["quantity"] == quantity]
+        for look, (source, bins) in zip(_looks(), here.groupby("source", sort=False), strict=False):
+            trace = go.Scatter(
+                x=bins["bin_label"].tolist(),
+                y=(100 * bins["cumulative_share"]).round(2).tolist(),
+                name=str(source),
+                legendgroup=str(source),
+                showlegend=column == 1,
+                mode="lines+markers",
+                line={"width": 2, **look},
+                marker={"size": 5},
+                hovertemplate=f"{source}, %{{x}} lookups: %{{y:.1f}} %<extra></extra>",
+            )
+            figure.add_trace(trace, row=1, col=column)
+        figure.update_yaxes(title_text=f"{names[column - 1]}, cumulative %", row=1, col=column)
+    figure.update_xaxes(title_text="how often one batch looks a row up", tickangle=-60, tickfont={"size": 11})
+    figure.update_yaxes(range=[0, 103])
+    styled(figure, "Reuse of rows within a batch: this pool and the published one", height=460)
+    figure.update_layout(margin={"t": 116}, legend={"y": 1.1})
+    return figure
+
+
+def _looks() -> list[dict]:
+    return [dict(look) for look in _SOURCE_LOOKS] * 4
+
+
+def pool_distributions(table_pool: pd.DataFrame) -> go.Figure:
+    """Histograms of rows and pooling factors of the pool's tables, on logarithmic axes.
+
+    Args:
+        table_pool: `augment.table_pool`.
+    """
+    columns = {
+        "num_embeddings": ("rows per table", "#0072B2"),
+        "pooling_factor": ("pooling factor, ids per sample", "#009E73"),
+    }
+    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.1)
+    for column, (field, (label, colour)) in enumerate(columns.items(), start=1):
+        edges = log_edges(table_pool[field], 30)
+        bars = histogram(table_pool[field], edges, "tables", colour, "")
+        bars.update(showlegend=False)
+        figure.add_trace(bars, row=1, col=column)
+        figure.update_xaxes(log_axis(edges[0], edges[-1]), title_text=label, row=1, col=column)
+    figure.update_yaxes(title_text="tables", col=1)
+    styled(figure, f"Rows and pooling factors of the {len(table_pool):,} tables of the pool", height=340)
+    figure.update_layout(margin={"t": 56})
+    return figure

@@ -1,0 +1,144 @@
+"""Figures that compare sharders: cost, cost relative to the best, tasks solved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from neuroshard_pipeline.report.style import INK, OURS, emphasised, faded, sharder_colours, styled
+from neuroshard_pipeline.report.totals import basis, by_cost, comparable, plan_totals, relative_to_best
+from neuroshard_pipeline.report.wording import amount, plural
+
+_ROW_PX = 46
+_FRAME_PX = 150
+
+
+def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
+    """Bars of the mean embedding cost on the tasks that every sharder solved, with one point per task.
+
+    Args:
+        plan_costs: `search.plan_costs`; costs are measured ones, or predicted ones where nothing was measured.
+    """
+    totals = plan_totals(plan_costs)
+    kind = basis(totals)
+    sharders = by_cost(totals)
+    costs = comparable(totals, sharders, kind)
+    colours = sharder_colours(sharders)
+    figure = go.Figure()
+    for name in sharders:
+        label = emphasised(name)
+        if len(costs):
+            label += f"<br>{amount(float(costs[name].mean()))} ms"
+            figure.add_bar(
+                x=[float(costs[name].mean())],
+                y=[label],
+                orientation="h",
+                marker_color=faded(colours[name], 0.85 if name == OURS else 0.45),
+                hovertemplate=f"{name}: mean %{{x:.4g}} ms<extra></extra>",
+            )
+        figure.add_trace(_points(costs[name], label, INK, "%{text}: %{x:.4g} ms"))
+    if costs.empty:
+        _say(figure, "No task was solved by every sharder.")
+    title = f"{kind.capitalize()} embedding cost on {plural(len(costs), 'task')} that every sharder solved"
+    figure.update_xaxes(title_text=f"{kind} embedding cost, ms", rangemode="tozero")
+    return _rows(figure, title, len(sharders))
+
+
+def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
+    """Every plan's embedding cost over that of the cheapest plan of the same task, as points and a box.
+
+    Args:
+        plan_costs: `search.plan_costs`; all tasks that the sharder solved.
+    """
+    totals = plan_totals(plan_costs)
+    kind = basis(totals)
+    relative = relative_to_best(totals, kind)
+    sharders = by_cost(totals)
+    colours = sharder_colours(sharders)
+    figure = go.Figure()
+    for name in sharders:
+        own = relative[relative["sharder"] == name].set_index("task_id")["relative"]
+        points = _points(own, emphasised(name), colours[name], "%{text}: %{x:.3f} times the best")
+        points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=faded(colours[name], 0.18))
+        figure.add_trace(points)
+    figure.add_vline(x=1, line={"color": "#1f2933", "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text=f"{kind} embedding cost ÷ cheapest plan of the same task")
+    return _rows(figure, "Cost of every plan relative to the best one of its task", len(sharders))
+
+
+def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: Sequence[str]) -> go.Figure:
+    """Share of tasks solved by every sharder, one panel per world size.
+
+    Args:
+        sharding_tasks: `augment.sharding_tasks`.
+        plans: `search.plans`; a sharder solved the tasks that it has a plan for.
+        sharders: every sharder that was tried, in the order of the rows.
+    """
+    tasks = sharding_tasks.drop_duplicates("task_id")
+    solved = plans.drop_duplicates(["task_id", "sharder"]).merge(tasks[["task_id", "world_size"]], on="task_id")
+    tried = tasks["world_size"].value_counts().sort_index()
+    colours = sharder_colours(sharders)
+    figure = make_subplots(
+        rows=1,
+        cols=len(tried),
+        shared_yaxes=True,
+        horizontal_spacing=0.07,
+        subplot_titles=[f"{world} ranks" for world in tried.index],
+    )
+    for column, (world_size, count) in enumerate(tried.items(), start=1):
+        here = (
+            solved.loc[solved["world_size"] == world_size, "sharder"]
+            .value_counts()
+            .reindex(list(sharders), fill_value=0)
+        )
+        figure.add_bar(
+            x=[100 * number / count for number in here],
+            y=[emphasised(name) for name in sharders],
+            orientation="h",
+            text=[f"{number} of {count}" for number in here],
+            textposition="auto",
+            insidetextanchor="start",
+            marker_color=[faded(colours[name], 0.85 if name == OURS else 0.45) for name in sharders],
+            hovertemplate="%{y}: %{text} tasks<extra></extra>",
+            row=1,
+            col=column,
+        )
+    figure.update_xaxes(range=[0, 104], ticksuffix=" %", nticks=5)
+    figure.update_xaxes(title_text="tasks solved, %", col=(len(tried) + 1) // 2)
+    figure.update_yaxes(autorange="reversed")
+    return _rows(figure, "Tasks solved, by number of ranks", len(sharders), row_px=34)
+
+
+def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
+    """One point per task on the row `label`; the box itself is invisible until the caller gives it a line."""
+    return go.Box(
+        x=costs.round(5),
+        y=[label] * len(costs),
+        text=costs.index,
+        orientation="h",
+        boxpoints="all",
+        jitter=0.55,
+        pointpos=0,
+        width=0.6,
+        marker={"color": colour, "size": 5, "opacity": 0.7, "line": {"width": 0.5, "color": "#ffffff"}},
+        line={"width": 0},
+        fillcolor="rgba(0,0,0,0)",
+        hoveron="points",
+        hovertemplate=hover + "<extra></extra>",
+    )
+
+
+def _rows(figure: go.Figure, title: str, count: int, row_px: int = _ROW_PX) -> go.Figure:
+    """One row per sharder from the top down, without a legend: the rows carry the names."""
+    styled(figure, title, height=_FRAME_PX + row_px * max(count, 2))
+    figure.update_layout(showlegend=False, margin={"t": 64})
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False)
+    return figure
+
+
+def _say(figure: go.Figure, text: str) -> None:
+    """Words in the middle of a figure that has nothing to draw."""
+    figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)

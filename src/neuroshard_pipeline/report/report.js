@@ -1,0 +1,24 @@
+// Draws every figure of the page from the data beside it; runs once, after Plotly itself.
+(function () {
+  "use strict";
+  const byMouse = window.matchMedia("(pointer: fine)").matches;
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    displayModeBar: byMouse ? "hover" : false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+  };
+  const plots = [];
+  for (const holder of document.querySelectorAll(".plot")) {
+    const spec = JSON.parse(document.getElementById(holder.dataset.spec).textContent);
+    spec.layout.autosize = true;
+    // A finger on a figure scrolls the page; only a mouse draws a zoom box.
+    spec.layout.dragmode = byMouse ? "zoom" : false;
+    holder.textContent = "";
+    Plotly.newPlot(holder, spec.data, spec.layout, config);
+    plots.push(holder);
+  }
+  // Paper is narrower than a screen, and a browser does not lay figures out again for it.
+  window.addEventListener("beforeprint", () => plots.forEach((plot) => Plotly.relayout(plot, { width: 660 })));
+  window.addEventListener("afterprint", () => plots.forEach((plot) => Plotly.relayout(plot, { width: null })));
+})();

@@ -1,0 +1,163 @@
+"""Contract frames of a small, made-up run: six sharders on five tasks, measured with a known error."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuroshard_pipeline.report import ReportInputs
+from neuroshard_pipeline.tables.table import REUSE_COLUMNS
+
+SHARDERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard")
+#: How far a sharder's ranks are from level, which makes the order of sharders known beforehand.
+_IMBALANCE = dict(zip(SHARDERS, (0.9, 0.6, 0.45, 0.4, 0.3, 0.05), strict=True))
+_TASKS = {
+    "task-4x-000": (4, 12),
+    "task-4x-001": (4, 40),
+    "task-4x-002": (4, 57),
+    "task-8x-000": (8, 31),
+    "task-8x-001": (8, 90),
+}
+_PARTS = ("compute", "forward_comm", "backward_comm")
+
+
+def build_pool(rng, count=120):
+    rows = np.round(rng.lognormal(9, 2.2, count)).astype(int) + 4
+    reuse = rng.dirichlet(np.geomspace(8, 0.02, 17), count)
+    pool = pd.DataFrame({"table": [f"t_{i:03d}" for i in range(count)], "num_embeddings": rows})
+    pool["pooling_factor"] = np.round(rng.lognormal(1.2, 1.3, count), 3) + 0.01
+    pool["unique_rows"] = np.minimum(rows, 300.0)
+    return pool.join(pd.DataFrame(reuse, columns=list(REUSE_COLUMNS)))
+
+
+def build_tasks(rng, pool):
+    frames = []
+    for task_id, (world_size, count) in _TASKS.items():
+        tables = pool.sample(count, random_state=np.random.RandomState(len(task_id) + count)).copy()
+        tables["embedding_dim"] = rng.choice([4, 8, 16, 32, 64, 128], count)
+        tables.insert(0, "task_id", task_id)
+        frames.append(tables.assign(world_size=world_size, batch_size=512, memory_bytes=64 * 2**20))
+    return pd.concat(frames, ignore_index=True)
+
+
+def build_plans(rng, tasks):
+    """Every sharder's plan of every task: round robin by width; ours halves the widest table first."""
+    rows = []
+    for task_id, tables in tasks.groupby("task_id", sort=False):
+        world_size = int(tables["world_size"].iloc[0])
+        for sharder in SHARDERS:
+            shards = [(name, 0, int(dim)) for name, dim in zip(tables["table"], tables["embedding_dim"], strict=True)]
+            shards.sort(key=lambda shard: -shard[2])
+            if sharder == "neuroshard":
+                name, _, dim = shards.pop(0)
+                shards += [(name, 0, dim // 2), (name, dim // 2, dim // 2)]
+            ranks = (
+                rng.integers(0, world_size, len(shards)) if sharder == "random" else np.arange(len(shards)) % world_size
+            )
+            rows += [(task_id, sharder, *shard, int(rank)) for shard, rank in zip(shards, ranks, strict=True)]
+    return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+
+
+def build_plan_costs(rng):
+    rows = []
+    for task_id, (world_size, count) in _TASKS.items():
+        for sharder in SHARDERS:
+            for rank in range(world_size):
+                skew = 1 + _IMBALANCE[sharder] * rank / (world_size - 1)
+                predicted = np.array([0.06, 0.012, 0.02]) * count / world_size * skew
+                measured = predicted * rng.normal(1, 0.01, 3)
+                memory = int(2**20 * rng.uniform(20, 60))
+                rows.append((task_id, sharder, rank, memory, *predicted, *measured))
+    costs = [f"{kind}_{part}_ms" for kind in ("predicted", "measured") for part in _PARTS]
+    return pd.DataFrame(rows, columns=["task_id", "sharder", "rank", "memory_bytes", *costs])
+
+
+def build_compute_costs(rng, count=400):
+    forward = rng.lognormal(-0.5, 0.8, count)
+    costs = pd.DataFrame({"sample_id": [f"compute-{i:06d}" for i in range(count)], "forward_ms": forward})
+    costs["backward_ms"] = forward * rng.uniform(1.2, 2.0, count)
+    costs["spread_ms"] = costs["forward_ms"] * 0.03 * rng.lognormal(0, 0.6, count) + 0.002
+    costs["repeats"] = 3
+    costs["error"] = None
+    costs.loc[7, ["forward_ms", "backward_ms", "spread_ms"]] = np.nan
+    costs.loc[7, "error"] = "out of memory: 3.2 GiB asked of an arena of 2 GiB"
+    return costs
+
+
+def build_comm_costs(rng, count=120, world_size=4):
+    size = count * world_size
+    ids = np.repeat([f"comm-{i:06d}" for i in range(count)], world_size)
+    costs = pd.DataFrame({"sample_id": ids, "rank": np.tile(range(world_size), count)})
+    costs["forward_ms"] = rng.lognormal(-1, 0.5, size)
+    costs["backward_ms"] = rng.lognormal(-1, 0.4, size)
+    costs["spread_ms"] = 0.08 * rng.lognormal(-1, 0.6, size)
+    costs["error"] = None
+    return costs
+
+
+def build_held_out(rng, compute_costs, comm_costs):
+    frames = []
+    for model, costs in (("compute", compute_costs.dropna(subset="forward_ms")), ("comm", comm_costs)):
+        part = costs.iloc[::4]
+        for direction in ("forward", "backward"):
+            measured = part[f"{direction}_ms"].to_numpy()
+            predicted = measured * rng.normal(1, 0.06, len(part))
+            frame = pd.DataFrame({"sample_id": part["sample_id"], "measured_ms": measured, "predicted_ms": predicted})
+            frames.append(frame.assign(direction=direction, model=model))
+    return pd.concat(frames, ignore_index=True)
+
+
+def build_reuse():
+    labels = ["(0,1]", "(1,2]", *(f"({2**i},{2 ** (i + 1)}]" for i in range(1, 15)), ">32768"]
+    rows = []
+    for quantity, decay in (("unique_rows", 0.55), ("indices", 0.82)):
+        for source, shift in (("published", 0.0), ("this pool", 0.012)):
+            cumulative = np.clip(1 - decay ** np.arange(1, 18) + shift, 0, 1)
+            rows += [(label, source, quantity, share) for label, share in zip(labels, cumulative, strict=True)]
+    return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])
+
+
+def build_summary():
+    rows = {
+        name: {
+            "solved": 5,
+            "tried": 5,
+            "measured_ms": 1.0 + imbalance,
+            "predicted_ms": 1.02 + imbalance,
+            "seconds_per_task": 1.25 if name == "neuroshard" else 0.002,
+        }
+        for name, imbalance in _IMBALANCE.items()
+    }
+    return {"common_tasks": 5, "sharders": rows}
+
+
+@pytest.fixture(scope="session")
+def built_inputs():
+    rng = np.random.default_rng(7)
+    pool = build_pool(rng)
+    tasks = build_tasks(rng, pool)
+    compute, comm = build_compute_costs(rng), build_comm_costs(rng)
+    accuracy = {"mape": 0.061, "median_ape": 0.048, "r2": 0.987, "kendall_tau": 0.941, "noise_floor": 0.031}
+    return ReportInputs(
+        hardware={"device": "AMD EPYC", "cores": 2, "libraries": {"torch": "2.13.0+cpu", "fbgemm_gpu": "1.8.0"}},
+        metrics={"compute": accuracy, "forward_comm": accuracy, "backward_comm": {**accuracy, "noise_floor": None}},
+        summary=build_summary(),
+        lineage={"run_id": "2026-01-01T00.00.00.000Z", "inputs": {"augment.table_pool": "2026-01-01"}, "outputs": {}},
+        compute_costs=compute,
+        comm_costs=comm,
+        held_out=build_held_out(rng, compute, comm),
+        plans=build_plans(rng, tasks),
+        plan_costs=build_plan_costs(rng),
+        sharding_tasks=tasks,
+        table_pool=pool,
+        reuse_comparison=build_reuse(),
+    )
+
+
+@pytest.fixture
+def inputs(built_inputs):
+    """A copy that a test may change."""
+    values = {field.name: getattr(built_inputs, field.name) for field in dataclasses.fields(built_inputs)}
+    return ReportInputs(**{name: copy.deepcopy(value) for name, value in values.items()})
