@@ -13,12 +13,17 @@ from kedro.pipeline import Pipeline
 
 from neuroshard_pipeline import __version__
 from neuroshard_pipeline.datasets.atomic import commit, staged_path
+from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.report import summary_table
 
 #: The catalog entry that nodes read to learn the versions of the data in front of them.
 LINEAGE_DATASET = "lineage"
 _SUMMARY_DATASET = "search.summary"
 _REPORT_DATASET = "search.report"
+
+
+class MissingVersionError(NeuroShardError):
+    """A run starts from a dataset that no earlier run has written."""
 
 
 class LineageHooks:
@@ -29,7 +34,12 @@ class LineageHooks:
 
     @hook_impl
     def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Resolve the versions that will be read, and offer the record to the nodes."""
+        """Resolve the versions that will be read, and offer the record to the nodes.
+
+        Raises:
+            MissingVersionError: a dataset that the run starts from has no version, or not the pinned one.
+        """
+        _refuse_missing_inputs(pipeline, catalog)
         record = lineage(run_params, pipeline, catalog)
         catalog[LINEAGE_DATASET] = MemoryDataset(record)
 
@@ -77,7 +87,7 @@ def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProt
         "pipelines": run_params.get("pipeline_names") or ["__default__"],
         "env": run_params.get("env") or "base",
         "runtime_params": run_params.get("runtime_params") or {},
-        "inputs": {name: dataset.resolve_load_version() for name, dataset in inputs.items() if dataset.exists()},
+        "inputs": {name: dataset.resolve_load_version() for name, dataset in inputs.items()},
         "outputs": {name: dataset.resolve_save_version() for name, dataset in outputs.items()},
     }
 
@@ -89,3 +99,18 @@ def _versioned(names: set[str], catalog: CatalogProtocol) -> dict[str, AbstractV
         for name, dataset in datasets.items()
         if isinstance(dataset, AbstractVersionedDataset) and dataset._version is not None
     }
+
+
+def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    for name, dataset in _versioned(pipeline.inputs(), catalog).items():
+        if dataset.exists():
+            continue
+        pinned = dataset._version.load
+        if pinned:
+            known = ", ".join(dataset.list_versions(full_path=False)[:5]) or "none"
+            raise MissingVersionError(f"{name} has no version {pinned!r} in {dataset._filepath}; newest versions: {known}")
+        stage = name.partition(".")[0]
+        raise MissingVersionError(
+            f"{name} has no version in {dataset._filepath} yet; make one with `kedro run --pipeline {stage}`, "
+            "or everything that a search needs with `kedro run --pipeline pretrain`"
+        )

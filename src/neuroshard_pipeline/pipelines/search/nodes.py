@@ -1,0 +1,7 @@
+"""Nodes of the search stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd

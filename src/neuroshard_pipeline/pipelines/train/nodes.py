@@ -1,0 +1,57 @@
+"""Nodes of the train stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from neuroshard_pipeline.cost_models import (
+    CommCostModel,
+    CommTrainParams,
+    ComputeCostModel,
+    ComputeTrainParams,
+    train_comm_model,
+    train_compute_model,
+)
+
+Json = dict[str, Any]
+
+
+def train_compute(
+    samples: pd.DataFrame,
+    pool: pd.DataFrame,
+    costs: pd.DataFrame,
+    params: ComputeTrainParams,
+    hardware: Json,
+    lineage: Json,
+) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
+    """Fit the compute cost model."""
+    return train_compute_model(samples, pool, costs, params, provenance("compute", hardware, lineage))
+
+
+def train_comm(
+    samples: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, hardware: Json, lineage: Json
+) -> tuple[CommCostModel, Json, pd.DataFrame]:
+    """Fit the forward and the backward communication cost model."""
+    return train_comm_model(samples, costs, params, provenance("comm", hardware, lineage))
+
+
+def merge_metrics(compute: Json, comm: Json) -> Json:
+    """One document of held-out accuracy."""
+    return {**compute, **comm}
+
+
+def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
+    """One frame of held-out predictions."""
+    return pd.concat([compute, comm], ignore_index=True)
+
+
+def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
+    """What a cost model remembers of its making: hardware, noise floor, and the versions of its data."""
+    return {
+        "hardware": hardware,
+        "noise_floor": hardware["noise_floor"][campaign]["median"],
+        "data_versions": {**lineage["inputs"], **lineage["outputs"]},
+        "run_id": lineage["run_id"],
+    }
