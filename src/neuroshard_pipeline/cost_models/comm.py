@@ -1,0 +1,256 @@
+"""The communication cost model: what every rank pays for an all-to-all, for any world size.
+
+Shapes: W ranks of a collective, `...` any number of collectives, P work terms, F context features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from neuroshard_pipeline.cost_models import architectures, checkpoint
+from neuroshard_pipeline.cost_models.normalisation import NORMALISATION_FIELDS, Normalisation
+from neuroshard_pipeline.errors import CostModelError
+
+FloatArray = NDArray[np.float64]
+
+#: The two collectives of an iteration; each has a network of its own.
+COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")
+
+#: Non-negative work of one rank in one collective, in ms, counts and MiB, with the reason that it takes time.
+COMM_WORK_TERMS: dict[str, str] = {
+    "wait": "ms until the last rank enters: nobody has everything before that",
+    "collective": "1: synchronisation",
+    "peers": "world_size - 1: every peer is one message",
+    "send_bytes": "own volume sent: bounded by the rank's outgoing bandwidth",
+    "receive_bytes": "own volume received: bounded by its incoming bandwidth",
+    "largest_send_bytes": "most that any rank sends: whoever receives from it waits",
+    "largest_receive_bytes": "most that any rank receives",
+    "total_bytes": "volume of all ranks: bounded by what they share (memory bus, switch)",
+}
+
+#: Context of one rank in one collective, with the reason that it changes the price of work.
+COMM_CONTEXT_FEATURES: dict[str, str] = {
+    "log_world_size": "more peers, smaller messages",
+    "log_batch": "rows per message",
+    "log_send": "message size decides between latency and bandwidth",
+    "log_receive": "likewise",
+    "log_largest_send": "the imbalance, together with the own volume",
+    "log_total": "load on what is shared",
+    "log_wait": "transfers that the wait hides",
+    "log_late": "how much later than the first the rank enters: what it finds already sent",
+    "log_mean_wait": "whether most ranks wait, or one is early",
+    "wait_per_spread": "0 for the last rank to enter, 1 for the first",
+}
+
+#: Volumes and times below these do not matter; they keep logarithms finite.
+_FLOOR_MIB = 1e-4
+_FLOOR_MS = 1e-2
+
+_BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
+_MIB = float(2**20)
+
+
+def comm_features(
+    dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: ArrayLike, direction: str
+) -> tuple[FloatArray, FloatArray]:
+    """Features of every rank, from what it does itself and from sums and maxima over all ranks.
+
+    Sums and maxima do not know an order, and every rank is treated alike: a model of these features is
+    permutation-equivariant and takes any world size.
+
+    Args:
+        dim_sums: (..., W) summed widths of each rank's shards.
+        start_skew_ms: (..., W) how much later than the first each rank enters.
+        batch_size: global batch, a number or (...).
+        direction: one of `COMM_DIRECTIONS`. Forward, a rank sends the pooled rows of its own shards for all
+            other ranks' samples; backward, it receives their gradients.
+
+    Returns:
+        Work (..., W, P) and context (..., W, F), before normalisation.
+    """
+    dims = np.asarray(dim_sums, dtype=np.float64)
+    skew = np.asarray(start_skew_ms, dtype=np.float64)
+    world = dims.shape[-1]
+    batch = np.broadcast_to(np.asarray(batch_size, dtype=np.float64)[..., None], dims.shape)
+    unit = batch / world * _BYTES_PER_NUMBER / _MIB  # MiB per column and receiving rank
+    out, into = dims * unit * (world - 1), (dims.sum(axis=-1, keepdims=True) - dims) * unit
+    send, receive = (out, into) if direction == "forward" else (into, out)
+    return _comm_work(send, receive, skew, world), _comm_context(send, receive, skew, world, batch)
+
+
+def _comm_work(send: FloatArray, receive: FloatArray, skew: FloatArray, world: int) -> FloatArray:
+    """(..., W, P) in the order of `COMM_WORK_TERMS`."""
+    terms = {
+        "wait": skew.max(axis=-1, keepdims=True) - skew,
+        "collective": np.ones_like(send),
+        "peers": np.full_like(send, world - 1.0),
+        "send_bytes": send,
+        "receive_bytes": receive,
+        "largest_send_bytes": _over_ranks(np.max, send),
+        "largest_receive_bytes": _over_ranks(np.max, receive),
+        "total_bytes": _over_ranks(np.sum, send),
+    }
+    return np.stack([terms[name] for name in COMM_WORK_TERMS], axis=-1)
+
+
+def _comm_context(send: FloatArray, receive: FloatArray, skew: FloatArray, world: int, batch: FloatArray) -> FloatArray:
+    """(..., W, F) in the order of `COMM_CONTEXT_FEATURES`."""
+    wait = skew.max(axis=-1, keepdims=True) - skew
+    late = skew - skew.min(axis=-1, keepdims=True)
+    features = {
+        "log_world_size": np.full_like(send, np.log(world)),
+        "log_batch": np.log(batch),
+        "log_send": np.log(send + _FLOOR_MIB),
+        "log_receive": np.log(receive + _FLOOR_MIB),
+        "log_largest_send": np.log(_over_ranks(np.max, send) + _FLOOR_MIB),
+        "log_total": np.log(_over_ranks(np.sum, send) + _FLOOR_MIB),
+        "log_wait": np.log(wait + _FLOOR_MS),
+        "log_late": np.log(late + _FLOOR_MS),
+        "log_mean_wait": np.log(_over_ranks(np.mean, wait) + _FLOOR_MS),
+        "wait_per_spread": wait / (wait + late + _FLOOR_MS),
+    }
+    return np.stack([features[name] for name in COMM_CONTEXT_FEATURES], axis=-1)
+
+
+def _over_ranks(reduce: Any, values: FloatArray) -> FloatArray:
+    """`reduce` over the ranks, of values in sorted order so that rounding does not know the order of ranks either."""
+    return np.broadcast_to(reduce(np.sort(values, axis=-1), axis=-1, keepdims=True), values.shape)
+
+
+@dataclass(frozen=True)
+class CommNetwork:
+    """The network of one direction: weights (members first) and the scaling of its features."""
+
+    weights: dict[str, FloatArray]
+    normalisation: Normalisation
+
+
+@dataclass(frozen=True)
+class CommCostModel:
+    """Predicts forward and backward all-to-all costs; NumPy only.
+
+    Attributes:
+        architecture: `universal`, or `paper` for the fixed-size rival.
+        networks: per direction of `COMM_DIRECTIONS`.
+        batch_size: the global batch that most training samples had.
+        world_sizes: world sizes trained on, ascending; `paper` has one and refuses all others.
+        provenance: hardware, data versions and training settings, JSON values.
+    """
+
+    architecture: str
+    networks: dict[str, CommNetwork]
+    batch_size: int
+    world_sizes: tuple[int, ...]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def predict(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> tuple[FloatArray, FloatArray]:
+        """Forward and backward cost in ms of every rank, from its own start until it has everything.
+
+        The backward collective follows the dense model's gradients, which all ranks have at once: its cost does
+        not depend on the start skew.
+
+        Args:
+            dim_sums: (..., W).
+            start_skew_ms: (..., W) of the forward collective.
+            batch_size: global batch.
+
+        Returns:
+            Two arrays (..., W).
+
+        Raises:
+            CostModelError: shapes differ, or `paper` is asked for a world size that it was not trained on.
+        """
+        dims, skew = np.asarray(dim_sums, dtype=np.float64), np.asarray(start_skew_ms, dtype=np.float64)
+        if dims.shape != skew.shape or dims.ndim == 0 or dims.shape[-1] == 0:
+            raise CostModelError(f"dim_sums {dims.shape} and start_skew_ms {skew.shape} must both be (..., world_size)")
+        if batch_size < 1:
+            raise CostModelError(f"batch_size {batch_size} must be at least 1")
+        forward = self._costs("forward", dims, skew, batch_size)
+        return forward, self._costs("backward", dims, np.zeros_like(skew), batch_size)
+
+    def _costs(self, direction: str, dims: FloatArray, skew: FloatArray, batch_size: int) -> FloatArray:
+        network = self.networks[direction]
+        if self.architecture == "paper":
+            return _paper_costs(network, dims, skew, self.world_sizes[0])
+        work, context = comm_features(dims, skew, batch_size, direction)
+        scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
+        scaled_context = network.normalisation.context(context).reshape(-1, context.shape[-1])
+        return (
+            architectures.comm_costs(np, network.weights, scaled_work, scaled_context).mean(axis=0).reshape(dims.shape)
+        )
+
+    def save(self, folder: Path | str) -> None:
+        """Write `model.json` and `weights.safetensors` into `folder`."""
+        description = {
+            "architecture": self.architecture,
+            "work_terms": list(COMM_WORK_TERMS),
+            "context_features": list(COMM_CONTEXT_FEATURES),
+            "batch_size": self.batch_size,
+            "world_sizes": list(self.world_sizes),
+            "provenance": self.provenance,
+        }
+        arrays: dict[str, NDArray[Any]] = {}
+        for direction, network in self.networks.items():
+            arrays |= {f"{direction}.{name}": value for name, value in network.weights.items()}
+            arrays |= network.normalisation.arrays(f"{direction}.normalisation.")
+        checkpoint.save_checkpoint(folder, "CommCostModel", description, arrays)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> CommCostModel:
+        """Read what `save` wrote; predicts identically.
+
+        Raises:
+            CostModelError: missing, truncated or incompatible files; names file and remedy.
+        """
+        description, arrays = checkpoint.load_checkpoint(folder, "CommCostModel")
+        expected = {"work_terms": list(COMM_WORK_TERMS), "context_features": list(COMM_CONTEXT_FEATURES)}
+        checkpoint.require_features(description, expected, folder)
+        architecture = checkpoint.described(description, "architecture", folder)
+        if architecture not in COMM_WEIGHT_NAMES:
+            raise CostModelError(f"{folder}: architecture {architecture!r} is unknown; {checkpoint.REMEDY}")
+        networks = {}
+        for direction in COMM_DIRECTIONS:
+            scaling = {f"normalisation.{name}" for name in NORMALISATION_FIELDS}
+            names = COMM_WEIGHT_NAMES[architecture] | scaling
+            checkpoint.require_weights(arrays, {f"{direction}.{name}" for name in names}, folder)
+            weights = {name: arrays[f"{direction}.{name}"] for name in COMM_WEIGHT_NAMES[architecture]}
+            normalisation = Normalisation.from_arrays(arrays, f"{direction}.normalisation.")
+            networks[direction] = CommNetwork(weights, normalisation)
+        return cls(
+            architecture=architecture,
+            networks=networks,
+            batch_size=int(checkpoint.described(description, "batch_size", folder)),
+            world_sizes=tuple(checkpoint.described(description, "world_sizes", folder)),
+            provenance=checkpoint.described(description, "provenance", folder),
+        )
+
+
+COMM_WEIGHT_NAMES: dict[str, frozenset[str]] = {
+    "universal": frozenset(
+        {f"{layer}.{part}" for layer in ("in", "mid", "out") for part in ("weight", "bias")} | {"log_price"}
+    ),
+    "paper": frozenset(
+        {f"{layer}.{part}" for layer in range(5) for part in ("weight", "bias")} | {"cost_scale", "cost_mean"}
+    ),
+}
+
+
+def paper_comm_features(dim_sums: FloatArray, start_skew_ms: FloatArray) -> FloatArray:
+    """What the paper's network sees of a collective: (..., W) twice to (..., 2 W)."""
+    return np.concatenate([dim_sums, start_skew_ms], axis=-1)
+
+
+def _paper_costs(network: CommNetwork, dims: FloatArray, skew: FloatArray, world_size: int) -> FloatArray:
+    if dims.shape[-1] != world_size:
+        raise CostModelError(
+            f"the communication model of architecture 'paper' was trained for {world_size} ranks and cannot be asked "
+            f"for {dims.shape[-1]}; train with architecture: universal, which takes any world size"
+        )
+    features = network.normalisation.context(paper_comm_features(dims, skew)).reshape(-1, 2 * world_size)
+    costs = architectures.paper_comm_costs(np, network.weights, features).mean(axis=0)
+    return np.maximum(costs, 0.0).reshape(dims.shape)

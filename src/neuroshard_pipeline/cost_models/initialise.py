@@ -1,0 +1,143 @@
+"""First weights of the networks: the physical part from a non-negative linear fit, the rest at random.
+
+Shapes: E ensemble members, N samples, P work terms, F context features, D = 2 directions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import Tensor
+
+from neuroshard_pipeline.cost_models.architectures import DIRECTIONS
+from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
+
+FloatArray = NDArray[np.float64]
+
+#: Share of the linear fit's cost that starts out in the gated channels.
+_GATED_SHARE = 0.15
+
+#: No price starts below this share of the mean price, so that every term can still be taken up.
+_SMALLEST_PRICE_SHARE = 0.02
+
+#: Pressure at which gates start half open, in mean shards.
+_HALF_OPEN_SHARDS = 8.0
+
+#: Scale of the last layer: corrections start at almost no correction.
+_SMALL = 0.1
+
+
+def relative_nnls(work: FloatArray, costs: FloatArray) -> FloatArray:
+    """Non-negative prices that minimise the squared *relative* error of `work @ prices`.
+
+    Args:
+        work: (N, P).
+        costs: (N,) in ms, all above 0.
+
+    Returns:
+        (P,) ms per unit of work.
+    """
+    prices, _ = nnls(work / costs[:, None], np.ones(len(costs)))
+    return prices
+
+
+def universal_weights(
+    work: FloatArray, costs: FloatArray, num_context: int, params: ComputeTrainParams, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Weights of the `universal` compute network.
+
+    Args:
+        work: (N, P) scaled work, summed over the shards of every training sample.
+        costs: (N, D) in ms.
+        num_context: F.
+        params: sizes.
+        generator: of the random part.
+    """
+    launch, prices = _linear_prices(work, costs)  # (D,), (P, D)
+    members, gates, pressures = params.members, params.gates, params.pressures
+    noise = _Noise(generator)
+    channels = [np.log(prices * (1 - _GATED_SHARE))] + [np.log(prices * _GATED_SHARE / gates)] * gates
+    priced = _repeated(np.concatenate(channels, axis=1), members)  # (E, P, D * (1 + G))
+    pressing = noise(members, work.shape[1], pressures) * 0.5 - math.log(work.shape[1])
+    outputs = DIRECTIONS * (1 + gates) + pressures
+    return {
+        "log_price": torch.cat([priced + 0.05 * noise(*priced.shape), pressing], dim=2),
+        "log_launch": _repeated(np.log(launch)[None, :], members),
+        "gate.log_weight": 0.3 * noise(members, pressures, DIRECTIONS * gates) - math.log(pressures),
+        "gate.bias": 0.7 * noise(members, 1, DIRECTIONS * gates) - math.log(_HALF_OPEN_SHARDS),
+        **network_weights(members, num_context, params.hidden, outputs, noise),
+    }
+
+
+def comm_weights(
+    work: FloatArray, costs: FloatArray, num_context: int, params: FitParams, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Weights of one direction of the communication network: `work` (R, P) with the wait first, `costs` (R,)."""
+    prices = relative_nnls(work, costs)[1:]
+    scale = costs.mean() / work[:, 1:].sum(axis=1).mean()
+    prices = np.maximum(prices, _SMALLEST_PRICE_SHARE * scale)
+    return {
+        "log_price": _repeated(np.log(prices)[:, None], params.members),
+        **network_weights(params.members, num_context, params.hidden, 2, _Noise(generator)),
+    }
+
+
+def dense_weights(sizes: dict[str, tuple[int, int]], members: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Layers of a plain ReLU network, `name: (inputs, outputs)`, with He initialisation."""
+    noise = _Noise(generator)
+    weights = {}
+    for name, (inputs, outputs) in sizes.items():
+        weights[f"{name}.weight"] = noise(members, inputs, outputs) * math.sqrt(2 / inputs)
+        weights[f"{name}.bias"] = torch.zeros(members, 1, outputs)
+    return weights
+
+
+def network_weights(members: int, inputs: int, hidden: int, outputs: int, noise: _Noise) -> dict[str, Tensor]:
+    """Two hidden layers and an output layer that starts near zero."""
+    return {
+        "in.weight": noise(members, inputs, hidden) / math.sqrt(inputs),
+        "in.bias": 0.1 * noise(members, 1, hidden),
+        "mid.weight": noise(members, hidden, hidden) / math.sqrt(hidden),
+        "mid.bias": torch.zeros(members, 1, hidden),
+        "out.weight": _SMALL * noise(members, hidden, outputs) / math.sqrt(hidden),
+        "out.bias": torch.zeros(members, 1, outputs),
+    }
+
+
+class _Noise:
+    """Standard normal tensors from one explicit generator."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def __call__(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self._generator)
+
+
+def _linear_prices(work: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Launch (D,) and prices (P, D) of the non-negative linear model, none of them zero."""
+    launch, prices = np.empty(DIRECTIONS), np.empty((work.shape[1], DIRECTIONS))
+    for direction in range(DIRECTIONS):
+        cost = costs[:, direction]
+        fitted = relative_nnls(np.column_stack([np.ones(len(cost)), work]), cost)
+        scale = cost.mean() / work.sum(axis=1).mean()
+        launch[direction] = max(fitted[0], 0.05 * cost.min())
+        prices[:, direction] = np.maximum(fitted[1:], _SMALLEST_PRICE_SHARE * scale)
+    return launch, prices
+
+
+def _repeated(values: FloatArray, members: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)[None].repeat(members, 1, 1)
+
+
+def cost_scaling(costs: FloatArray, members: int) -> dict[str, Tensor]:
+    """Mean and spread of costs (N, outputs), for networks that predict standardised ones."""
+    spread = np.maximum(costs.std(axis=0, keepdims=True), 1e-9)
+    return {
+        "cost_mean": _repeated(costs.mean(axis=0, keepdims=True), members),
+        "cost_scale": _repeated(spread, members),
+    }

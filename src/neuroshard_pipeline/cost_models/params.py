@@ -1,0 +1,64 @@
+"""Parameters of training: one flat, frozen type per model; values live in conf/<env>/parameters*.yml."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class FitParams(BaseModel):
+    """What the training loop needs, whatever the model.
+
+    Attributes:
+        members: networks in the ensemble; the prediction is their mean.
+        hidden: width of the two hidden layers of `universal`; `paper` has the widths of the paper.
+        epochs: at most so many passes over the training samples.
+        patience: stop after so many epochs in which no member improved on validation.
+        batch_samples: samples per step.
+        learning_rate: peak of the one-cycle schedule.
+        weight_decay: of weight matrices (AdamW), per unit of learning rate.
+        small_error: relative error below which the loss is quadratic instead of linear, about the noise floor.
+        validation_share: share of samples that choose the best epoch.
+        test_share: share of samples held out for the reported accuracy.
+        seed: of the split, the initial weights and the order of batches.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    members: int = Field(ge=1, le=64)
+    hidden: int = Field(ge=4, le=1024)
+    epochs: int = Field(ge=1)
+    patience: int = Field(ge=1)
+    batch_samples: int = Field(ge=1)
+    learning_rate: float = Field(gt=0, lt=1)
+    weight_decay: float = Field(ge=0)
+    small_error: float = Field(gt=0, lt=1)
+    validation_share: float = Field(gt=0, lt=0.5)
+    test_share: float = Field(gt=0, lt=0.5)
+    seed: int = Field(ge=0)
+
+
+class ComputeTrainParams(FitParams):
+    """Training of the compute cost model.
+
+    Attributes:
+        architecture: `universal` (ours) or `paper` ([Zha2023] §3.2).
+        gates: parts of the cost of `universal` that are paid only under pressure, per direction.
+        pressures: quantities whose sums over a rank open the gates.
+    """
+
+    architecture: Literal["universal", "paper"]
+    gates: int = Field(ge=1, le=8)
+    pressures: int = Field(ge=1, le=16)
+
+
+class CommTrainParams(FitParams):
+    """Training of the two communication cost models.
+
+    Attributes:
+        architecture: `universal` (any world size) or `paper` (one network per world size, [Zha2023] §3.2;
+            it is trained on the world size that most samples have).
+    """
+
+    architecture: Literal["universal", "paper"]

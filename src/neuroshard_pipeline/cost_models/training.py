@@ -1,0 +1,256 @@
+"""From frames of samples and measured costs to trained cost models and how well they hold on held-out samples.
+
+Shapes: N samples, S shards of all samples, E ensemble members, D = 2 directions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neuroshard_pipeline.cost_models import initialise
+from neuroshard_pipeline.cost_models.compute import ARCHITECTURES, Architecture, ComputeCostModel
+from neuroshard_pipeline.cost_models.features import segment_sums
+from neuroshard_pipeline.cost_models.fitting import Fit, fit, relative_loss
+from neuroshard_pipeline.cost_models.metrics import accuracy
+from neuroshard_pipeline.cost_models.normalisation import Normalisation
+from neuroshard_pipeline.cost_models.params import ComputeTrainParams
+from neuroshard_pipeline.cost_models.splits import Split, split_samples
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
+from neuroshard_pipeline.tables.samples import ComputeSample
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Metrics = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ComputeData:
+    """Measured compute samples.
+
+    Attributes:
+        samples: N samples.
+        costs: (N, D) forward and backward ms, all finite and above 0.
+        left_out: samples whose measurement failed.
+    """
+
+    samples: tuple[ComputeSample, ...]
+    costs: FloatArray
+    left_out: int
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """Ids of the samples."""
+        return [sample.sample_id for sample in self.samples]
+
+    def take(self, rows: Sequence[int] | IntArray) -> ComputeData:
+        """Some of the samples."""
+        return ComputeData(tuple(self.samples[row] for row in rows), self.costs[np.asarray(rows)], self.left_out)
+
+
+def compute_data(samples_frame: pd.DataFrame, pool_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> ComputeData:
+    """Join samples with their measured costs; samples without a usable cost are left out and counted.
+
+    Raises:
+        CostModelError: a measured sample is not among the samples.
+    """
+    samples = {sample.sample_id: sample for sample in compute_samples_from_frame(samples_frame, pool_frame)}
+    unknown = set(costs_frame["sample_id"]) - set(samples)
+    if unknown:
+        raise CostModelError(
+            f"measure.compute_costs holds {len(unknown)} samples, such as {min(unknown)!r}, that are not in "
+            "augment.compute_samples: the two versions do not belong together; measure again"
+        )
+    usable = usable_costs(costs_frame)
+    kept = tuple(samples[sample_id] for sample_id in usable["sample_id"])
+    costs = usable[["forward_ms", "backward_ms"]].to_numpy(dtype=np.float64)
+    return ComputeData(kept, costs, left_out=len(costs_frame) - len(usable))
+
+
+def usable_costs(costs_frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a costs frame that have no error and two finite costs above 0."""
+    costs = costs_frame[["forward_ms", "backward_ms"]].to_numpy(dtype=np.float64)
+    measured = np.isfinite(costs).all(axis=1) & (np.nan_to_num(costs) > 0).all(axis=1)
+    failed = costs_frame["error"].notna() & (costs_frame["error"].astype(str) != "")
+    return costs_frame[measured & ~failed.to_numpy()]
+
+
+def train_compute_model(
+    samples_frame: pd.DataFrame,
+    pool_frame: pd.DataFrame,
+    costs_frame: pd.DataFrame,
+    params: ComputeTrainParams,
+    provenance: Mapping[str, Any],
+) -> tuple[ComputeCostModel, Metrics, pd.DataFrame]:
+    """Fit the compute cost model.
+
+    Args:
+        samples_frame: `augment.compute_samples`.
+        pool_frame: `augment.table_pool`.
+        costs_frame: `measure.compute_costs`.
+        params: architecture and schedule.
+        provenance: JSON values to store with the model; `noise_floor` (a number or None) goes into the metrics.
+
+    Returns:
+        The model; metrics under `compute` (forward + backward), `compute_forward` and `compute_backward`; and the
+        held-out predictions `model, sample_id, rank, measured_ms, predicted_ms`.
+
+    Raises:
+        CostModelError: too few usable samples, or frames that do not belong together.
+    """
+    started = time.perf_counter()
+    data = compute_data(samples_frame, pool_frame, costs_frame)
+    split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
+    model, fitted = fit_compute(data, split, params, provenance)
+    held_out = compute_held_out(model, data.take(split.test))
+    about = fit_summary(split, fitted, data.left_out, time.perf_counter() - started)
+    noise_floor = provenance.get("noise_floor")
+    metrics = {
+        name: {**accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor), **about}
+        for name, rows in held_out.groupby("model", sort=True)
+    }
+    return model, metrics, held_out
+
+
+def fit_compute(
+    data: ComputeData, split: Split, params: ComputeTrainParams, provenance: Mapping[str, Any]
+) -> tuple[ComputeCostModel, Fit]:
+    """Fit a model to the training samples of a split."""
+    kind = ARCHITECTURES[params.architecture]
+    generator = torch.Generator().manual_seed(params.seed)
+    work, context, counts = _features(kind, data.samples)
+    in_training = np.repeat(np.isin(np.arange(len(counts)), split.training), counts)
+    normalisation = Normalisation.fit(work[in_training], context[in_training])
+    shards = _Shards(normalisation.work(work), normalisation.context(context), counts)
+    training_sums = segment_sums(shards.work, counts)[split.training]
+    first = _first_weights(training_sums, data.costs[split.training], context.shape[1], params, generator)
+    costs = torch.tensor(data.costs, dtype=torch.float32)
+
+    def loss_of(weights: dict[str, Tensor], rows: IntArray) -> Tensor:
+        predicted = shards.costs(kind, weights, rows)  # (E, N, D)
+        return _LOSSES[params.architecture](predicted, costs[rows], weights, params.small_error)
+
+    fitted = fit(first, loss_of, split.training, split.validation, params, generator, "compute cost model")
+    batch_size = Counter(sample.batch_size for sample in data.samples).most_common(1)[0][0]
+    stored = {**provenance, "training": params.model_dump()}
+    return ComputeCostModel(params.architecture, fitted.weights, normalisation, batch_size, stored), fitted
+
+
+def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame:
+    """Predictions beside measurements: `model, sample_id, rank, measured_ms, predicted_ms` (rank is null)."""
+    predicted = predict_compute(model, data.samples)
+    columns = {
+        "compute": (data.costs.sum(axis=1), predicted.sum(axis=1)),
+        "compute_forward": (data.costs[:, 0], predicted[:, 0]),
+        "compute_backward": (data.costs[:, 1], predicted[:, 1]),
+    }
+    return held_out_frame(
+        pd.DataFrame({"sample_id": data.sample_ids, "rank": pd.array([None] * len(data.samples), dtype="Int64")}),
+        columns,
+    )
+
+
+def held_out_frame(keys: pd.DataFrame, columns: Mapping[str, tuple[FloatArray, FloatArray]]) -> pd.DataFrame:
+    """Stack measured and predicted costs of several models under a column `model`."""
+    parts = [
+        keys.assign(model=name, measured_ms=measured, predicted_ms=predicted)
+        for name, (measured, predicted) in columns.items()
+    ]
+    order = ["model", "sample_id", "rank", "measured_ms", "predicted_ms"]
+    return pd.concat(parts, ignore_index=True)[order]
+
+
+def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:
+    """Forward and backward ms (N, D) of samples that may differ in batch size."""
+    costs = np.empty((len(samples), 2))
+    for batch_size in sorted({sample.batch_size for sample in samples}):
+        rows = [row for row, sample in enumerate(samples) if sample.batch_size == batch_size]
+        costs[rows] = model.predict([samples[row].shards for row in rows], batch_size)
+    return costs
+
+
+def fit_summary(split: Split, fitted: Fit, left_out: int, seconds: float) -> dict[str, Any]:
+    """What training reports beside the accuracy."""
+    return {
+        "n_train": len(split.training),
+        "n_validation": len(split.validation),
+        "n_test": len(split.test),
+        "n_left_out": left_out,
+        "epochs": fitted.epochs,
+        "seconds": round(seconds, 3),
+    }
+
+
+class _Shards:
+    """Scaled features of all samples as tensors, and how the costs of some samples follow from them."""
+
+    def __init__(self, work: FloatArray, context: FloatArray, counts: IntArray) -> None:
+        self.work = work
+        self._work = torch.tensor(work, dtype=torch.float32)
+        self._context = torch.tensor(context, dtype=torch.float32)
+        self._counts = counts
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+
+    def costs(self, kind: Architecture, weights: dict[str, Tensor], rows: IntArray) -> Tensor:
+        """(E, N, D) ms of the samples `rows`."""
+        counts = self._counts[rows]
+        shards = torch.from_numpy(np.concatenate([np.arange(self._starts[r], self._starts[r + 1]) for r in rows]))
+        owner = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
+        embeddings = kind.embeddings(torch, weights, self._work[shards], self._context[shards])  # (E, S, C)
+        sums = torch.zeros(embeddings.shape[0], len(rows), embeddings.shape[2]).index_add(1, owner, embeddings)
+        return kind.costs(torch, weights, sums)
+
+
+def _features(kind: Architecture, samples: Sequence[ComputeSample]) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Work (S, P), context (S, F) of all shards in order, and shards per sample (N,)."""
+    counts = np.array([len(sample.shards) for sample in samples], dtype=np.int64)
+    batches = np.repeat([sample.batch_size for sample in samples], counts)
+    shards = [shard for sample in samples for shard in sample.shards]
+    parts: dict[int, tuple[IntArray, tuple[FloatArray, FloatArray]]] = {}
+    for batch_size in sorted(set(batches.tolist())):
+        rows = np.flatnonzero(batches == batch_size)
+        parts[batch_size] = rows, kind.inputs([shards[row] for row in rows], batch_size)
+    order = np.argsort(np.concatenate([rows for rows, _ in parts.values()]))
+    work = np.concatenate([features[0] for _, features in parts.values()])[order]
+    context = np.concatenate([features[1] for _, features in parts.values()])[order]
+    return work, context, counts
+
+
+def _first_weights(
+    work: FloatArray, costs: FloatArray, num_context: int, params: ComputeTrainParams, generator: torch.Generator
+) -> dict[str, Tensor]:
+    if params.architecture == "universal":
+        return initialise.universal_weights(work, costs, num_context, params, generator)
+    sizes = {
+        "table.in": (num_context, 128),
+        "table.out": (128, 32),
+        "head.in": (32, 64),
+        "head.out": (64, costs.shape[1]),
+    }
+    return initialise.dense_weights(sizes, params.members, generator) | initialise.cost_scaling(costs, params.members)
+
+
+def _relative_loss(predicted: Tensor, measured: Tensor, weights: dict[str, Tensor], small_error: float) -> Tensor:  # noqa: ARG001
+    """(E,) relative error of forward, backward and, as that is what a search compares, their sum."""
+    measured = measured.expand_as(predicted)
+    parts = relative_loss(predicted, measured, small_error).sum(dim=-1)
+    total = relative_loss(predicted.sum(dim=-1), measured.sum(dim=-1), small_error)
+    return (parts + total).mean(dim=1)
+
+
+def _squared_loss(predicted: Tensor, measured: Tensor, weights: dict[str, Tensor], small_error: float) -> Tensor:  # noqa: ARG001
+    """(E,) squared error of standardised costs, the paper's."""
+    return (((predicted - measured) / weights["cost_scale"]) ** 2).mean(dim=(1, 2))
+
+
+_LOSSES = {"universal": _relative_loss, "paper": _squared_loss}

@@ -1,0 +1,232 @@
+"""Training of the two communication networks, forward and backward, and of the fixed-size rival.
+
+Shapes: N samples, R ranks of all samples, W ranks of one sample, E ensemble members.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neuroshard_pipeline.cost_models import architectures, initialise
+from neuroshard_pipeline.cost_models.comm import (
+    COMM_DIRECTIONS,
+    CommCostModel,
+    CommNetwork,
+    comm_features,
+    paper_comm_features,
+)
+from neuroshard_pipeline.cost_models.fitting import Fit, fit, relative_loss
+from neuroshard_pipeline.cost_models.metrics import accuracy
+from neuroshard_pipeline.cost_models.normalisation import Normalisation
+from neuroshard_pipeline.cost_models.params import CommTrainParams
+from neuroshard_pipeline.cost_models.splits import Split, split_samples
+from neuroshard_pipeline.cost_models.training import Metrics, fit_summary, held_out_frame, usable_costs
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.tables.frames import comm_samples_from_frame
+from neuroshard_pipeline.tables.samples import CommSample
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CommData:
+    """Measured communication samples.
+
+    Attributes:
+        samples: N samples of any world sizes.
+        costs: per sample, (W, 2) forward and backward ms, finite and above 0 on every rank.
+        left_out: samples of which a rank's measurement failed.
+    """
+
+    samples: tuple[CommSample, ...]
+    costs: tuple[FloatArray, ...]
+    left_out: int
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """Ids of the samples."""
+        return [sample.sample_id for sample in self.samples]
+
+    def take(self, rows: Sequence[int] | IntArray) -> CommData:
+        """Some of the samples."""
+        chosen = [int(row) for row in rows]
+        return CommData(
+            tuple(self.samples[row] for row in chosen), tuple(self.costs[row] for row in chosen), self.left_out
+        )
+
+
+def comm_data(samples_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> CommData:
+    """Join samples with their measured costs; samples that lack a usable cost on any rank are left out and counted.
+
+    Raises:
+        CostModelError: a measured sample is not among the samples.
+    """
+    samples = {sample.sample_id: sample for sample in comm_samples_from_frame(samples_frame)}
+    unknown = set(costs_frame["sample_id"]) - set(samples)
+    if unknown:
+        raise CostModelError(
+            f"measure.comm_costs holds {len(unknown)} samples, such as {min(unknown)!r}, that are not in "
+            "augment.comm_samples: the two versions do not belong together; measure again"
+        )
+    kept, costs = [], []
+    for sample_id, rows in usable_costs(costs_frame).sort_values(["sample_id", "rank"]).groupby("sample_id"):
+        sample = samples[str(sample_id)]
+        if rows["rank"].tolist() == list(range(sample.world_size)):
+            kept.append(sample)
+            costs.append(rows[["forward_ms", "backward_ms"]].to_numpy(dtype=np.float64))
+    return CommData(tuple(kept), tuple(costs), left_out=costs_frame["sample_id"].nunique() - len(kept))
+
+
+def train_comm_model(
+    samples_frame: pd.DataFrame, costs_frame: pd.DataFrame, params: CommTrainParams, provenance: Mapping[str, Any]
+) -> tuple[CommCostModel, Metrics, pd.DataFrame]:
+    """Fit the forward and the backward communication cost model.
+
+    Args:
+        samples_frame: `augment.comm_samples`.
+        costs_frame: `measure.comm_costs`.
+        params: architecture and schedule.
+        provenance: JSON values to store with the model; `noise_floor` (a number or None) goes into the metrics.
+
+    Returns:
+        The model; metrics under `comm_forward` and `comm_backward`; and the held-out predictions
+        `model, sample_id, rank, measured_ms, predicted_ms`.
+
+    Raises:
+        CostModelError: too few usable samples, or frames that do not belong together.
+    """
+    started = time.perf_counter()
+    data = comm_data(samples_frame, costs_frame)
+    if params.architecture == "paper":
+        data = _one_world_size(data)
+    split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
+    model, fits = fit_comm(data, split, params, provenance)
+    held_out = comm_held_out(model, data.take(split.test))
+    seconds = time.perf_counter() - started
+    metrics = {}
+    for direction in COMM_DIRECTIONS:
+        rows = held_out[held_out["model"] == f"comm_{direction}"]
+        metrics[f"comm_{direction}"] = {
+            **accuracy(rows["measured_ms"], rows["predicted_ms"], provenance.get("noise_floor")),
+            **fit_summary(split, fits[direction], data.left_out, seconds),
+            "world_sizes": list(model.world_sizes),
+        }
+    return model, metrics, held_out
+
+
+def fit_comm(
+    data: CommData, split: Split, params: CommTrainParams, provenance: Mapping[str, Any]
+) -> tuple[CommCostModel, dict[str, Fit]]:
+    """Fit a model to the training samples of a split; for `paper`, all samples have one world size."""
+    fit_one = _fit_universal if params.architecture == "universal" else _fit_paper
+    networks, fits = {}, {}
+    for direction in COMM_DIRECTIONS:
+        networks[direction], fits[direction] = fit_one(data, split, params, direction)
+    model = CommCostModel(
+        architecture=params.architecture,
+        networks=networks,
+        batch_size=Counter(sample.batch_size for sample in data.samples).most_common(1)[0][0],
+        world_sizes=tuple(sorted({sample.world_size for sample in data.samples})),
+        provenance={**provenance, "training": params.model_dump()},
+    )
+    return model, fits
+
+
+def predict_comm(model: CommCostModel, samples: Sequence[CommSample]) -> list[FloatArray]:
+    """Per sample, (W, 2) forward and backward ms."""
+    costs = []
+    for sample in samples:
+        costs.append(np.stack(model.predict(sample.dim_sums, sample.start_skew_ms, sample.batch_size), axis=-1))
+    return costs
+
+
+def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:
+    """Predictions beside measurements: `model, sample_id, rank, measured_ms, predicted_ms`."""
+    measured = np.concatenate(data.costs)
+    predicted = np.concatenate(predict_comm(model, data.samples))
+    worlds = [sample.world_size for sample in data.samples]
+    ranks = np.concatenate([np.arange(world) for world in worlds])
+    keys = pd.DataFrame({"sample_id": np.repeat(data.sample_ids, worlds), "rank": pd.array(ranks, dtype="Int64")})
+    columns = {
+        f"comm_{direction}": (measured[:, column], predicted[:, column])
+        for column, direction in enumerate(COMM_DIRECTIONS)
+    }
+    return held_out_frame(keys, columns)
+
+
+def _fit_universal(data: CommData, split: Split, params: CommTrainParams, direction: str) -> tuple[CommNetwork, Fit]:
+    """The permutation-equivariant network: every rank of every sample is one row."""
+    generator = torch.Generator().manual_seed(params.seed)
+    worlds = np.array([sample.world_size for sample in data.samples])
+    raw_work, raw_context = _rank_features(data.samples, direction)  # (R, P), (R, F)
+    in_training = np.repeat(np.isin(np.arange(len(worlds)), split.training), worlds)
+    normalisation = _keeping_wait(Normalisation.fit(raw_work[in_training], raw_context[in_training]))
+    work, context = normalisation.work(raw_work), normalisation.context(raw_context)
+    costs = np.concatenate(data.costs)[:, COMM_DIRECTIONS.index(direction)]  # (R,)
+    first = initialise.comm_weights(work[in_training], costs[in_training], context.shape[1], params, generator)
+    tensors = [torch.tensor(values, dtype=torch.float32) for values in (work, context, costs)]
+    starts = np.concatenate([[0], np.cumsum(worlds)])
+
+    def loss_of(weights: dict[str, Tensor], rows: IntArray) -> Tensor:
+        ranks = torch.from_numpy(np.concatenate([np.arange(starts[row], starts[row + 1]) for row in rows]))
+        predicted = architectures.comm_costs(torch, weights, tensors[0][ranks], tensors[1][ranks])  # (E, ranks)
+        return relative_loss(predicted, tensors[2][ranks].expand_as(predicted), params.small_error).mean(dim=1)
+
+    fitted = fit(first, loss_of, split.training, split.validation, params, generator, f"{direction} comm cost model")
+    return CommNetwork(fitted.weights, normalisation), fitted
+
+
+def _rank_features(samples: Sequence[CommSample], direction: str) -> tuple[FloatArray, FloatArray]:
+    """Work (R, P) and context (R, F) of all ranks, in the order of samples and ranks."""
+    parts = []
+    for sample in samples:
+        skew = sample.start_skew_ms if direction == "forward" else (0.0,) * sample.world_size
+        parts.append(comm_features(sample.dim_sums, skew, sample.batch_size, direction))
+    return np.concatenate([work for work, _ in parts]), np.concatenate([context for _, context in parts])
+
+
+def _keeping_wait(normalisation: Normalisation) -> Normalisation:
+    """The wait stays in ms: a rank that waits 3 ms longer pays 3 ms more."""
+    scale = normalisation.work_scale.copy()
+    scale[0] = 1.0
+    return Normalisation(scale, normalisation.low, normalisation.high, normalisation.mean, normalisation.inverse_scale)
+
+
+def _fit_paper(data: CommData, split: Split, params: CommTrainParams, direction: str) -> tuple[CommNetwork, Fit]:
+    """The fixed-size network of [Zha2023] §3.2; its squared error is the paper's too."""
+    generator = torch.Generator().manual_seed(params.seed)
+    dims = np.array([sample.dim_sums for sample in data.samples], dtype=np.float64)  # (N, W)
+    skew = np.array([sample.start_skew_ms for sample in data.samples]) * (direction == "forward")
+    raw = paper_comm_features(dims, skew)
+    normalisation = Normalisation.fit(raw[split.training], raw[split.training])
+    features = torch.tensor(normalisation.context(raw), dtype=torch.float32)
+    measured = np.stack(data.costs)[:, :, COMM_DIRECTIONS.index(direction)]  # (N, W)
+    costs = torch.tensor(measured, dtype=torch.float32)
+    widths = (features.shape[1], 128, 64, 32, 16, costs.shape[1])
+    sizes = {str(layer): (widths[layer], widths[layer + 1]) for layer in range(5)}
+    first = initialise.dense_weights(sizes, params.members, generator)
+    first |= initialise.cost_scaling(measured[split.training], params.members)
+
+    def loss_of(weights: dict[str, Tensor], rows: IntArray) -> Tensor:
+        predicted = architectures.paper_comm_costs(torch, weights, features[rows])  # (E, N, W)
+        return (((predicted - costs[rows]) / weights["cost_scale"]) ** 2).mean(dim=(1, 2))
+
+    fitted = fit(first, loss_of, split.training, split.validation, params, generator, f"{direction} comm cost model")
+    return CommNetwork(fitted.weights, normalisation), fitted
+
+
+def _one_world_size(data: CommData) -> CommData:
+    """The samples of the most frequent world size."""
+    world = Counter(sample.world_size for sample in data.samples).most_common(1)[0][0]
+    return data.take([row for row, sample in enumerate(data.samples) if sample.world_size == world])
