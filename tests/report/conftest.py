@@ -98,14 +98,18 @@ def build_comm_costs(rng, count=120, world_size=4):
 
 
 def build_held_out(rng, compute_costs, comm_costs):
+    compute, comm = compute_costs.dropna(subset="forward_ms").iloc[::4], comm_costs.iloc[::4]
+    columns = {
+        "compute": (compute, compute["forward_ms"] + compute["backward_ms"]),
+        "compute_forward": (compute, compute["forward_ms"]),
+        "compute_backward": (compute, compute["backward_ms"]),
+        "comm_forward": (comm, comm["forward_ms"]),
+        "comm_backward": (comm, comm["backward_ms"]),
+    }
     frames = []
-    for model, costs in (("compute", compute_costs.dropna(subset="forward_ms")), ("comm", comm_costs)):
-        part = costs.iloc[::4]
-        for direction in ("forward", "backward"):
-            measured = part[f"{direction}_ms"].to_numpy()
-            predicted = measured * rng.normal(1, 0.06, len(part))
-            frame = pd.DataFrame({"sample_id": part["sample_id"], "measured_ms": measured, "predicted_ms": predicted})
-            frames.append(frame.assign(direction=direction, model=model))
+    for model, (part, measured) in columns.items():
+        frame = pd.DataFrame({"model": model, "sample_id": part["sample_id"], "measured_ms": measured})
+        frames.append(frame.assign(predicted_ms=measured * rng.normal(1, 0.06, len(part))))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -122,15 +126,17 @@ def build_reuse():
 def build_summary():
     rows = {
         name: {
-            "solved": 5,
-            "tried": 5,
-            "measured_ms": 1.0 + imbalance,
-            "predicted_ms": 1.02 + imbalance,
-            "seconds_per_task": 1.25 if name == "neuroshard" else 0.002,
+            "tasks_solved": 5,
+            "tasks_tried": 5,
+            "mean_predicted_ms": 1.02 + imbalance,
+            "mean_measured_ms": 1.0 + imbalance,
+            "mean_seconds_per_task": 1.25 if name == "neuroshard" else 0.002,
+            "max_seconds_per_task": 2.5,
+            "failures": {},
         }
         for name, imbalance in _IMBALANCE.items()
     }
-    return {"common_tasks": 5, "sharders": rows}
+    return {"num_tasks": 5, "num_common_tasks": 5, "num_measured_tasks": 5, "sharders": rows}
 
 
 @pytest.fixture(scope="session")
@@ -139,10 +145,11 @@ def built_inputs():
     pool = build_pool(rng)
     tasks = build_tasks(rng, pool)
     compute, comm = build_compute_costs(rng), build_comm_costs(rng)
-    accuracy = {"mape": 0.061, "median_ape": 0.048, "r2": 0.987, "kendall_tau": 0.941, "noise_floor": 0.031}
+    accuracy = {"mape": 0.061, "median_ape": 0.048, "bias": -0.012, "r2": 0.987, "kendall_tau": 0.941}
+    models = ("compute", "compute_forward", "compute_backward", "comm_forward", "comm_backward")
     return ReportInputs(
         hardware={"device": "AMD EPYC", "cores": 2, "libraries": {"torch": "2.13.0+cpu", "fbgemm_gpu": "1.8.0"}},
-        metrics={"compute": accuracy, "forward_comm": accuracy, "backward_comm": {**accuracy, "noise_floor": None}},
+        metrics={model: {**accuracy, "noise_floor": 0.031, "n_test": 100} for model in models},
         summary=build_summary(),
         lineage={"run_id": "2026-01-01T00.00.00.000Z", "inputs": {"augment.table_pool": "2026-01-01"}, "outputs": {}},
         compute_costs=compute,

@@ -2,67 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
-from neuroshard_pipeline.report.totals import PARTS, basis
+from neuroshard_pipeline.report.totals import basis
 from neuroshard_pipeline.report.wording import NOTHING, amount, decimals_for, number, percent
 
 #: What every model reports, and how a page calls it.
 _METRIC_NAMES = {
     "mape": "mean error",
     "median_ape": "median error",
+    "bias": "bias",
     "noise_floor": "noise floor",
     "r2": "R²",
     "kendall_tau": "Kendall's τ",
+    "n_test": "samples",
 }
-_SHARES = {"mape", "median_ape", "noise_floor"}
+_SHARES = {"mape", "median_ape", "bias", "noise_floor"}
+
+#: The model of `train.metrics` that predicts a part of the embedding cost.
+_MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
 
 
-def accuracy_table(metrics: Mapping[str, Any]) -> list[list[str]]:
-    """Header and one line per model (and direction, where the metrics go that deep)."""
-    lines = [["model", *_METRIC_NAMES.values()]]
-    for name, values in _models(metrics):
-        lines.append([name, *(_metric(key, values.get(key)) for key in _METRIC_NAMES)])
+def accuracy_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Header and one line per model; metrics that no model reports are left out."""
+    keys = [key for key in _METRIC_NAMES if any(key in values for values in metrics.values())]
+    lines = [["model", *(_METRIC_NAMES[key] for key in keys)]]
+    for name, values in metrics.items():
+        lines.append([name.replace("_", " "), *(_metric(key, values.get(key)) for key in keys)])
     return lines
 
 
 def _metric(key: str, value: float | None) -> str:
     if value is None or pd.isna(value):
         return NOTHING
-    return percent(value) if key in _SHARES else f"{value:.3f}"
+    if key in _SHARES:
+        return f"{100 * value:.1f} %"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
-def _models(metrics: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every mapping with a `mape`, however deep, named by the keys that lead to it."""
-    if "mape" in metrics:
-        yield " ".join(path).replace("_", " "), metrics
-    for key, value in metrics.items():
-        if isinstance(value, Mapping):
-            yield from _models(value, (*path, key))
-
-
-def noise_floors(metrics: Mapping[str, Any]) -> dict[str, float]:
+def noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Noise floor of every model, as a share of the cost; models that report none are left out."""
-    floors = {name: values.get("noise_floor") for name, values in _models(metrics)}
-    return {name.replace(" ", "_"): float(floor) for name, floor in floors.items() if floor is not None}
+    floors = {name: values.get("noise_floor") for name, values in metrics.items()}
+    return {name: float(floor) for name, floor in floors.items() if floor is not None}
 
 
-def rank_noise_floors(metrics: Mapping[str, Any]) -> dict[str, float]:
+def rank_noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Noise floor of every part of the embedding cost: that of the model which predicts it."""
     floors = noise_floors(metrics)
-    parts = {}
-    for part in PARTS:
-        words = set(part.split("_"))
-        fits = [name for name in floors if words <= set(name.split("_"))] or [
-            name for name in floors if set(name.split("_")) <= words
-        ]
-        if fits:
-            parts[part] = max(floors[name] for name in fits)
-    return parts
+    return {part: floors[model] for part, model in _MODEL_OF_PART.items() if model in floors}
+
+
+def attempt_failures(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Header and one line per task that a sharder found no plan for, with its reason."""
+    lines = [
+        [sharder, str(task_id), str(reason)]
+        for sharder, values in summary["sharders"].items()
+        for task_id, reason in values.get("failures", {}).items()
+    ]
+    return [["sharder", "task", "reason"], *lines]
 
 
 def measurement_table(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> list[list[str]]:

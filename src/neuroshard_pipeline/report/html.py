@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 from neuroshard_pipeline.report import figures
 from neuroshard_pipeline.report.facts import (
     accuracy_table,
+    attempt_failures,
     failure_messages,
     measurement_table,
     nested_rows,
@@ -24,6 +25,7 @@ from neuroshard_pipeline.report.facts import (
     rank_noise_floors,
     task_table,
 )
+from neuroshard_pipeline.report.style import OURS
 from neuroshard_pipeline.report.totals import basis, comparable, plan_totals, sharder_rows, typical_task
 from neuroshard_pipeline.report.wording import cost_note, headline, sharder_table
 
@@ -46,7 +48,7 @@ class ReportInputs:
         lineage: versions that went into the run and came out of it, any nested mapping.
         compute_costs: `measure.compute_costs`.
         comm_costs: `measure.comm_costs`.
-        held_out: `train.held_out`: `sample_id, measured_ms, predicted_ms, direction, model`.
+        held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms`.
         plans: `search.plans`.
         plan_costs: `search.plan_costs`.
         sharding_tasks: `augment.sharding_tasks`.
@@ -108,9 +110,11 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
     example = typical_task(totals)
     return {
         "written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
+        "ours": OURS,
         "headline": headline(inputs.summary),
         "cost_note": cost_note(inputs.summary),
         "sharder_table": sharder_table(rows),
+        "attempt_failures": attempt_failures(inputs.summary),
         "task_table": task_table(totals, sharders),
         "basis": basis(totals),
         "common_count": len(comparable(totals, sharders, basis(totals))),
@@ -132,7 +136,7 @@ def _drawings(inputs: ReportInputs, sharders: list[str], example: tuple[str, str
         "success_rates": (figures.success_rates(inputs.sharding_tasks, inputs.plans, sharders), 1),
         "plan_accuracy": (figures.plan_accuracy(inputs.plan_costs), 1),
         "rank_accuracy": (figures.rank_accuracy(inputs.plan_costs, rank_noise_floors(inputs.metrics)), 3),
-        "held_out_accuracy": (figures.held_out_accuracy(inputs.held_out, noise_floors(inputs.metrics)), 2),
+        "held_out_accuracy": (figures.held_out_accuracy(inputs.held_out, noise_floors(inputs.metrics)), 3),
         "cost_distributions": (figures.cost_distributions(inputs.compute_costs, inputs.comm_costs), 2),
         "measurement_noise": (figures.measurement_noise(inputs.compute_costs, inputs.comm_costs), 2),
         "reuse_comparison": (figures.reuse_comparison(inputs.reuse_comparison), 2),
@@ -140,7 +144,7 @@ def _drawings(inputs: ReportInputs, sharders: list[str], example: tuple[str, str
     }
     if example is not None:
         picture = figures.plan_picture(inputs.plans, inputs.plan_costs, inputs.sharding_tasks, *example)
-        drawn["plan_picture"] = (picture, 2)
+        drawn["plan_picture"] = (picture, 1)
     return {name: _drawing(name, figure, panels) for name, (figure, panels) in drawn.items()}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-#: The sharder that this project is about; figures draw it first, in the strongest colour.
-OURS = "neuroshard"
+#: The sharders that this project is about; figures draw them in the strongest colours.
+OURS: tuple[str, ...] = ("neuroshard", "neuroshard_plus")
 
 INK = "#1f2933"
 MUTED = "#66737f"
@@ -21,7 +21,8 @@ GRID = "#e4e7eb"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 _SHARDER_COLOURS = {
-    OURS: "#D55E00",
+    "neuroshard": "#D55E00",
+    "neuroshard_plus": "#8F2D00",
     "size_lookup_greedy": "#CC79A7",
     "lookup_greedy": "#009E73",
     "dim_greedy": "#56B4E9",
@@ -51,7 +52,12 @@ def sharder_colours(sharders: Iterable[str]) -> dict[str, str]:
 
 def emphasised(sharder: str) -> str:
     """The name as HTML, bold where it is ours."""
-    return f"<b>{sharder}</b>" if sharder == OURS else sharder
+    return f"<b>{sharder}</b>" if sharder in OURS else sharder
+
+
+def bar_colour(sharder: str, colour: str) -> str:
+    """The fill of a sharder's bar: full for ours, pale for the others."""
+    return faded(colour, 0.85 if sharder in OURS else 0.45)
 
 
 def faded(colour: str, opacity: float) -> str:

@@ -74,8 +74,8 @@ def typical_task(totals: pd.DataFrame) -> tuple[str, str, str] | None:
     """A task whose saving is the median one, to be shown as an example.
 
     Returns:
-        `(task_id, before, after)`: `after` is our sharder and `before` the cheapest other one on that task; without
-        a plan of ours, the dearest and the cheapest sharder. None where no task has two plans.
+        `(task_id, before, after)`: `after` is our sharder and `before` the cheapest heuristic on that task; where
+        only ours or only heuristics solved it, the dearest and the cheapest sharder. None where no task has two plans.
     """
     kind = basis(totals)
     known = totals.dropna(subset=[f"{kind}_ms"])
@@ -91,10 +91,10 @@ def _rivals(task: pd.DataFrame, column: str) -> tuple[float, str, str, str] | No
     if len(task) < 2:
         return None
     cost = task.set_index("sharder")[column].sort_values(kind="stable")
-    after = OURS if OURS in cost.index else str(cost.index[0])
-    others = cost.drop(after)
-    before = str(others.index[0] if after == OURS else others.index[-1])
-    return float(cost[after] / cost[before]), str(task["task_id"].iloc[0]), before, after
+    ours = [name for name in OURS if name in cost.index]
+    heuristics = [name for name in cost.index if name not in OURS]
+    before, after = (heuristics[0], ours[0]) if ours and heuristics else (cost.index[-1], cost.index[0])
+    return float(cost[after] / cost[before]), str(task["task_id"].iloc[0]), str(before), str(after)
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ def sharder_rows(summary: Mapping[str, Any]) -> list[SharderRow]:
     rows = [
         SharderRow(
             sharder=name,
-            solved=int(values["solved"]),
-            tried=int(values["tried"]),
-            measured_ms=_number(values.get("measured_ms")),
-            predicted_ms=_number(values.get("predicted_ms")),
-            seconds_per_task=_number(values.get("seconds_per_task")),
+            solved=int(values["tasks_solved"]),
+            tried=int(values["tasks_tried"]),
+            measured_ms=_number(values.get("mean_measured_ms")),
+            predicted_ms=_number(values.get("mean_predicted_ms")),
+            seconds_per_task=_number(values.get("mean_seconds_per_task")),
         )
         for name, values in summary["sharders"].items()
     ]

@@ -54,21 +54,19 @@ def sharder_table(rows: Sequence[SharderRow]) -> list[list[str]]:
     return lines
 
 
-def common_task_count(summary: Mapping[str, Any]) -> int | None:
-    """How many tasks every sharder solved, or None where the summary does not say."""
-    tasks = summary.get("common_tasks")
-    if tasks is None:
-        return None
-    return len(tasks) if isinstance(tasks, list | tuple) else int(tasks)
-
-
 def cost_note(summary: Mapping[str, Any]) -> str:
     """What the costs of the table of sharders are means over."""
-    count = common_task_count(summary)
-    if count == 0:
+    common, measured = int(summary["num_common_tasks"]), int(summary["num_measured_tasks"])
+    if not common:
         return "No task was solved by every sharder, so their mean costs cannot be compared."
-    tasks = "the tasks" if count is None else plural(count, "task")
-    return f"Costs are means over {tasks} that every sharder solved."
+    note = f"Costs are means over {_common_tasks(common)}."
+    if not measured:
+        return f"{note} Nothing was measured."
+    return note if measured == common else f"{note} Measured means are over the {measured} of them measured for all."
+
+
+def _common_tasks(count: int) -> str:
+    return f"the {plural(count, 'task')} that every sharder solved"
 
 
 def plural(count: int, noun: str) -> str:
@@ -77,39 +75,43 @@ def plural(count: int, noun: str) -> str:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The finding of a run in two or three sentences, whether or not it flatters our sharder."""
+    """The finding of a run in two or three sentences, whether or not it flatters our sharders."""
     rows = sharder_rows(summary)
     if not rows:
         return "No sharder was run."
-    sentences = [_cost_sentence(rows, summary), _success_sentence(rows)]
-    return " ".join(sentence for sentence in sentences if sentence)
+    return f"{_cost_sentence(rows, summary)} {_success_sentence(rows)}"
 
 
 def _cost_sentence(rows: Sequence[SharderRow], summary: Mapping[str, Any]) -> str:
     priced = [row for row in rows if row.cost_ms is not None]
-    if not priced or common_task_count(summary) == 0:
+    if not priced:
         return cost_note(summary)
-    ours = next((row for row in priced if row.sharder == OURS), priced[0])
-    others = [row for row in priced if row is not ours]
-    how = "predicted" if ours.measured_ms is None else "measured"
-    tasks = cost_note(summary).removeprefix("Costs are means over ").removesuffix(".")
-    start = f"On {tasks}, {ours.sharder}'s plans have a mean {how} embedding cost of {amount(ours.cost_ms or 0)} ms"
+    ours = [row for name in OURS for row in priced if row.sharder == name] or priced[:1]
+    others = [row for row in priced if row not in ours and row.sharder not in OURS]
+    how = "predicted" if ours[0].measured_ms is None else "measured"
+    count = int(summary["num_common_tasks" if how == "predicted" else "num_measured_tasks"])
+    costs = " and ".join(f"{amount(row.cost_ms or 0)} ms with {row.sharder}" for row in ours)
+    start = f"On {_common_tasks(count)}, the mean {how} embedding cost is {costs}"
     if not others:
-        return start + "."
+        return f"{start}."
     rival = others[0]
-    change = (ours.cost_ms or 0.0) / (rival.cost_ms or 1.0) - 1
+    changes = " and ".join(_change(row.cost_ms or 0.0, rival.cost_ms or 1.0) for row in ours)
+    return f"{start}: {changes} the best other sharder, {rival.sharder} ({amount(rival.cost_ms or 0)} ms)."
+
+
+def _change(cost_ms: float, rival_ms: float) -> str:
+    """`12 % below`, `3.1 % above` or `the same as`."""
+    change = cost_ms / rival_ms - 1
     if abs(change) < 0.0005:
-        return f"{start}, the same as the best other sharder, {rival.sharder}."
-    word = "below" if change < 0 else "above"
-    best = f"{rival.sharder} ({amount(rival.cost_ms or 0)} ms)"
-    return f"{start}: {percent(abs(change))} {word} the best other sharder, {best}."
+        return "the same as"
+    return f"{percent(abs(change))} {'below' if change < 0 else 'above'}"
 
 
 def _success_sentence(rows: Sequence[SharderRow]) -> str:
     failing = [row for row in rows if row.solved < row.tried]
     if not failing:
         return "Every sharder solved every task."
-    ours = next((row for row in rows if row.sharder == OURS), None)
-    own = f"{OURS} solved {ours.solved} of {ours.tried} tasks; " if ours else ""
-    names = ", ".join(f"{row.sharder} ({row.tried - row.solved})" for row in failing)
-    return f"{own}tasks without a plan that fits: {names}."
+    complete = [row.sharder for row in rows if row.sharder in OURS and row.solved == row.tried]
+    own = f"{' and '.join(complete)} solved all {rows[0].tried} tasks; some" if complete else "Some"
+    names = ", ".join(f"{row.sharder} ({row.tried - row.solved} of {row.tried})" for row in failing)
+    return f"{own} tasks found no plan that fits with {names}."

@@ -15,7 +15,7 @@ from neuroshard_pipeline.report.totals import PARTS, by_cost, plan_totals
 #: More points than this make a page heavy without showing more; every n-th one is drawn instead.
 MAX_POINTS = 1200
 
-_PANEL_PX = 400
+_PANEL_PX = 370
 
 
 def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
@@ -64,25 +64,28 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
     """Predicted against measured cost of samples that no model was trained on, on logarithmic axes.
 
     Args:
-        held_out: `train.held_out`: `sample_id, measured_ms, predicted_ms, direction, model`.
+        held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms`; one panel per model.
         noise_floors: per model, the relative error that repeating the measurement has by itself.
     """
     floors = noise_floors or {}
-    groups = list(held_out.groupby(["model", "direction"], sort=False, observed=True))
-    titles = [f"{model}, {direction}" for (model, direction), _ in groups]
-    columns = min(len(groups), 2) or 1
-    rows = max(math.ceil(len(groups) / columns), 1)
-    figure = make_subplots(rows=rows, cols=columns, subplot_titles=titles or None, horizontal_spacing=0.12)
-    for index, ((model, _), samples) in enumerate(groups):
+    models = list(dict.fromkeys(held_out["model"].astype(str)))
+    columns = min(max(len(models), 1), 3)
+    rows = max(math.ceil(len(models) / columns), 1)
+    titles = [model.replace("_", " ").capitalize() for model in models]
+    figure = make_subplots(
+        rows=rows, cols=columns, subplot_titles=titles or None, horizontal_spacing=0.09, vertical_spacing=0.16
+    )
+    for index, model in enumerate(models):
         row, column = index // columns + 1, index % columns + 1
+        samples = held_out[held_out["model"] == model]
         known = samples[(samples["measured_ms"] > 0) & (samples["predicted_ms"] > 0)]
-        floor = floors.get(str(model))
+        floor = floors.get(model)
         _add_identity(figure, known["measured_ms"], known["predicted_ms"], floor, column, row, log=True)
         drawn = _thinned(known)
         trace = _scatter(drawn, "sample", drawn["sample_id"], in_legend=False, colour="#0072B2")
         figure.add_trace(trace, row=row, col=column)
         _label(figure, "ms", column, row)
-    styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 60)
+    styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 40)
     return _legend(figure, columns=columns)
 
 

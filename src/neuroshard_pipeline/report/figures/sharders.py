@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.report.style import INK, OURS, emphasised, faded, sharder_colours, styled
+from neuroshard_pipeline.report.style import INK, bar_colour, emphasised, faded, sharder_colours, styled
 from neuroshard_pipeline.report.totals import basis, by_cost, comparable, plan_totals, relative_to_best
 from neuroshard_pipeline.report.wording import amount, plural
 
@@ -36,7 +36,7 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
                 x=[float(costs[name].mean())],
                 y=[label],
                 orientation="h",
-                marker_color=faded(colours[name], 0.85 if name == OURS else 0.45),
+                marker_color=bar_colour(name, colours[name]),
                 hovertemplate=f"{name}: mean %{{x:.4g}} ms<extra></extra>",
             )
         figure.add_trace(_points(costs[name], label, INK, "%{text}: %{x:.4g} ms"))
@@ -65,7 +65,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
         points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=faded(colours[name], 0.18))
         figure.add_trace(points)
     figure.add_vline(x=1, line={"color": "#1f2933", "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text=f"{kind} embedding cost ÷ cheapest plan of the same task")
+    figure.update_xaxes(title_text=f"{kind} cost ÷ cheapest plan of the task")
     return _rows(figure, "Cost of every plan relative to the best one of its task", len(sharders))
 
 
@@ -101,12 +101,12 @@ def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: S
             text=[f"{number} of {count}" for number in here],
             textposition="auto",
             insidetextanchor="start",
-            marker_color=[faded(colours[name], 0.85 if name == OURS else 0.45) for name in sharders],
+            marker_color=[bar_colour(name, colours[name]) for name in sharders],
             hovertemplate="%{y}: %{text} tasks<extra></extra>",
             row=1,
             col=column,
         )
-    figure.update_xaxes(range=[0, 104], ticksuffix=" %", nticks=5)
+    figure.update_xaxes(range=[0, 104], tickvals=[0, 50, 100])
     figure.update_xaxes(title_text="tasks solved, %", col=(len(tried) + 1) // 2)
     figure.update_yaxes(autorange="reversed")
     return _rows(figure, "Tasks solved, by number of ranks", len(sharders), row_px=34)
@@ -135,7 +135,7 @@ def _rows(figure: go.Figure, title: str, count: int, row_px: int = _ROW_PX) -> g
     """One row per sharder from the top down, without a legend: the rows carry the names."""
     styled(figure, title, height=_FRAME_PX + row_px * max(count, 2))
     figure.update_layout(showlegend=False, margin={"t": 64})
-    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)
     return figure
 
 
