@@ -1,0 +1,13 @@
+"""Search: the plan and its invariants, the memory model, the simulator, and the searches.
+
+- `plan`: `Plan` (shards on ranks) and `PlanCost`
+- `memory`: `MemoryModel`, what counts against the memory of a rank
+- `params`: `SearchParams`, `PlusParams`
+- `simulator`: predicted embedding cost of plans, many at once
+- `kinds`: `ShardKinds`, every distinct (table, width) of a search
+- `placement`: greedy grid search for the ranks of shards
+- `columns`: beam search over column splits
+- `packing`: packing by bytes, and the errors when nothing fits
+- `moves`, `refine`: local search
+- `explain`: a plan in words
+"""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.explain import explain_plan
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -43,7 +45,7 @@ class PlanCost:
 
 @dataclass(frozen=True)
 class Plan:
-    """Shards and the rank of each, covering every column of every table of the task exactly once.
+    """Shards and the rank of each: every column of every table covered exactly once, no rank over its memory.
 
     Attributes:
         task: what the plan answers.
@@ -51,9 +53,11 @@ class Plan:
         ranks: `ranks[i]` is the rank of `shards[i]`.
         sharder: which sharder made it.
         predicted: its predicted cost, or None where no cost model was asked.
+        memory: what counts against the memory of a rank.
 
     Raises:
-        PlanError: columns uncovered or covered twice, an unknown table or a rank outside the world.
+        PlanError: columns uncovered or covered twice, an unknown table, a rank outside the world, or more shards on
+            a rank than its memory holds.
     """
 
     task: ShardingTask
@@ -61,6 +65,7 @@ class Plan:
     ranks: tuple[int, ...]
     sharder: str
     predicted: PlanCost | None = None
+    memory: MemoryModel = WEIGHTS_AND_OPTIMIZER
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.ranks):
@@ -69,11 +74,28 @@ class Plan:
             if not 0 <= rank < self.task.world_size:
                 raise PlanError(f"{self.task.task_id}: rank {rank} lies outside 0..{self.task.world_size - 1}")
         _check_cover(self)
+        _check_memory(self)
 
     @property
     def predicted_cost_ms(self) -> float | None:
         """Predicted embedding cost in ms."""
         return None if self.predicted is None else self.predicted.embedding_cost_ms
+
+    @property
+    def memory_bytes(self) -> tuple[int, ...]:
+        """Per rank, the bytes that its shards need."""
+        totals = [0] * self.task.world_size
+        for shard, rank in zip(self.shards, self.ranks, strict=True):
+            totals[rank] += self.memory.shard_bytes(shard, self.task)
+        return tuple(totals)
+
+    @property
+    def shards_by_rank(self) -> tuple[tuple[Shard, ...], ...]:
+        """The shards of every rank."""
+        found: list[list[Shard]] = [[] for _ in range(self.task.world_size)]
+        for shard, rank in zip(self.shards, self.ranks, strict=True):
+            found[rank].append(shard)
+        return tuple(tuple(shards) for shards in found)
 
     def shards_of(self, rank: int) -> tuple[Shard, ...]:
         """The shards on `rank`."""
@@ -82,7 +104,10 @@ class Plan:
     @property
     def dim_sums(self) -> tuple[int, ...]:
         """Per rank, the sum of the widths of its shards."""
-        return tuple(sum(shard.embedding_dim for shard in self.shards_of(r)) for r in range(self.task.world_size))
+        totals = [0] * self.task.world_size
+        for shard, rank in zip(self.shards, self.ranks, strict=True):
+            totals[rank] += shard.embedding_dim
+        return tuple(totals)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per shard: `task_id, sharder, table, column_offset, embedding_dim, rank`."""
@@ -91,6 +116,20 @@ class Plan:
             for shard, rank in zip(self.shards, self.ranks, strict=True)
         ]
         return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+
+    def explain(self) -> str:
+        """The plan in words: per rank its shards, memory and predicted cost, what binds, and what was assumed."""
+        return explain_plan(self)
+
+
+def _check_memory(plan: Plan) -> None:
+    """No rank may hold more than its memory."""
+    for rank, (used, limit) in enumerate(zip(plan.memory_bytes, plan.memory.limits(plan.task), strict=True)):
+        if used > limit:
+            raise PlanError(
+                f"{plan.task.task_id}: rank {rank} needs {used} bytes for its shards but has {limit}: "
+                f"{used - limit} bytes too many; move shards to other ranks or split tables"
+            )
 
 
 def _check_cover(plan: Plan) -> None:

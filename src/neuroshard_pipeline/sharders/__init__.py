@@ -1,0 +1,9 @@
+"""Sharders: whatever maps a sharding task to a plan.
+
+- `base`: the `Sharder` interface and `SharderSettings`
+- `random`, `greedy`: baselines
+- `neuroshard`: the search of [Zha2023]; `neuroshard_plus`: with local search
+- `registry`: `SHARDERS`, `make_sharder`, `shard` (one task), `solve_all` (all sharders on all tasks)
+- `evaluation`: plans as samples to measure; predicted and measured costs side by side
+- `summary`: sharders compared
+"""

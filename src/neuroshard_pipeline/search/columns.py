@@ -1,0 +1,76 @@
+"""Beam search over column-wise splits [Zha2023] §3.3.
+
+A state is a multiset of shard kinds. The first state holds the whole tables; where it has no placement, it is the
+state that `packing.make_room` finds. A step halves one shard of a state. Candidates are, among the distinct shards
+that can still be halved, the N largest in bytes and the N most expensive alone (ties: the table that comes first in
+the task, then the wider shard); they are tried in the order of tables, the wider first. States met twice in one step
+are tried once. The K states of lowest cost go on (ties: tried first); states without a placement do not. After L
+steps, or when nothing can be halved, the best placement seen anywhere wins (ties: seen first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.packing import check_room, make_room
+from neuroshard_pipeline.search.params import SearchParams
+from neuroshard_pipeline.search.placement import Placement, dimension_caps, place
+from neuroshard_pipeline.search.simulator import IntArray
+
+
+def beam_search(kinds: ShardKinds, params: SearchParams) -> Placement:
+    """Best placement over column splits.
+
+    Raises:
+        DoesNotFitError: the task does not fit the memory of its ranks.
+    """
+    best = first = _first_placement(kinds, params)
+    beam = [first]
+    for _ in range(params.max_steps):
+        states = _expansions(beam, kinds, params.num_candidates)
+        if not len(states):
+            break
+        placements = place(states, kinds, dimension_caps(kinds, params))
+        placed = [placement for placement in placements if placement is not None]
+        beam = sorted(placed, key=lambda placement: placement.cost)[: params.beam_width]
+        if not beam:
+            break
+        best = min(best, beam[0], key=lambda placement: placement.cost)
+    return best
+
+
+def _first_placement(kinds: ShardKinds, params: SearchParams) -> Placement:
+    """Placement of the whole tables, or of the state that makes room."""
+    check_room(kinds.task, kinds.memory)
+    caps = dimension_caps(kinds, params)
+    placement = place(kinds.whole_tables[None], kinds, caps)[0]
+    if placement is None:
+        placement = place(make_room(kinds)[None], kinds, caps)[0]
+    assert placement is not None, "a state that packs by size has a placement"
+    return placement
+
+
+def _expansions(beam: list[Placement], kinds: ShardKinds, num_candidates: int) -> IntArray:
+    """(S, N) distinct states one split away from the beam's, in the order in which they are tried."""
+    states: dict[bytes, IntArray] = {}
+    for placement in beam:
+        state = np.sort(placement.kinds)
+        for kind, half in _candidates(state, kinds, num_candidates):
+            halved = np.delete(state, np.searchsorted(state, kind))
+            child = np.sort(np.append(halved, (half, half)))
+            states.setdefault(child.tobytes(), child)
+    return np.array(list(states.values()), dtype=np.int64)
+
+
+def _candidates(state: IntArray, kinds: ShardKinds, num_candidates: int) -> Iterator[tuple[int, int]]:
+    """The kinds of `state` to halve, each with the kind of its half."""
+    distinct = np.unique(state)
+    distinct = distinct[kinds.can_halve[distinct]]
+    distinct = distinct[np.lexsort((-kinds.width[distinct], kinds.table[distinct]))]
+    largest = np.argsort(-kinds.bytes[distinct], kind="stable")[:num_candidates]
+    most_expensive = np.argsort(-kinds.cost[distinct], kind="stable")[:num_candidates]
+    chosen = distinct[np.union1d(largest, most_expensive)].tolist()
+    return zip(chosen, kinds.halves(chosen).tolist(), strict=True)
