@@ -1,0 +1,203 @@
+"""Draws the ids of one batch of one table so that its reuse profile comes out as asked.
+
+Shapes: B batch size, N ids of the batch, U unique rows, E rows of the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.profile import batch_indices, with_profile
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Smallest look-up count of every reuse bin, (17,).
+LOWEST_COUNTS: IntArray = np.array([1, *(edge + 1 for edge in REUSE_BIN_EDGES)], dtype=np.int64)
+
+#: Largest look-up count of every reuse bin, (17,). The last bin is open; this is where it ends unless a batch has
+#: more ids than the profile accounts for, which then go to that bin's rows.
+HIGHEST_COUNTS: IntArray = np.array([*REUSE_BIN_EDGES, 2 * REUSE_BIN_EDGES[-1]], dtype=np.int64)
+
+#: Where a batch has several ids per sample, their number varies like a Gamma-Poisson mixture of this shape
+#: (variance = mean + mean**2 / shape). An assumption: the public data sets publish no distribution of lengths.
+LENGTH_GAMMA_SHAPE = 2.0
+
+
+@dataclass(frozen=True)
+class TableIds:
+    """The ids of one batch of one table, as an embedding bag takes them.
+
+    Attributes:
+        indices: row numbers, (N,).
+        offsets: `indices[offsets[b]:offsets[b + 1]]` are the ids of sample b, (B + 1,).
+    """
+
+    indices: IntArray
+    offsets: IntArray
+
+
+def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
+    """Ids of one batch with the table's pooling factor, unique rows and reuse profile.
+
+    N = round(batch_size * pooling_factor) ids look up `unique_rows` distinct rows, spread over the reuse bins by
+    the largest remainder of the profile's shares (`look_up_counts`). Rows stand at random places of the table and
+    ids in random order. A table without a profile gets the default one.
+
+    Args:
+        table: only name, rows, pooling factor and profile matter, not its width.
+        batch_size: B.
+        seed: with the table's name and the batch size it decides every id; not negative.
+
+    Raises:
+        TaskError: `batch_size` is below 1 or `seed` is negative.
+    """
+    if batch_size < 1 or seed < 0:
+        raise TaskError(f"table {table.name!r}: batch_size {batch_size} must be at least 1 and seed {seed} at least 0")
+    table = with_profile(table, batch_size)
+    rng = np.random.default_rng([seed, crc32(table.name.encode()), batch_size])
+    counts = look_up_counts(table, batch_indices(table.pooling_factor, batch_size))
+    rows = distinct_rows(table.num_embeddings, len(counts), rng)
+    indices = np.repeat(rows, counts)
+    rng.shuffle(indices)
+    lengths = bag_lengths(len(indices), batch_size, rng)
+    return TableIds(indices, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def look_up_counts(table: Table, indices: int) -> IntArray:
+    """How often each unique row is looked up: (U,) counts that sum to `indices`, by ascending reuse bin.
+
+    Where the profile admits no such counts, as may happen with profiles that a user gives: unique rows are limited
+    to the ids there are, and as few rows as possible change their bin (see `feasible_rows`).
+
+    Args:
+        table: a table with a reuse profile.
+        indices: N.
+    """
+    if table.unique_rows is None or table.reuse is None:
+        raise TaskError(f"table {table.name!r} has no reuse profile; complete it with with_profile")
+    unique_rows = min(max(round(table.unique_rows), 1), indices)
+    rows = feasible_rows(apportion(unique_rows, np.asarray(table.reuse)), indices)
+    return _counts_within_bins(rows, indices)
+
+
+def apportion(total: int, shares: FloatArray) -> IntArray:
+    """Whole numbers in proportion to `shares` that sum to `total`, by largest remainder; same shape as `shares`."""
+    exact = total * shares / shares.sum()
+    whole = np.floor(exact + 1e-6).astype(np.int64)  # 2.9999999 is 3 that went through a division
+    missing = total - int(whole.sum())
+    if missing > 0:
+        whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
+    elif missing < 0:
+        whole[np.argsort(exact - whole, kind="stable")[:-missing]] -= 1
+    return whole
+
+
+def feasible_rows(rows: IntArray, indices: int) -> IntArray:
+    """`rows` per reuse bin (17,), changed in as few rows as possible so that `indices` ids can look them up.
+
+    Too few ids: rows of the highest bins are looked up once instead, the last of them as often as ids remain. Too
+    many ids: one row of the highest bin in use moves up to the bin that takes the surplus.
+    """
+    rows = rows.copy()
+    excess = int(rows @ LOWEST_COUNTS) - indices
+    for source in range(NUM_REUSE_BINS - 1, 0, -1):
+        if excess <= 0:
+            return _absorb_surplus(rows, indices)
+        saving = int(LOWEST_COUNTS[source]) - 1
+        full_moves = min(int(rows[source]), excess // saving)
+        rows[source] -= full_moves
+        rows[0] += full_moves
+        excess -= full_moves * saving
+        if rows[source] and excess > 0:  # excess < saving: one row moves part of the way down
+            rows[source] -= 1
+            rows[_bin_of(int(LOWEST_COUNTS[source]) - excess)] += 1
+            excess = 0
+    return rows
+
+
+def _absorb_surplus(rows: IntArray, indices: int) -> IntArray:
+    """Move one row up where even the highest counts of all bins do not add up to `indices`."""
+    surplus = indices - int(rows @ HIGHEST_COUNTS)
+    used = np.flatnonzero(rows)
+    if surplus > 0 and len(used) and used[-1] < NUM_REUSE_BINS - 1:
+        rows[used[-1]] -= 1
+        rows[_bin_of(int(HIGHEST_COUNTS[used[-1]]) + surplus)] += 1
+    return rows
+
+
+def _bin_of(count: int) -> int:
+    return int(np.searchsorted(REUSE_BIN_EDGES, count, side="left"))
+
+
+def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
+    """Counts of all rows that sum to `indices`, each within its bin.
+
+    All bins are filled to the same relative level between their lowest and highest count. Within a bin, counts fall
+    off like a power law: the relative place of quantile q is q**power, whose mean is the level.
+    """
+    lowest, highest = np.repeat(LOWEST_COUNTS, rows), np.repeat(HIGHEST_COUNTS, rows)
+    room = int((highest - lowest).sum())
+    spare = indices - int(lowest.sum())
+    if spare >= room:
+        counts = highest
+        if spare > room:
+            counts[-rows[-1] :] += apportion(spare - room, np.ones(rows[-1]))  # the open bin takes what is left
+        return counts
+    level = spare / room
+    if level <= 0:
+        return lowest
+    within = np.arange(len(lowest)) - np.repeat(np.cumsum(rows) - rows, rows)
+    quantiles = (within + 0.5) / np.repeat(rows, rows)
+    wanted = (highest - lowest) * quantiles ** ((1 - level) / level)
+    return lowest + _rounded(wanted, highest - lowest, spare)
+
+
+def _rounded(wanted: FloatArray, limits: IntArray, total: int) -> IntArray:
+    """Whole numbers between 0 and `limits` (U,) that follow `wanted` (U,) and sum to `total`."""
+    whole = np.diff(np.round(np.cumsum(wanted)), prepend=0.0).astype(np.int64)  # errors do not add up
+    whole = np.clip(whole, 0, limits)
+    residual = total - int(whole.sum())
+    room = limits - whole if residual > 0 else whole
+    step = np.sign(residual)
+    while residual:
+        # Spread the residual over rows in proportion to their room, never beyond it.
+        move = np.minimum(np.ceil(room * (abs(residual) / room.sum())).astype(np.int64), room)
+        before = np.cumsum(move) - move
+        move = np.clip(abs(residual) - before, 0, move)
+        whole += step * move
+        room = room - move
+        residual -= step * int(move.sum())
+    return whole
+
+
+def distinct_rows(num_embeddings: int, count: int, rng: np.random.Generator) -> IntArray:
+    """`count` distinct row numbers below `num_embeddings` in random order, in memory that grows with `count` only."""
+    if num_embeddings <= 4 * count:
+        return rng.permutation(num_embeddings)[:count]
+    rows = np.empty(0, dtype=np.int64)
+    while len(rows) < count:
+        missing = count - len(rows)
+        more = rng.integers(num_embeddings, size=missing + missing // 6 + 16)
+        rows = np.unique(np.concatenate([rows, more]))
+    return rng.permutation(rows)[:count]
+
+
+def bag_lengths(indices: int, batch_size: int, rng: np.random.Generator) -> IntArray:
+    """Ids per sample (B,), summing to `indices`.
+
+    With at most one id per sample on average, no sample has two: such features have a single value that may be
+    missing. Else lengths vary like a Gamma-Poisson mixture, see `LENGTH_GAMMA_SHAPE`.
+    """
+    if indices <= batch_size:
+        lengths = np.zeros(batch_size, dtype=np.int64)
+        lengths[rng.permutation(batch_size)[:indices]] = 1
+        return lengths
+    weights = rng.standard_gamma(LENGTH_GAMMA_SHAPE, size=batch_size)
+    return rng.multinomial(indices, weights / weights.sum())

@@ -1,0 +1,124 @@
+"""What Meta published about its synthetic look-up data: the shape that a generated pool must have.
+
+Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 files merged
+(856 tables, global batch 65536). Shares are rounded to three digits there, so that bins of few, much used rows
+have a share of unique rows of 0; their rows follow from the ids and a typical count (`rows_per_table`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES
+
+FloatArray = NDArray[np.float64]
+
+#: Rows per table are not in the statistics. [Zha2023] Table 1 and DreamShard speak of tables of about 4 million.
+MEAN_NUM_EMBEDDINGS = 4.0e6
+#: The largest tables hold 40 million rows, as those of MLPerf DLRM-v2 do. An assumption, too.
+MAX_NUM_EMBEDDINGS = 40e6
+
+
+@dataclass(frozen=True)
+class PublishedStatistics:
+    """Totals and reuse histograms over all tables of a data set.
+
+    Attributes:
+        tables: number of tables.
+        batch_size: global batch that the numbers belong to.
+        indices: ids of all tables.
+        unique_rows: distinct rows of all tables.
+        share_of_unique_rows: per reuse bin (17,).
+        share_of_indices: per reuse bin (17,).
+    """
+
+    tables: int
+    batch_size: int
+    indices: int
+    unique_rows: int
+    share_of_unique_rows: tuple[float, ...]
+    share_of_indices: tuple[float, ...]
+
+    @property
+    def mean_pooling_factor(self) -> float:
+        """Ids per sample and table."""
+        return self.indices / self.tables / self.batch_size
+
+    @property
+    def unique_rows_per_table(self) -> float:
+        """Mean number of unique rows of a table."""
+        return self.unique_rows / self.tables
+
+
+DLRM_DATASETS_2021 = PublishedStatistics(
+    tables=856,
+    batch_size=65536,
+    indices=887_017_990,
+    unique_rows=128_435_723,
+    share_of_unique_rows=(0.473, 0.152, 0.139, 0.112, 0.072, 0.032, 0.011, 0.005, 0.002, 0.001, *(0.0,) * 7),
+    share_of_indices=(
+        0.069, 0.044, 0.068, 0.101, 0.121, 0.104, 0.073, 0.058, 0.052,
+        0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019,
+    ),
+)  # fmt: skip
+
+#: Where counts lie between the lowest and the highest of their bin, on average. In the bins whose share of unique
+#: rows has two digits or more, ids per row give 0.36 to 0.41.
+_LEVEL_WITHIN_BIN = 0.385
+
+#: Mean look-ups of a row of each reuse bin, (17,).
+MEAN_COUNTS: FloatArray = LOWEST_COUNTS + _LEVEL_WITHIN_BIN * (HIGHEST_COUNTS - LOWEST_COUNTS)
+
+#: Bins below this take their number of rows from the published share of unique rows, bins from here on from ids.
+_FIRST_BIN_FROM_INDICES = 7
+
+
+def highest_bin(batch_size: int) -> int:
+    """The highest reuse bin that a pool of `batch_size` has: the one that holds a row looked up by every sample.
+
+    Of a published row that is looked up more often, no scaled-down counterpart fits into a small batch: its ids go
+    to this bin ("folding"), which keeps pooling factors and the histograms of all bins below.
+    """
+    full = batch_size >= DLRM_DATASETS_2021.batch_size
+    return NUM_REUSE_BINS - 1 if full else int(np.searchsorted(REUSE_BIN_EDGES, batch_size, side="left"))
+
+
+def fold(shares: FloatArray, batch_size: int) -> FloatArray:
+    """`shares` (..., 17) with everything above `highest_bin` moved into that bin."""
+    last = highest_bin(batch_size)
+    folded = np.array(shares, dtype=np.float64)
+    folded[..., last] += folded[..., last + 1 :].sum(axis=-1)
+    folded[..., last + 1 :] = 0.0
+    return folded
+
+
+def rows_per_table(batch_size: int) -> FloatArray:
+    """Mean unique rows of a table in every reuse bin (17,), for a batch of `batch_size`.
+
+    Rows and batch shrink together, so that reuse stays; ids of bins that are folded become rows of the highest bin.
+    """
+    published = DLRM_DATASETS_2021
+    shrink = batch_size / published.batch_size / published.tables
+    indices = fold(np.asarray(published.share_of_indices), batch_size) * published.indices * shrink
+    rows = np.asarray(published.share_of_unique_rows) * published.unique_rows * shrink
+    first = min(_FIRST_BIN_FROM_INDICES, highest_bin(batch_size))
+    rows[first:] = indices[first:] / MEAN_COUNTS[first:]
+    return rows
+
+
+def published_shares(batch_size: int) -> tuple[FloatArray, FloatArray]:
+    """Published shares of unique rows and of ids per reuse bin, (17,) each, as they should be at `batch_size`.
+
+    At the published batch size these are the published numbers. At a smaller one they are folded
+    (`highest_bin`): shares of ids move as they are, shares of rows by the number of rows that have those ids.
+    """
+    if highest_bin(batch_size) == NUM_REUSE_BINS - 1:
+        rows = np.asarray(DLRM_DATASETS_2021.share_of_unique_rows)
+    else:
+        rows = rows_per_table(batch_size)
+    indices = fold(np.asarray(DLRM_DATASETS_2021.share_of_indices), batch_size)
+    return rows / rows.sum(), indices / indices.sum()
