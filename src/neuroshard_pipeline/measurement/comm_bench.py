@@ -1,0 +1,135 @@
+"""Times torch.distributed's all-to-all between real processes, forward and backward, every rank on its own clock.
+
+Shape letters: W ranks, B global batch size, b[r] samples of it that rank r trains on, D[r] summed width of r's shards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from neuroshard_pipeline.measurement.params import CommMeasureParams
+from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.workers import settle_on_core
+from neuroshard_pipeline.tables.samples import CommSample
+
+#: Visits between two timings of the reference probe.
+PROBE_EVERY = 10
+_PROBE_DIM_SUM = 256
+_PROBE_BATCH = 512
+_BYTES_PER_FLOAT = 4
+
+
+def batch_split(batch_size: int, world_size: int) -> tuple[int, ...]:
+    """Samples of the global batch per rank; the first ranks take one more where it does not divide."""
+    share, rest = divmod(batch_size, world_size)
+    return tuple(share + (rank < rest) for rank in range(world_size))
+
+
+def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]:
+    """Floats that `rank` sends to, and receives from, every rank in the forward all-to-all.
+
+    It has pooled its own D[rank] columns for the whole batch and sends each rank j the b[j] samples that j trains
+    on; it receives all D[j] columns of its own b[rank] samples. The backward all-to-all is the transpose.
+    """
+    split = batch_split(sample.batch_size, sample.world_size)
+    send = [size * sample.dim_sums[rank] for size in split]
+    receive = [split[rank] * dim_sum for dim_sum in sample.dim_sums]
+    return send, receive
+
+
+class GlooBench:
+    """One rank of the collective bench; every rank of the world must be given the same jobs.
+
+    Ranks agree on a common start on the host's monotonic clock, sleep until it plus their start skew, and enter the
+    collective. A rank's cost runs from its *intended* start: a late wake-up then only ever adds time, as every
+    other disturbance does.
+    """
+
+    def __init__(self, rank: int, world_size: int, params: CommMeasureParams, store_file: str) -> None:
+        settle_on_core(rank)
+        torch.set_num_threads(params.threads)
+        self._params = params
+        self._rank = rank
+        store = dist.FileStore(store_file, world_size)
+        timeout = timedelta(seconds=params.timeout_s)
+        dist.init_process_group(params.backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+        floats = params.buffer_bytes // _BYTES_PER_FLOAT
+        self._send = torch.ones(floats)
+        self._receive = torch.ones(floats)
+        self._probe_sample = CommSample("reference", _PROBE_BATCH, (_PROBE_DIM_SUM,) * world_size, (0.0,) * world_size)
+
+    def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
+        """Visit every sample once, in the given order."""
+        timings = []
+        probe_ms = float("nan")
+        for position, sample in enumerate(samples):
+            if position % PROBE_EVERY == 0:
+                probe_ms = sum(self._visit(self._probe_sample))
+            start = time.perf_counter()
+            error = self._size_problem(sample)
+            nothing = (float("nan"), float("nan"))
+            forward_ms, backward_ms = nothing if error else self._visit(sample)
+            timings.append(Timing(forward_ms, backward_ms, probe_ms, time.perf_counter() - start, error))
+        return timings
+
+    def exchange(self, sample: CommSample, send: torch.Tensor, backward: bool) -> torch.Tensor:
+        """Exchange given values instead of timing: what the forward or backward all-to-all delivers."""
+        outgoing, incoming = self._splits(sample, backward)
+        received = torch.empty(sum(incoming))
+        dist.all_to_all_single(received, send, incoming, outgoing)
+        return received
+
+    def _visit(self, sample: CommSample) -> tuple[float, float]:
+        """Forward and backward cost of one visit, ms."""
+        timed = []
+        for _ in range(self._params.warmup_iterations + self._params.iterations):
+            forward_ms = self._timed(sample, backward=False, skew_ms=sample.start_skew_ms[self._rank])
+            timed.append((forward_ms, self._timed(sample, backward=True, skew_ms=0.0)))
+        return self._params.protocol.of_visit(timed[self._params.warmup_iterations :])
+
+    def _timed(self, sample: CommSample, backward: bool, skew_ms: float) -> float:
+        """One all-to-all, ms from this rank's intended start."""
+        outgoing, incoming = self._splits(sample, backward)
+        send, receive = self._send[: sum(outgoing)], self._receive[: sum(incoming)]
+        start_ns = self._agree_on_start() + round(skew_ms * 1e6)
+        _sleep_until(start_ns)
+        dist.all_to_all_single(receive, send, incoming, outgoing)
+        return (time.monotonic_ns() - start_ns) / 1e6
+
+    def _splits(self, sample: CommSample, backward: bool) -> tuple[list[int], list[int]]:
+        send, receive = forward_splits(sample, self._rank)
+        return (receive, send) if backward else (send, receive)
+
+    def _agree_on_start(self) -> int:
+        """A moment on the monotonic clock shortly after the last rank has come here, the same on all ranks."""
+        now = torch.tensor([time.monotonic_ns()])
+        dist.all_reduce(now, op=dist.ReduceOp.MAX)
+        return int(now.item()) + round(self._params.start_margin_ms * 1e6)
+
+    def _size_problem(self, sample: CommSample) -> str | None:
+        """Why the sample cannot run; the same on all ranks, as a rank that stayed away would hang the others."""
+        split = batch_split(sample.batch_size, sample.world_size)
+        largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))
+        needed = _BYTES_PER_FLOAT * largest
+        if needed <= self._params.buffer_bytes:
+            return None
+        return f"out of memory: a rank's buffer needs {needed} bytes, buffer_bytes is {self._params.buffer_bytes}"
+
+
+def set_up_rank(
+    rank: int, world_size: int, samples: Sequence[CommSample], params: CommMeasureParams, store_file: str
+) -> Callable[[Sequence[int]], list[Timing]]:
+    """What one worker process of a communication team runs: join the group, then measure samples by index."""
+    bench = GlooBench(rank, world_size, params, store_file)
+    return lambda indices: bench.measure([samples[index] for index in indices])
+
+
+def _sleep_until(target_ns: int) -> None:
+    """Sleep until a moment of the monotonic clock; spinning would take the core from other ranks."""
+    while (left_ns := target_ns - time.monotonic_ns()) > 0:
+        time.sleep(left_ns / 1e9)

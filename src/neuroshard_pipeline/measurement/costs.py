@@ -1,0 +1,105 @@
+"""From raw shards to costs: pure functions of what a campaign recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.stretches import AnySample, digest
+
+#: Shards by key: frames, or functions that load one (as a partitioned dataset gives them).
+Shards = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
+
+#: Columns of a raw shard: one row per visit of a sample and rank. `digest` names the sample's content.
+RAW_COLUMNS = (
+    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "probe_ms", "seconds", "error",
+)  # fmt: skip
+_SPREAD_QUANTILE = 0.25
+_COMPARED = {
+    "forward": ["forward_ms"],
+    "backward": ["backward_ms"],
+    "total": ["forward_ms", "backward_ms"],
+}
+
+
+def load_rows(shards: Shards, campaign: str) -> pd.DataFrame:
+    """All rows of one campaign, `RAW_COLUMNS` and `key`, in the order of the keys."""
+    frames = [_loaded(shards[key]).assign(key=key) for key in sorted(shards) if key.startswith(f"{campaign}/")]
+    if not frames:
+        return pd.DataFrame(columns=[*RAW_COLUMNS, "key"])
+    return pd.concat(frames, ignore_index=True)
+
+
+def reduce_rows(rows: pd.DataFrame, samples: Sequence[AnySample], replica: bool = False) -> pd.DataFrame:
+    """Costs of every sample and rank from all its visits.
+
+    The cost is the smallest visit, forward and backward apart; `spread_ms` is how far the best quarter of the
+    visits reaches above the best one (forward + backward), null where only one visit succeeded.
+
+    Args:
+        rows: of one campaign.
+        samples: what to reduce; rows of other samples, or of these before they changed, are left out.
+        replica: reduce the independent second measurements instead; samples without one are then left out.
+
+    Returns:
+        `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks;
+        a sample of which no visit succeeded has an error and no costs.
+
+    Raises:
+        MeasurementError: a sample was never measured.
+    """
+    wanted = pd.DataFrame(
+        {
+            "order": range(len(samples)),
+            "sample_id": [s.sample_id for s in samples],
+            "digest": [digest(s) for s in samples],
+        }
+    )
+    rows = rows[rows["replica"].astype(bool) == replica].merge(wanted, on=["sample_id", "digest"])
+    missing = set(wanted["order"]) - set(rows["order"])
+    if missing and not replica:
+        raise MeasurementError(
+            f"{len(missing)} of {len(samples)} samples were never measured (first: "
+            f"{samples[min(missing)].sample_id}); run the campaign to its end, it resumes where it stopped"
+        )
+    by_rank = ["order", "sample_id", "rank"]
+    good = rows[rows["error"].isna()]
+    total = good["forward_ms"].astype(float) + good["backward_ms"].astype(float)
+    grouped = good.assign(total_ms=total).groupby(by_rank)
+    costs = grouped[["forward_ms", "backward_ms"]].min()
+    costs["spread_ms"] = grouped["total_ms"].quantile(_SPREAD_QUANTILE) - grouped["total_ms"].min()
+    costs["repeats"] = grouped.size()
+    costs.loc[costs["repeats"] < 2, "spread_ms"] = np.nan
+    errors = rows[rows["error"].notna()].groupby(by_rank)["error"].first()
+    frame = costs.reindex(costs.index.union(errors.index)).sort_index()
+    frame["error"] = errors.where(~errors.index.isin(costs.index)).reindex(frame.index).astype(object)
+    frame["repeats"] = frame["repeats"].fillna(0).astype("int64")
+    return frame.reset_index().drop(columns="order")
+
+
+def relative_disagreement(rows: pd.DataFrame, samples: Sequence[AnySample]) -> dict[str, object]:
+    """The noise floor: how far two independent measurements of the same samples lie apart.
+
+    Returns:
+        `samples` (how many were measured twice) and, for `forward`, `backward` and `total`, the `median` and the
+        90th percentile `p90` of |a - b| / mean(a, b) over samples and ranks; null where nothing was measured twice.
+    """
+    both = reduce_rows(rows, samples).merge(
+        reduce_rows(rows, samples, replica=True), on=["sample_id", "rank"], suffixes=("", "_again")
+    )
+    both = both[both["error"].isna() & both["error_again"].isna()]
+    floor: dict[str, object] = {"samples": int(both["sample_id"].nunique())}
+    for name, columns in _COMPARED.items():
+        first = both[columns].astype(float).sum(axis=1)
+        second = both[[f"{column}_again" for column in columns]].astype(float).sum(axis=1).to_numpy()
+        apart = ((first - second).abs() / ((first + second) / 2)).to_numpy()
+        median, p90 = (float(np.quantile(apart, q)) if len(apart) else None for q in (0.5, 0.9))
+        floor[name] = {"median": median, "p90": p90}
+    return floor
+
+
+def _loaded(shard: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    return shard if isinstance(shard, pd.DataFrame) else shard()

@@ -1,0 +1,129 @@
+"""The worker teams of a campaign: who measures a stretch, and what happens when that kills a worker."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+
+import pandas as pd
+
+from neuroshard_pipeline.measurement.comm_bench import set_up_rank
+from neuroshard_pipeline.measurement.compute_bench import set_up_worker
+from neuroshard_pipeline.measurement.costs import RAW_COLUMNS
+from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.stretches import AnySample, Stretch, digest
+from neuroshard_pipeline.measurement.workers import Team, TeamFailedError
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+
+#: After so many samples in a row that each brought their worker down, the rest of a stretch is given up.
+_GIVE_UP_AFTER = 3
+
+
+class Crew:
+    """The teams of a campaign, by group, and how many stretches they may measure at the same time."""
+
+    def __init__(
+        self, samples: Sequence[AnySample], teams: dict[int, list[Team]], parallel: int, timeout_s: float
+    ) -> None:
+        self.parallel = parallel
+        self._samples = samples
+        self._digests = [digest(sample) for sample in samples]
+        self._teams = [team for members in teams.values() for team in members]
+        self._idle = {group: list(members) for group, members in teams.items()}
+        self._timeout_s = timeout_s
+        self._pool = ThreadPoolExecutor(parallel)  # its threads only wait for workers
+
+    def run(self, stretches: Sequence[Stretch]) -> Iterator[tuple[Stretch, pd.DataFrame]]:
+        """Measure stretches in the given order and yield them as they finish."""
+        waiting = list(reversed(stretches))
+        running: dict[Future[pd.DataFrame], tuple[Team, Stretch]] = {}
+        self._start_next(waiting, running)
+        while running:
+            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            team, stretch = running.pop(future)
+            self._idle[stretch.group].append(team)
+            self._start_next(waiting, running)  # before the caller takes its time to save
+            yield stretch, future.result()
+
+    def close(self) -> None:
+        """End every worker."""
+        for team in self._teams:
+            team.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for team in self._teams:
+            team.kill()
+
+    def _start_next(self, waiting: list[Stretch], running: dict[Future[pd.DataFrame], tuple[Team, Stretch]]) -> None:
+        while waiting and len(running) < self.parallel:
+            stretch = waiting.pop()
+            team = self._idle[stretch.group].pop()
+            running[self._pool.submit(self._measure, team, stretch)] = team, stretch
+
+    def _measure(self, team: Team, stretch: Stretch) -> pd.DataFrame:
+        """One stretch as a raw shard; a sample that brings its worker down becomes rows with an error."""
+        try:
+            timings = team.ask(stretch.indices, self._timeout_s)
+        except TeamFailedError:
+            timings = self._measure_singly(team, stretch.indices)
+        rows = [
+            (self._samples[index].sample_id, self._digests[index], stretch.replica, rank, *timing)
+            for rank, of_rank in enumerate(timings)
+            for index, timing in zip(stretch.indices, of_rank, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=list(RAW_COLUMNS)).astype({"error": object})
+
+    def _measure_singly(self, team: Team, indices: Sequence[int]) -> list[list[Timing]]:
+        """Find the samples that fail by measuring each alone; timings by rank."""
+        timings: list[list[Timing]] = [[] for _ in range(team.size)]
+        failures = 0
+        error = ""
+        for index in indices:
+            answers = [[Timing.failed(error)]] * team.size
+            if failures < _GIVE_UP_AFTER:
+                try:
+                    answers = team.ask((index,), self._timeout_s)
+                    failures = 0
+                except TeamFailedError as problem:
+                    failures += 1
+                    error = str(problem)
+                    answers = [[Timing.failed(error)]] * team.size
+            for of_rank, answer in zip(timings, answers, strict=True):
+                of_rank.extend(answer)
+        return timings
+
+
+@contextmanager
+def compute_crew(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[Crew]:
+    """As many single workers as `params.workers`, all at work at the same time."""
+    teams = [Team(1, set_up_worker, _constant(worker, samples, params, seed)) for worker in range(params.workers)]
+    crew = Crew(samples, {0: teams}, params.workers, params.timeout_s)
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
+@contextmanager
+def comm_crew(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[Crew]:
+    """One team per world size, one of them at work at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        teams = {}
+        for world_size in sorted({sample.world_size for sample in samples}):
+
+            def arguments(world_size: int = world_size) -> tuple[object, ...]:
+                return world_size, samples, params, f"{folder}/{uuid.uuid4().hex}"  # a new meeting point every time
+
+            teams[world_size] = [Team(world_size, set_up_rank, arguments)]
+        crew = Crew(samples, teams, 1, params.timeout_s)
+        try:
+            yield crew
+        finally:
+            crew.close()
+
+
+def _constant(*arguments: object) -> Callable[[], tuple[object, ...]]:
+    return lambda: arguments
