@@ -2,32 +2,25 @@
 
 import pandas as pd
 import pytest
-from kedro.io import DataCatalog, DatasetError, MemoryDataset
+from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from kedro.runner import SequentialRunner
 
-from neuroshard_pipeline.datasets import ShardFolderDataset, ShardKeysDataset
+from neuroshard_pipeline.datasets import ShardFolderDataset
 
 
 def test_an_absent_folder_holds_no_shards(tmp_path):
     assert ShardFolderDataset(path=str(tmp_path / "none")).load() == {}
-    assert ShardKeysDataset(path=str(tmp_path / "none")).load() == frozenset()
 
 
 def test_shards_accumulate_and_load_lazily(tmp_path):
     folder = ShardFolderDataset(path=str(tmp_path))
     folder.save({"hash/visit-0/chunk-0": pd.DataFrame({"x": [1]})})
     folder.save({"hash/visit-1/chunk-0": pd.DataFrame({"x": [2]})})
-    assert ShardKeysDataset(path=str(tmp_path)).load() == {"hash/visit-0/chunk-0", "hash/visit-1/chunk-0"}
     assert {key: load()["x"].tolist() for key, load in folder.load().items()} == {
         "hash/visit-0/chunk-0": [1],
         "hash/visit-1/chunk-0": [2],
     }
-
-
-def test_keys_are_read_only(tmp_path):
-    with pytest.raises(DatasetError, match="read-only"):
-        ShardKeysDataset(path=str(tmp_path)).save({"a": 1})
 
 
 def test_a_generator_node_keeps_what_it_yielded_before_it_failed(tmp_path):
@@ -40,4 +33,4 @@ def test_a_generator_node_keeps_what_it_yielded_before_it_failed(tmp_path):
     catalog = DataCatalog({"numbers": MemoryDataset(range(4)), "shards": ShardFolderDataset(path=str(tmp_path))})
     with pytest.raises(RuntimeError, match="disturbed"):
         SequentialRunner().run(Pipeline([Node(measure, "numbers", "shards")]), catalog)
-    assert ShardKeysDataset(path=str(tmp_path)).load() == {"chunk-0", "chunk-1"}
+    assert set(ShardFolderDataset(path=str(tmp_path)).load()) == {"chunk-0", "chunk-1"}

@@ -7,7 +7,7 @@ from neuroshard_pipeline.datasets.atomic import (
     AtomicTextDataset,
 )
 from neuroshard_pipeline.datasets.cost_model import CostModelDataset
-from neuroshard_pipeline.datasets.shards import ShardFolderDataset, ShardKeysDataset
+from neuroshard_pipeline.datasets.shards import ShardFolderDataset
 from neuroshard_pipeline.datasets.tables import TableFileDataset
 
 __all__ = [
@@ -17,6 +17,5 @@ __all__ = [
     "AtomicTextDataset",
     "CostModelDataset",
     "ShardFolderDataset",
-    "ShardKeysDataset",
     "TableFileDataset",
 ]

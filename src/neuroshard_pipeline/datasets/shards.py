@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from kedro.io import AbstractDataset
 from kedro_datasets.partitions import PartitionedDataset
 
 from neuroshard_pipeline.datasets.atomic import AtomicParquetDataset
@@ -34,26 +32,3 @@ class ShardFolderDataset(PartitionedDataset):
     def save(self, data: dict[str, pd.DataFrame]) -> None:
         """Write the given shards; those already on disk under other keys stay."""
         PartitionedDataset.save.__wrapped__(self, data)
-
-
-class ShardKeysDataset(AbstractDataset[None, frozenset[str]]):
-    """The keys of the shards that a folder already holds: what a resumed campaign need not measure again."""
-
-    def __init__(self, path: str, metadata: dict[str, Any] | None = None) -> None:
-        self._folder = Path(path)
-        self.metadata = metadata
-
-    def load(self) -> frozenset[str]:
-        """Return the keys, as `ShardFolderDataset` spells them."""
-        files = self._folder.rglob(f"*{_SUFFIX}")
-        return frozenset(file.relative_to(self._folder).as_posix().removesuffix(_SUFFIX) for file in files)
-
-    def save(self, data: None) -> None:
-        """Refuse: shards are written by the folder's own dataset."""
-        raise NotImplementedError(f"{self._folder} is read-only here; save through ShardFolderDataset")
-
-    def _exists(self) -> bool:
-        return True  # an absent folder holds no shards, which is a valid answer
-
-    def _describe(self) -> dict[str, Any]:
-        return {"path": str(self._folder)}

@@ -5,3 +5,69 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from tqdm import tqdm
+
+from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, measure_comm, measure_compute
+from neuroshard_pipeline.pipelines.params import ContestParams, TorchRecExportParams
+from neuroshard_pipeline.search import MemoryModel, PlusParams, SearchParams
+from neuroshard_pipeline.sharders import (
+    SharderSettings,
+    Solutions,
+    measure_plan_costs,
+    plans_frame,
+    solve_all,
+    summarise,
+)
+from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.torchrec_bridge import plan_to_json
+
+
+def solve_tasks(
+    tasks: pd.DataFrame,
+    compute_model: ComputeCostModel,
+    comm_model: CommCostModel,
+    contest: ContestParams,
+    search: SearchParams,
+    plus: PlusParams,
+    memory: MemoryModel,
+) -> Solutions:
+    """Let every sharder plan every task."""
+    return solve_all(
+        tasks_from_frame(tasks),
+        contest.sharders,
+        CostModels(compute_model, comm_model),
+        SharderSettings(search, plus, memory),
+        contest.seed,
+        lambda each: tqdm(each, desc="search", unit=" tasks", disable=None),
+    )
+
+
+def tabulate_plans(solutions: Solutions) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The plans shard by shard, and every attempt with its time or its failure."""
+    return plans_frame(solutions.plans), solutions.attempts
+
+
+def measure_plans(
+    solutions: Solutions, compute: ComputeMeasureParams, comm: CommMeasureParams, seed: int
+) -> pd.DataFrame:
+    """Run every plan on the hardware: compute rank by rank, then the collectives."""
+    return measure_plan_costs(
+        solutions.plans,
+        lambda samples: measure_compute(samples, compute, seed),
+        lambda samples: measure_comm(samples, comm, seed),
+    )
+
+
+def compare_sharders(plan_costs: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any]:
+    """Sharders side by side on the tasks that all of them solved."""
+    return summarise(plan_costs, attempts)
+
+
+def export_torchrec_plans(solutions: Solutions, params: TorchRecExportParams) -> dict[str, dict[str, Any]]:
+    """One TorchRec plan per task, of the sharder asked for."""
+    return {
+        plan.task.task_id: plan_to_json(plan, params.local_world_size, params.compute_device)
+        for plan in solutions.plans
+        if plan.sharder == params.sharder
+    }

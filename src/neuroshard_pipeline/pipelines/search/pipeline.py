@@ -12,22 +12,38 @@ def create_pipeline() -> Pipeline:
     stage = [
         Node(
             nodes.solve_tasks,
-            ["augment.sharding_tasks", *MODELS, "params:sharders", "params:neuroshard"],
-            ["plans", "predicted_costs", "attempts"],
+            [
+                "augment.sharding_tasks",
+                *MODELS,
+                "params:contest",
+                "params:neuroshard",
+                "params:neuroshard_plus",
+                "params:memory",
+            ],
+            "solutions",
             name="solve_tasks",
         ),
+        Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
         Node(
             nodes.measure_plans,
-            ["plans", "predicted_costs", "augment.sharding_tasks", "params:measure_compute", "params:measure_comm"],
+            ["solutions", "params:compute", "params:comm", "params:measure.seed"],
             "plan_costs",
             name="measure_plans",
         ),
-        Node(nodes.summarise, ["plan_costs", "attempts"], "summary", name="summarise"),
+        Node(nodes.compare_sharders, ["plan_costs", "attempts"], "summary", name="compare_sharders"),
         Node(
             nodes.export_torchrec_plans,
-            ["plans", "augment.sharding_tasks", "params:torchrec"],
+            ["solutions", "params:torchrec"],
             "torchrec_plans",
             name="export_torchrec_plans",
         ),
     ]
-    return Pipeline(stage, namespace="search", inputs={"augment.sharding_tasks", *MODELS}, tags="search")
+    # The ids of a table must be the same when its plans are measured as when the models were trained.
+    parameters = {"params:measure.seed"}
+    return Pipeline(
+        stage,
+        namespace="search",
+        inputs={"augment.sharding_tasks", *MODELS},
+        parameters=parameters,
+        tags="search",
+    )

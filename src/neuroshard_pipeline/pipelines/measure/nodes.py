@@ -1,0 +1,66 @@
+"""Nodes of the measure stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from neuroshard_pipeline.measurement import (
+    CommMeasureParams,
+    ComputeMeasureParams,
+    describe_hardware,
+    noise_floor,
+    reduce_comm,
+    reduce_compute,
+    run_comm_campaign,
+    run_compute_campaign,
+)
+from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
+
+Shards = dict[str, Callable[[], pd.DataFrame]]
+
+
+def measure_compute(
+    samples: pd.DataFrame, pool: pd.DataFrame, params: ComputeMeasureParams, seed: int, done: Shards
+) -> Iterator[dict[str, pd.DataFrame]]:
+    """Run what is missing of the compute campaign; Kedro saves every shard as it is yielded."""
+    for key, shard in run_compute_campaign(compute_samples_from_frame(samples, pool), params, seed, done):
+        yield {key: shard}
+
+
+def reduce_compute_costs(
+    shards: Shards, samples: pd.DataFrame, pool: pd.DataFrame, params: ComputeMeasureParams, seed: int
+) -> pd.DataFrame:
+    """One cost per compute sample."""
+    return reduce_compute(shards, compute_samples_from_frame(samples, pool), params, seed)
+
+
+def measure_comm(
+    samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Shards
+) -> Iterator[dict[str, pd.DataFrame]]:
+    """Run what is missing of the communication campaign."""
+    for key, shard in run_comm_campaign(comm_samples_from_frame(samples), params, seed, done):
+        yield {key: shard}
+
+
+def reduce_comm_costs(shards: Shards, samples: pd.DataFrame, params: CommMeasureParams, seed: int) -> pd.DataFrame:
+    """One cost per rank of every communication sample."""
+    return reduce_comm(shards, comm_samples_from_frame(samples), params, seed)
+
+
+def describe_measurement(
+    compute_shards: Shards,
+    comm_shards: Shards,
+    compute_samples: pd.DataFrame,
+    pool: pd.DataFrame,
+    comm_samples: pd.DataFrame,
+    compute: ComputeMeasureParams,
+    comm: CommMeasureParams,
+    seed: int,
+) -> dict[str, Any]:
+    """What was measured on, and how far two independent measurements lie apart."""
+    compute_floor = noise_floor(compute_shards, compute_samples_from_frame(compute_samples, pool), compute, seed)
+    comm_floor = noise_floor(comm_shards, comm_samples_from_frame(comm_samples), comm, seed)
+    return describe_hardware(compute, comm, compute_floor, comm_floor)
