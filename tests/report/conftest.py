@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.report import ReportInputs
+from neuroshard_pipeline.sharders.summary import summarise
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
 SHARDERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard")
@@ -123,20 +124,15 @@ def build_reuse():
     return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])
 
 
-def build_summary():
-    rows = {
-        name: {
-            "tasks_solved": 5,
-            "tasks_tried": 5,
-            "mean_predicted_ms": 1.02 + imbalance,
-            "mean_measured_ms": 1.0 + imbalance,
-            "mean_seconds_per_task": 1.25 if name == "neuroshard" else 0.002,
-            "max_seconds_per_task": 2.5,
-            "failures": {},
-        }
-        for name, imbalance in _IMBALANCE.items()
-    }
-    return {"num_tasks": 5, "num_common_tasks": 5, "num_measured_tasks": 5, "sharders": rows}
+def build_summary(plan_costs, tasks):
+    """The summary of the search stage; a sharder without costs for a task has failed it."""
+    solved = set(zip(plan_costs["task_id"], plan_costs["sharder"], strict=True))
+    attempts = [
+        (task, name, 1.25 if name == "neuroshard" else 0.002, None if (task, name) in solved else "no plan fits")
+        for task in dict.fromkeys(tasks["task_id"])
+        for name in SHARDERS
+    ]
+    return summarise(plan_costs, pd.DataFrame(attempts, columns=["task_id", "sharder", "seconds", "error"]))
 
 
 @pytest.fixture(scope="session")
@@ -144,23 +140,74 @@ def built_inputs():
     rng = np.random.default_rng(7)
     pool = build_pool(rng)
     tasks = build_tasks(rng, pool)
+    plan_costs = build_plan_costs(rng)
     compute, comm = build_compute_costs(rng), build_comm_costs(rng)
     accuracy = {"mape": 0.061, "median_ape": 0.048, "bias": -0.012, "r2": 0.987, "kendall_tau": 0.941}
     models = ("compute", "compute_forward", "compute_backward", "comm_forward", "comm_backward")
     return ReportInputs(
         hardware={"device": "AMD EPYC", "cores": 2, "libraries": {"torch": "2.13.0+cpu", "fbgemm_gpu": "1.8.0"}},
         metrics={model: {**accuracy, "noise_floor": 0.031, "n_test": 100} for model in models},
-        summary=build_summary(),
+        summary=build_summary(plan_costs, tasks),
         lineage={"run_id": "2026-01-01T00.00.00.000Z", "inputs": {"augment.table_pool": "2026-01-01"}, "outputs": {}},
         compute_costs=compute,
         comm_costs=comm,
         held_out=build_held_out(rng, compute, comm),
         plans=build_plans(rng, tasks),
-        plan_costs=build_plan_costs(rng),
+        plan_costs=plan_costs,
         sharding_tasks=tasks,
         table_pool=pool,
         reuse_comparison=build_reuse(),
     )
+
+
+def without_plans(inputs, failed):
+    """The inputs of a run in which `failed`, pairs of task and sharder, found no plan."""
+    kept = {}
+    for name in ("plans", "plan_costs"):
+        frame = getattr(inputs, name)
+        pairs = zip(frame["task_id"], frame["sharder"], strict=True)
+        kept[name] = frame[[pair not in failed for pair in pairs]].reset_index(drop=True)
+    summary = build_summary(kept["plan_costs"], inputs.sharding_tasks)
+    return dataclasses.replace(inputs, **kept, summary=summary)
+
+
+def unmeasured(inputs):
+    """The inputs of a run that measured no plan."""
+    columns = {name: float("nan") for name in inputs.plan_costs if name.startswith("measured_")}
+    plan_costs = inputs.plan_costs.assign(**columns)
+    summary = build_summary(plan_costs, inputs.sharding_tasks)
+    return dataclasses.replace(inputs, plan_costs=plan_costs, summary=summary)
+
+
+def only_task(inputs, task_id):
+    """The inputs of a run of one task."""
+    kept = {}
+    for name in ("plans", "plan_costs", "sharding_tasks"):
+        frame = getattr(inputs, name)
+        kept[name] = frame[frame["task_id"] == task_id].reset_index(drop=True)
+    return dataclasses.replace(inputs, **kept, summary=build_summary(kept["plan_costs"], kept["sharding_tasks"]))
+
+
+#: Runs that a report must survive, by name.
+SCENARIOS = {
+    "all measured": lambda inputs: inputs,
+    "nothing measured": unmeasured,
+    "a sharder failed two tasks": lambda inputs: without_plans(
+        inputs, {("task-8x-000", "random"), ("task-8x-001", "random")}
+    ),
+    "no task solved by all": lambda inputs: without_plans(inputs, {(task, "random") for task in _TASKS}),
+    "a single task": lambda inputs: only_task(inputs, "task-8x-000"),
+    "no plan at all": lambda inputs: without_plans(inputs, {(task, name) for task in _TASKS for name in SHARDERS}),
+    "only one sharder": lambda inputs: without_plans(
+        inputs, {(task, name) for task in _TASKS for name in SHARDERS if name != "neuroshard"}
+    ),
+}
+
+
+@pytest.fixture(params=SCENARIOS)
+def scenario(request, inputs):
+    """The inputs of every run in `SCENARIOS`, one after the other."""
+    return SCENARIOS[request.param](inputs)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def styled(figure: go.Figure, title: str, *, height: int) -> go.Figure:
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Settings of a logarithmic axis from `low` to `high`, with labels 1, 2, 5, 10 ... written out in full."""
+    """Settings of a logarithmic axis from `low` to `high`, with labels 1, 2, 5, 10 ... in decimal notation."""
     steps = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]
@@ -83,8 +83,16 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "tickvals": ticks,
-        "ticktext": [f"{tick:,.0f}" if tick >= 1 else f"{tick:.4g}" for tick in ticks],
+        "ticktext": [_short(tick) for tick in ticks],
     }
+
+
+def _short(tick: float) -> str:
+    """`0.02`, `50`, `20k`, `1M`."""
+    for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if tick >= unit:
+            return f"{tick / unit:.0f}{suffix}"
+    return f"{tick:.4g}"
 
 
 _AXIS = {

@@ -63,6 +63,7 @@ def plan_picture(
     figure.update_xaxes(tickmode="array", tickvals=list(range(world_size)), ticks="")
     figure.update_xaxes(title_text="rank", row=3)
     styled(figure, f"{task_id}: {len(tables)} tables on {world_size} ranks", height=860)
+    figure.update_annotations(font_size=13)
     figure.update_layout(barmode="stack", bargap=0.18, legend={"y": 1.05}, margin={"t": 132})
     return figure
 

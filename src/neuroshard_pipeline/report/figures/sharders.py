@@ -65,7 +65,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
         points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=faded(colours[name], 0.18))
         figure.add_trace(points)
     figure.add_vline(x=1, line={"color": "#1f2933", "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text=f"{kind} cost ÷ cheapest plan of the task")
+    figure.update_xaxes(title_text=f"{kind} cost ÷ best plan's")
     return _rows(figure, "Cost of every plan relative to the best one of its task", len(sharders))
 
 
@@ -85,7 +85,7 @@ def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: S
         rows=1,
         cols=len(tried),
         shared_yaxes=True,
-        horizontal_spacing=0.07,
+        horizontal_spacing=0.1,
         subplot_titles=[f"{world} ranks" for world in tried.index],
     )
     for column, (world_size, count) in enumerate(tried.items(), start=1):

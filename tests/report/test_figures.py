@@ -1,0 +1,134 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.report import figures
+from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
+from neuroshard_pipeline.report.totals import plan_totals, typical_task
+
+
+def draw_all(inputs):
+    sharders = list(inputs.summary["sharders"])
+    drawn = {
+        "cost_per_sharder": figures.cost_per_sharder(inputs.plan_costs),
+        "cost_relative_to_best": figures.cost_relative_to_best(inputs.plan_costs),
+        "success_rates": figures.success_rates(inputs.sharding_tasks, inputs.plans, sharders),
+        "plan_accuracy": figures.plan_accuracy(inputs.plan_costs),
+        "rank_accuracy": figures.rank_accuracy(inputs.plan_costs, {"compute": 0.03}),
+        "held_out_accuracy": figures.held_out_accuracy(inputs.held_out, {"compute": 0.03}),
+        "cost_distributions": figures.cost_distributions(inputs.compute_costs, inputs.comm_costs),
+        "measurement_noise": figures.measurement_noise(inputs.compute_costs, inputs.comm_costs),
+        "reuse_comparison": figures.reuse_comparison(inputs.reuse_comparison),
+        "pool_distributions": figures.pool_distributions(inputs.table_pool),
+    }
+    example = typical_task(plan_totals(inputs.plan_costs))
+    if example:
+        drawn["plan_picture"] = figures.plan_picture(inputs.plans, inputs.plan_costs, inputs.sharding_tasks, *example)
+    return drawn
+
+
+def titled_axes(figure, letter):
+    return [axis.title.text for axis in figure.select_xaxes() if letter == "x" and axis.title.text] + [
+        axis.title.text for axis in figure.select_yaxes() if letter == "y" and axis.title.text
+    ]
+
+
+def test_every_figure_of_every_run_stands_alone(scenario):
+    for name, figure in draw_all(scenario).items():
+        assert figure.layout.title.text, name
+        assert titled_axes(figure, "x"), name
+        assert figure.layout.height, name
+        json.loads(figure.to_json(), parse_constant=pytest.fail)  # NaN is no JSON
+
+
+def test_cost_axes_name_their_unit(inputs):
+    drawn = draw_all(inputs)
+    for name in ("cost_per_sharder", "plan_accuracy", "rank_accuracy", "held_out_accuracy", "cost_distributions"):
+        assert all("ms" in title for title in titled_axes(drawn[name], "x")), name
+    assert "% of the cost" in titled_axes(drawn["measurement_noise"], "y")[0]
+    assert titled_axes(drawn["plan_picture"], "y") == ["columns", "measured cost, ms", "memory, %"]
+
+
+def test_bars_are_means_over_common_tasks(inputs):
+    figure = figures.cost_per_sharder(inputs.plan_costs)
+    bars = {bar.y[0]: bar.x[0] for bar in figure.data if bar.type == "bar"}
+    totals = plan_totals(inputs.plan_costs)
+    expected = totals.loc[totals["sharder"] == "neuroshard", "measured_ms"].mean()
+    assert next(cost for label, cost in bars.items() if "<b>neuroshard</b>" in label) == pytest.approx(expected)
+    assert list(bars.values()) == sorted(bars.values())
+
+
+def test_predictions_are_drawn_and_named_so_where_nothing_was_measured(inputs):
+    plan_costs = inputs.plan_costs.assign(measured_compute_ms=np.nan)
+    figure = figures.cost_per_sharder(plan_costs)
+    assert "predicted embedding cost, ms" in titled_axes(figure, "x")
+    assert sum(bar.type == "bar" for bar in figure.data) == 6
+
+
+def test_success_rates_count_tasks_per_world_size(inputs):
+    plans = inputs.plans[~((inputs.plans["task_id"] == "task-8x-000") & (inputs.plans["sharder"] == "random"))]
+    figure = figures.success_rates(inputs.sharding_tasks, plans, ["random", "neuroshard", "torchrec"])
+    four, eight = figure.data
+    assert (list(four.x), list(four.text)) == ([100, 100, 0], ["3 of 3", "3 of 3", "0 of 3"])
+    assert (list(eight.x), list(eight.text)) == ([50, 100, 0], ["1 of 2", "2 of 2", "0 of 2"])
+
+
+def test_plan_picture_shows_every_column_of_every_table_once(inputs):
+    figure = figures.plan_picture(
+        inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard"
+    )
+    tables = inputs.sharding_tasks.query("task_id == 'task-4x-001'")
+    shards = [bar for bar in figure.data if bar.base is not None]
+    assert [sum(bar.y) for bar in shards] == [tables["embedding_dim"].sum()] * 2
+    assert [len(bar.y) for bar in shards] == [40, 41]
+    for bar in shards:  # stacked without gaps or overlaps
+        tops = {}
+        for rank, base, width in zip(bar.x, bar.base, bar.y, strict=True):
+            assert base == tops.get(rank, 0)
+            tops[rank] = base + width
+
+
+def test_plan_picture_gives_the_parts_of_a_split_table_one_colour(inputs):
+    figure = figures.plan_picture(
+        inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard"
+    )
+    before, after = (bar for bar in figure.data if bar.base is not None)
+    assert not [colour for colour in before.marker.color if colour.startswith("#")]
+    assert len([colour for colour in after.marker.color if colour.startswith("#")]) == 2
+
+
+def test_plan_picture_refuses_a_task_without_plan(inputs):
+    with pytest.raises(PlanError, match=r"task-4x-000 has no plan by 'torchrec'; it has plans by dim_greedy"):
+        figures.plan_picture(
+            inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-000", "torchrec", "random"
+        )
+
+
+def test_noise_floor_is_a_band_around_the_identity(inputs):
+    with_band = figures.rank_accuracy(inputs.plan_costs, {"compute": 0.1})
+    without = figures.rank_accuracy(inputs.plan_costs)
+    assert len(with_band.data) == len(without.data) + 1
+    band = next(trace for trace in with_band.data if trace.fill == "toself")
+    assert list(band.y) == pytest.approx([0, 0.9 * band.x[1], 1.1 * band.x[1], 0])
+
+
+def test_large_held_out_frames_are_thinned(inputs):
+    large = pd.concat([inputs.held_out] * 60, ignore_index=True)
+    points = [len(trace.x) for trace in figures.held_out_accuracy(large).data if trace.mode == "markers"]
+    assert len(points) == 5
+    assert max(points) <= 1200
+
+
+def test_failed_samples_are_not_drawn(inputs):
+    inputs.compute_costs["error"] = "failed"
+    figure = figures.measurement_noise(inputs.compute_costs, inputs.comm_costs)
+    assert [len(trace.x) for trace in figure.data] == [0, 480]
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.5, 0.5], [1e-3, 2.0, 1e6]])
+def test_histogram_counts_every_value(values):
+    values = pd.Series(values)
+    assert sum(histogram(values, log_edges(values), "x", "#000000", "ms").y) == len(values)

@@ -1,0 +1,118 @@
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from neuroshard_pipeline.report import render_report
+
+_VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask for and refuses tags that do not match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.addresses, self.scripts, self.words = [], [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.ids += [values["id"]] if "id" in values else []
+        self.addresses += [values[key] for key in ("src", "href") if key in values]
+        if tag == "script":
+            self.scripts.append([values.get("type"), ""])
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1][1] += data
+        elif self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def page_text(built_inputs):
+    return render_report(built_inputs)
+
+
+@pytest.fixture(scope="module")
+def page(page_text):
+    return Page(page_text)
+
+
+def test_page_is_self_contained(page):
+    assert all(address.startswith(("#", "data:")) for address in page.addresses)
+    css_and_prose = page.text
+    assert "http" not in css_and_prose
+
+
+def test_plotly_is_inlined_once_and_the_page_stays_small(page_text):
+    assert page_text.count(get_plotlyjs()[:80]) == 1
+    assert len(page_text.encode()) < len(get_plotlyjs().encode()) + 600_000
+
+
+def test_style_loads_nothing(page_text):
+    style = re.search(r"<style>(.*?)</style>", page_text, re.DOTALL).group(1)
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_links_of_the_contents_lead_somewhere(page):
+    targets = [address[1:] for address in page.addresses if address.startswith("#")]
+    assert len(targets) == 7
+    assert set(targets) <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_every_figure_has_its_data_and_a_caption(page_text, page):
+    figures = re.findall(r"<figure id=\"(\w+)\">(.*?)</figure>", page_text, re.DOTALL)
+    assert len(figures) == 11
+    for name, body in figures:
+        caption = re.search(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL).group(1)
+        assert len(caption.split()) > 12, name
+        assert f"{name}-data" in page.ids
+    specs = [json.loads(body) for kind, body in page.scripts if kind == "application/json"]
+    assert all(spec["data"] and "title" not in spec["layout"] for spec in specs)
+
+
+def test_numbers_of_the_run_are_on_the_page(page, built_inputs):
+    assert f"{built_inputs.summary['sharders']['neuroshard']['mean_measured_ms']:.3f}" in page.text
+    assert "6.1 %" in page.text  # held-out error
+    assert "AMD EPYC" in page.text
+    assert built_inputs.lineage["run_id"] in page.text
+    assert "out of memory: 3.2 GiB asked of an arena of 2 GiB (1 row)" in page.text
+
+
+def test_every_run_has_a_page(scenario):
+    page = Page(render_report(scenario))
+    assert not re.search(r"\b(nan|None|undefined)\b", page.text)
+
+
+@pytest.mark.parametrize("scenario", ["no task solved by all"], indirect=True)
+def test_no_common_task_is_said_in_words(scenario):
+    page = Page(render_report(scenario))
+    assert "No task was solved by every sharder" in page.text
+    assert "random (5 of 5)" in page.text
+
+
+def test_names_cannot_break_out_of_the_page(inputs):
+    evil = "</script><script>alert(1)</script>"
+    inputs.plans["table"] = inputs.plans["table"].replace("t_000", evil)
+    inputs.sharding_tasks["table"] = inputs.sharding_tasks["table"].replace("t_000", evil)
+    changed = dataclasses.replace(inputs, hardware={"device": evil, evil: 1})
+    text = render_report(changed)
+    assert evil not in text
+    assert sum(kind is None for kind, _ in Page(text).scripts) == 2

@@ -1,0 +1,24 @@
+from neuroshard_pipeline.report import summary_table
+
+
+def test_columns_are_aligned_and_ascii(inputs):
+    text = summary_table(inputs.summary)
+    table = text.split("\n\n")[0].splitlines()
+    assert len({len(line) for line in table}) == 1
+    assert len(table) == 2 + 6
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 90
+
+
+def test_cheapest_first_and_every_number_shown(inputs):
+    first = summary_table(inputs.summary).splitlines()[2].split()
+    ours = inputs.summary["sharders"]["neuroshard"]
+    assert first[:2] == ["neuroshard", "5/5"]
+    assert float(first[2]) == round(ours["mean_measured_ms"], 3)
+    assert float(first[4]) == round(ours["mean_predicted_ms"], 3)
+
+
+def test_every_run_has_a_table(scenario):
+    text = summary_table(scenario.summary)
+    assert all(name in text for name in scenario.summary["sharders"])
+    assert "nan" not in text

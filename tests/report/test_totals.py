@@ -1,0 +1,85 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuroshard_pipeline.report.totals import (
+    basis,
+    by_cost,
+    comparable,
+    plan_totals,
+    relative_to_best,
+    sharder_rows,
+    typical_task,
+)
+
+PARTS = ("compute", "backward_comm", "forward_comm")
+
+
+def totals_of(rows):
+    return pd.DataFrame(rows, columns=["task_id", "sharder", "world_size", "predicted_ms", "measured_ms"])
+
+
+def test_plan_totals_are_the_dearest_ranks(inputs):
+    totals = plan_totals(inputs.plan_costs)
+    assert len(totals) == 5 * 6
+    for plan in totals.itertuples():
+        rows = inputs.plan_costs.query("task_id == @plan.task_id and sharder == @plan.sharder").to_dict("records")
+        expected = max(sum(row[f"measured_{part}_ms"] for part in PARTS) for row in rows)
+        assert plan.measured_ms == pytest.approx(expected)
+        assert plan.world_size == len(rows)
+
+
+def test_a_rank_without_measurement_leaves_its_plan_without_measured_cost(inputs):
+    inputs.plan_costs.loc[0, "measured_compute_ms"] = np.nan
+    totals = plan_totals(inputs.plan_costs)
+    assert totals["measured_ms"].isna().tolist() == [True] + [False] * 29
+    assert totals["predicted_ms"].notna().all()
+
+
+def test_measured_columns_may_be_null_objects(inputs):
+    inputs.plan_costs["measured_compute_ms"] = None
+    totals = plan_totals(inputs.plan_costs)
+    assert totals["measured_ms"].isna().all()
+    assert basis(totals) == "predicted"
+
+
+def test_comparable_keeps_the_tasks_that_all_sharders_solved():
+    totals = totals_of([("a", "x", 4, 1, 1), ("a", "y", 4, 2, 2), ("b", "x", 4, 1, 1), ("c", "y", 4, 1, 1)])
+    costs = comparable(totals, ["x", "y"], "measured")
+    assert costs.index.tolist() == ["a"]
+    assert costs.loc["a"].tolist() == [1, 2]
+
+
+def test_relative_to_best_is_one_for_the_cheapest_of_each_task(inputs):
+    relative = relative_to_best(plan_totals(inputs.plan_costs), "measured")
+    assert relative.groupby("task_id")["relative"].min().tolist() == [1.0] * 5
+
+
+def test_sharders_are_ordered_by_cost(inputs):
+    expected = ["neuroshard", "size_lookup_greedy", "lookup_greedy", "dim_greedy", "size_greedy", "random"]
+    assert by_cost(plan_totals(inputs.plan_costs)) == expected
+    assert [row.sharder for row in sharder_rows(inputs.summary)] == expected
+
+
+def test_typical_task_has_the_median_saving():
+    rows = []
+    for task, ours in (("a", 0.9), ("b", 0.5), ("c", 0.7)):
+        rows += [(task, "neuroshard", 4, ours, ours), (task, "dim_greedy", 4, 1, 1), (task, "random", 4, 2, 2)]
+    assert typical_task(totals_of(rows)) == ("c", "dim_greedy", "neuroshard")
+
+
+def test_typical_task_does_not_compare_ours_with_ours():
+    rows = [("a", "neuroshard", 4, 1.1, 1.1), ("a", "neuroshard_plus", 4, 1, 1), ("a", "random", 4, 3, 3)]
+    assert typical_task(totals_of(rows)) == ("a", "random", "neuroshard")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], None),
+        ([("a", "neuroshard", 4, 1, 1)], None),
+        ([("a", "random", 4, 2, 2), ("a", "dim_greedy", 4, 1, 1)], ("a", "random", "dim_greedy")),
+    ],
+)
+def test_typical_task_without_a_plan_of_ours(rows, expected):
+    assert typical_task(totals_of(rows)) == expected
