@@ -162,7 +162,6 @@ def loads_after(layout: Layout, moves: Moves, kinds: ShardKinds) -> Loads:
     # A merge within a rank changes one rank only; both columns then hold the whole change.
     sums = np.where(within[..., None], (sums.sum(axis=1) - layout.sums[moves.source])[:, None], sums)
     dims = np.where(within, (dims.sum(axis=1) - layout.dims[moves.source])[:, None], dims)
-    np.maximum(sums, 0.0, out=sums, where=dims[..., None] == 0)
     compute_ms = compute_ms_of_sums(kinds.models, sums, dims, kinds.task.batch_size).sum(axis=-1)
     return Loads(compute_ms, dims)
 

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.packing import check_room, make_room, pack_by_size, ranks_needed
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.small_models import small_models
+
+
+def a_task(rows, dim, world_size, memory_bytes):
+    tables = [Table(f"t{index}", count, dim, 1.0) for index, count in enumerate(rows)]
+    return ShardingTask(tables, world_size, 16, memory_bytes, task_id="tight")
+
+
+@given(st.lists(st.integers(1, 50), max_size=20), st.lists(st.integers(1, 100), min_size=1, max_size=5))
+def test_packing_keeps_every_limit_and_leaves_over_only_what_has_no_room(sizes, limits):
+    ranks, left_over = pack_by_size(sizes, limits)
+    used = [sum(size for size, rank in zip(sizes, ranks, strict=True) if rank == r) for r in range(len(limits))]
+    free = [limit - u for limit, u in zip(limits, used, strict=True)]
+    assert min(free) >= 0
+    assert [index for index, rank in enumerate(ranks) if rank == -1] == sorted(left_over)
+    assert all(sizes[index] > max(free) for index in left_over)
+
+
+def test_missing_bytes_and_ranks_are_named():
+    task = a_task([1000, 1000, 1000], 8, 2, 40_000)  # 96,000 bytes on 80,000
+    with pytest.raises(DoesNotFitError, match=r"tight: .* 16000 bytes are missing; .* 3 ranks of 40000 bytes"):
+        check_room(task, WEIGHTS_AND_OPTIMIZER)
+    assert ranks_needed(task, WEIGHTS_AND_OPTIMIZER) == 3
+
+
+def test_a_table_too_tall_for_any_rank_is_named():
+    task = a_task([10, 1000], 8, 2, 15_000)
+    with pytest.raises(DoesNotFitError, match=r"'t1' does not fit: .* needs 16000 bytes, 1000 more"):
+        check_room(task, WEIGHTS_AND_OPTIMIZER)
+
+
+def test_room_is_made_by_splitting():
+    task = a_task([1000] * 3, 16, 2, 96_000)  # 64,000 bytes each: two ranks hold one and a half
+    kinds = ShardKinds(task, small_models(), WEIGHTS_AND_OPTIMIZER)
+    state = make_room(kinds)
+    assert len(state) == 4
+    assert np.sort(kinds.width[state]).tolist() == [8, 8, 16, 16]
+
+
+def test_fragments_that_fit_nowhere_are_reported():
+    task = a_task([1000] * 3, 4, 2, 30_000)  # 16,000 bytes each: one on each rank, one left over
+    kinds = ShardKinds(task, small_models(), WEIGHTS_AND_OPTIMIZER)
+    check_room(task, WEIGHTS_AND_OPTIMIZER)
+    with pytest.raises(DoesNotFitError, match=r"1 of the shards, 16000 bytes in all, .* table 't2' .* 3 ranks"):
+        make_room(kinds)

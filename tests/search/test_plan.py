@@ -1,0 +1,56 @@
+import dataclasses
+
+import pytest
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+A, B = Table("a", 100, 16, 1.0), Table("b", 50, 8, 3.0)
+TASK = ShardingTask([A, B], world_size=3, batch_size=32, memory_bytes=2**20)
+
+
+def test_per_rank_views_agree():
+    plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand")
+    assert plan.dim_sums == (20, 0, 4)
+    assert plan.memory_bytes == (100 * 12 * 4 + 50 * 8 * 4, 0, 100 * 4 * 4)
+    assert plan.shards_by_rank == tuple(plan.shards_of(rank) for rank in range(3))
+    assert plan.to_frame()["column_offset"].tolist() == [0, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("shards", "ranks", "message"),
+    [
+        ((whole(A),), (0,), "'b' has columns not covered"),
+        ((Shard(A, 0, 8), whole(B)), (0, 0), "'a' has columns not covered from 8"),
+        ((Shard(A, 0, 8), Shard(A, 4, 12), whole(B)), (0, 1, 0), "covered twice at 4"),
+        ((whole(A), whole(B)), (0, 3), "rank 3 lies outside"),
+        ((whole(A), whole(B)), (0,), "2 shards, but 1 ranks"),
+        ((whole(A), whole(B), whole(Table("c", 5, 4, 1.0))), (0, 0, 0), "'c' is in the plan but not in the task"),
+    ],
+)
+def test_invariants(shards, ranks, message):
+    with pytest.raises(PlanError, match=message):
+        Plan(TASK, shards, ranks, "by hand")
+
+
+def test_explanation_names_what_binds():
+    cost = PlanCost((1.0, 0.0, 0.1), (2.0, 0.0, 0.2), (0.5, 3.0, 3.0), (0.25, 0.25, 0.25))
+    plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand", cost)
+    text = plan.explain()
+    assert "predicted 3.750 ms" in text
+    assert "what binds: rank 0 with 3.750 ms, the largest part compute (3.000 ms)" in text
+    assert "a[4:16], b" in text
+    assert "(empty)" in text
+    assert "6.25 KiB of 1.00 MiB" in text
+    assert "assumed for 2 of 2 tables: a, b" in text
+
+
+def test_explanation_without_costs_and_with_profiles():
+    profiled = [dataclasses.replace(table, unique_rows=10.0, reuse=(1.0,) + (0.0,) * 16) for table in (A, B)]
+    task = ShardingTask(profiled, 1, 32, 2**20)
+    text = Plan(task, tuple(map(whole, profiled)), (0, 0), "by hand").explain()
+    assert "no predicted cost" in text
+    assert "what binds" not in text
+    assert "reuse profiles: given for every table" in text

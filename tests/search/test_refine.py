@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.columns import beam_search
+from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
+from neuroshard_pipeline.search.placement import placement_costs
+from neuroshard_pipeline.search.refine import refine
+from search.brute_force import best_placement_ms
+from search.scalar_oracle import ScalarOracle
+from search.small_models import small_models
+from search.tasks import random_task
+
+SEARCH = SearchParams(num_candidates=3, beam_width=1, max_steps=1, num_caps=3, min_cap_ratio=1.0, max_cap_ratio=1.5)
+BRIEF = REFINEMENT.model_copy(update={"max_rounds": 8})
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 10), st.integers(1, 5), st.floats(0.3, 1.0), st.booleans())
+def test_never_worse_always_within_memory_and_honest_about_its_cost(seed, num_tables, world_size, tightness, uneven):
+    task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)
+    kinds = ShardKinds(task, small_models(seed), WEIGHTS_AND_OPTIMIZER)
+    try:
+        start = beam_search(kinds, SEARCH)
+    except DoesNotFitError:
+        return
+    found = refine(start, kinds, BRIEF, np.random.default_rng(0))
+    assert found.cost <= start.cost
+    assert placement_costs(found.kinds[None], found.ranks[None], kinds)[0] == pytest.approx(found.cost, abs=10)
+    kinds.plan(found.kinds, found.ranks, "neuroshard_plus")  # refuses uncovered columns and too little memory
+
+
+def test_the_same_seed_gives_the_same_plan():
+    task, models = random_task(np.random.default_rng(5), 12, 4, 0.6), small_models(5)
+    found = []
+    for _ in range(2):
+        kinds = ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER)
+        found.append(refine(beam_search(kinds, SEARCH), kinds, BRIEF, np.random.default_rng(3)))
+    assert found[0].cost == found[1].cost
+    assert found[0].ranks.tolist() == found[1].ranks.tolist()
+
+
+def test_more_rounds_never_cost_more_and_beat_the_best_table_wise_plan():
+    task, models = random_task(np.random.default_rng(8), 6, 2, 0.3), small_models(8)
+    kinds = ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER)
+    start = beam_search(kinds, SEARCH)
+    costs = [
+        refine(start, kinds, REFINEMENT.model_copy(update={"max_rounds": rounds}), np.random.default_rng(0)).cost
+        for rounds in (0, 5, 60)
+    ]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] == start.cost
+    oracle = ScalarOracle(task, models, WEIGHTS_AND_OPTIMIZER, SEARCH)
+    table_wise = best_placement_ms(oracle, [(i, table.embedding_dim) for i, table in enumerate(task.tables)])
+    assert costs[-1] / 1e9 <= table_wise + 1e-6
+
+
+def test_a_time_budget_ends_the_search():
+    task, models = random_task(np.random.default_rng(8), 6, 2, 0.6), small_models(8)
+    kinds = ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER)
+    start = beam_search(kinds, SEARCH)
+    endless = REFINEMENT.model_copy(update={"max_rounds": 10**9, "time_budget_seconds": 0.05})
+    assert refine(start, kinds, endless, np.random.default_rng(0)).cost <= start.cost

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.search.simulator import embedding_cost_ms, simulate
+from neuroshard_pipeline.tables.table import whole
+from search.small_models import small_models
+from search.tasks import random_tables
+
+
+class TenPerShard:
+    """Forward 1 ms and backward 2 ms per shard."""
+
+    def shard_embeddings(self, shards, batch_size):  # noqa: ARG002
+        return np.ones((len(shards), 1))
+
+    def costs_from_sums(self, sums, batch_size):  # noqa: ARG002
+        return 0.5 + sums * (1.0, 2.0)  # 0.5 ms of launch each
+
+
+class Waits:
+    """Backward: 0.1 ms per column. Forward: 1 ms after the last rank has entered."""
+
+    def predict(self, dim_sums, start_skew_ms, batch_size):  # noqa: ARG002
+        last = np.max(start_skew_ms, axis=-1, keepdims=True)
+        return 1.0 + last - start_skew_ms, 0.1 * np.asarray(dim_sums)
+
+
+class PlainModels:
+    compute, comm = TenPerShard(), Waits()
+
+
+def test_costs_by_hand():
+    tables = random_tables(np.random.default_rng(0), 3, dims=(8,))
+    cost = simulate(PlainModels(), [whole(table) for table in tables], [0, 2, 0], world_size=3, batch_size=16)
+    assert cost.forward_compute_ms == (2.5, 0.0, 1.5)
+    assert cost.backward_compute_ms == (4.5, 0.0, 2.5)
+    assert cost.backward_comm_ms == pytest.approx((1.6, 0.0, 0.8))
+    # Ready after 8.6, 0 and 4.8 ms: everyone has everything 1 ms after the slowest has entered.
+    assert cost.forward_comm_ms == pytest.approx((1.0, 9.6, 4.8))
+    assert cost.embedding_cost_ms == pytest.approx(9.6)
+
+
+def test_many_plans_at_once_cost_what_each_costs_alone():
+    rng, models = np.random.default_rng(0), small_models()
+    compute_ms, dims = rng.uniform(0, 5, (7, 4)), rng.integers(0, 200, (7, 4))
+    together = embedding_cost_ms(models, compute_ms, dims, 512)
+    alone = [embedding_cost_ms(models, c[None], d[None], 512)[0] for c, d in zip(compute_ms, dims, strict=True)]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)

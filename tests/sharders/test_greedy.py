@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search.tasks import random_task
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.sharders.registry import make_sharder
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+HEURISTICS = {
+    "size_greedy": lambda table: table.num_embeddings * table.embedding_dim * 4,
+    "dim_greedy": lambda table: table.embedding_dim,
+    "lookup_greedy": lambda table: table.embedding_dim * table.pooling_factor,
+    "size_lookup_greedy": lambda table: table.embedding_dim * table.pooling_factor * np.log10(table.num_embeddings),
+}
+
+
+def plan_of(name, task):
+    return make_sharder(name).shard(task, None, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", HEURISTICS)
+def test_heaviest_first_on_the_lightest_rank(name):
+    task = random_task(np.random.default_rng(4), 9, 3, 0.2)
+    plan, weight = plan_of(name, task), HEURISTICS[name]
+    rank_of = {shard.table.name: rank for shard, rank in zip(plan.shards, plan.ranks, strict=True)}
+    loads, used = [0.0] * 3, [0] * 3
+    order = sorted(
+        task.tables,
+        key=lambda t: (weight(t), WEIGHTS_AND_OPTIMIZER.table_bytes(t, t.embedding_dim, task)),
+        reverse=True,
+    )
+    for table in order:
+        lightest = min(range(3), key=lambda rank: (loads[rank], used[rank]))
+        assert rank_of[table.name] == lightest
+        loads[lightest] += weight(table)
+        used[lightest] += WEIGHTS_AND_OPTIMIZER.table_bytes(table, table.embedding_dim, task)
+
+
+@pytest.mark.parametrize("name", [*HEURISTICS, "random"])
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 15), st.integers(1, 5), st.floats(0.2, 1.2), st.booleans())
+def test_plans_fit_or_the_error_says_what_is_missing(name, seed, num_tables, world_size, tightness, uneven):
+    task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)
+    refusal = ""
+    try:
+        plan = plan_of(name, task)  # the plan itself refuses too little memory
+    except DoesNotFitError as error:
+        refusal = str(error)
+    if refusal:
+        assert "bytes" in refusal
+        return
+    assert len(plan.shards) == num_tables
+    assert plan.sharder == name
+
+
+def test_the_error_names_table_and_missing_bytes():
+    tables = [Table("small", 100, 8, 1.0), Table("large", 1000, 16, 1.0)]
+    task = ShardingTask(tables, 2, 16, 60_000)
+    with pytest.raises(DoesNotFitError, match=r"dim_greedy found no rank for table 'large': .* 4000 bytes are missing"):
+        plan_of("dim_greedy", task)
+
+
+def test_random_draws_depend_on_the_generator_alone():
+    task = random_task(np.random.default_rng(0), 20, 4, 0.2)
+    sharder = make_sharder("random")
+    first, again, other = (sharder.shard(task, None, np.random.default_rng(seed)).ranks for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_random_uses_every_rank_about_equally():
+    tables = [Table(f"t{index}", 10, 4, 1.0) for index in range(4000)]
+    ranks = plan_of("random", ShardingTask(tables, 4, 16, 2**30)).ranks
+    assert np.bincount(ranks, minlength=4) == pytest.approx([1000] * 4, abs=150)

@@ -1,0 +1,73 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from search.small_models import small_models
+from search.tasks import random_task
+
+from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import SHARDERS, shard, solve_all
+
+QUICK = SharderSettings(
+    search=SearchParams(num_candidates=3, beam_width=2, max_steps=2, num_caps=4, min_cap_ratio=1.0, max_cap_ratio=1.5),
+    plus=REFINEMENT.model_copy(update={"max_rounds": 5}),
+)
+
+
+def some_tasks():
+    return [
+        dataclasses.replace(random_task(np.random.default_rng(seed), 8, 3, tightness), task_id=f"task-{seed}")
+        for seed, tightness in enumerate((0.4, 0.9, 1.1))
+    ]
+
+
+@pytest.mark.parametrize("name", SHARDERS)
+def test_every_sharder_plans_with_a_predicted_cost(name):
+    task = some_tasks()[0]
+    plan = shard(task, small_models(), name, QUICK)
+    assert plan.sharder == name
+    assert plan.predicted_cost_ms > 0
+    assert len(plan.predicted.rank_ms) == task.world_size
+    assert plan.explain().startswith("task-0: 8 tables")
+
+
+def test_searches_are_ordered_by_cost():
+    task, models = some_tasks()[0], small_models()
+    costs = [shard(task, models, name, QUICK).predicted_cost_ms for name in ("neuroshard_plus", "neuroshard", "random")]
+    assert costs == sorted(costs)
+
+
+def test_an_unknown_sharder_is_refused_with_the_known_ones():
+    with pytest.raises(NeuroShardError, match="'neuroshart' is unknown; use one of random, size_greedy"):
+        shard(some_tasks()[0], small_models(), "neuroshart")
+    with pytest.raises(NeuroShardError, match="unknown"):
+        solve_all([], ["random", "nobody"], small_models())
+
+
+def test_solve_all_reports_plans_failures_and_seconds():
+    tasks, seen = some_tasks(), []
+    found = solve_all(tasks, SHARDERS, small_models(), QUICK, progress=lambda work: seen.append(len(work)) or work)
+    assert seen == [3]
+    assert found.attempts[["task_id", "sharder"]].to_numpy().tolist() == [
+        [task.task_id, name] for task in tasks for name in SHARDERS
+    ]
+    assert (found.attempts["seconds"] > 0).all()
+    assert len(found.plans) + len(found.failures) == len(found.attempts)
+    assert set(found.failures.query("task_id == 'task-2'")["sharder"]) == set(SHARDERS)  # more bytes than memory
+    assert found.failures["error"].str.contains("bytes").all()
+    solved = {(plan.task.task_id, plan.sharder) for plan in found.plans}
+    assert {("task-0", "neuroshard"), ("task-1", "neuroshard")} <= solved
+
+
+def test_a_sharder_s_plan_does_not_depend_on_what_else_runs():
+    task, models = some_tasks()[0], small_models()
+    together = solve_all(some_tasks()[::-1], SHARDERS, models, QUICK, seed=7).plans
+    mine = next(plan for plan in together if plan.task.task_id == task.task_id and plan.sharder == "random")
+    assert mine.ranks == shard(task, models, "random", QUICK, seed=7).ranks
+
+
+def test_a_task_that_cannot_fit_is_an_error():
+    with pytest.raises(DoesNotFitError, match=r"task-2: the tables need \d+ bytes .* bytes are missing"):
+        shard(some_tasks()[2], small_models())
