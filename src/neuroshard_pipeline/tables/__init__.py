@@ -1,0 +1,66 @@
+"""Embedding tables: what they are, where they come from, and what is drawn from them.
+
+Nouns            `table` (Table, Shard), `task` (ShardingTask), `samples` (ComputeSample, CommSample)
+Ids and reuse    `profile` (what is assumed where nothing is known), `ids` (one batch of ids with a given profile)
+Sources          `readers` and `records` (a user's file), `dlrm_dataset` (Meta's public files), `pool` (generated in
+                 their shape), `published` (the shape), `pool_statistics` (whether it was met)
+Draws            `augment` (samples to measure), `task_draws` (tasks to solve)
+Files            `frames` (nouns to data frames and back)
+"""
+
+from neuroshard_pipeline.tables.augment import CommSampleParams, ComputeSampleParams, comm_samples, compute_samples
+from neuroshard_pipeline.tables.dlrm_dataset import DlrmDataset, open_dlrm_dataset, read_dlrm_dataset
+from neuroshard_pipeline.tables.frames import (
+    comm_samples_from_frame,
+    compute_samples_from_frame,
+    tables_from_frame,
+    tables_to_frame,
+    tasks_from_frame,
+    tasks_to_frame,
+)
+from neuroshard_pipeline.tables.ids import TableIds, draw_ids
+from neuroshard_pipeline.tables.pool import PoolParams, generate_pool
+from neuroshard_pipeline.tables.pool_statistics import PoolStatistics, pool_statistics, reuse_comparison_frame
+from neuroshard_pipeline.tables.profile import default_profile, reuse_histogram, with_profile
+from neuroshard_pipeline.tables.readers import read_tables
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks, task_from_tables
+
+__all__ = [
+    "CommSample",
+    "CommSampleParams",
+    "ComputeSample",
+    "ComputeSampleParams",
+    "DlrmDataset",
+    "FileTaskParams",
+    "PoolParams",
+    "PoolStatistics",
+    "Shard",
+    "ShardingTask",
+    "ShardingTaskParams",
+    "Table",
+    "TableIds",
+    "comm_samples",
+    "comm_samples_from_frame",
+    "compute_samples",
+    "compute_samples_from_frame",
+    "default_profile",
+    "draw_ids",
+    "generate_pool",
+    "open_dlrm_dataset",
+    "pool_statistics",
+    "read_dlrm_dataset",
+    "read_tables",
+    "reuse_comparison_frame",
+    "reuse_histogram",
+    "sharding_tasks",
+    "tables_from_frame",
+    "tables_to_frame",
+    "task_from_tables",
+    "tasks_from_frame",
+    "tasks_to_frame",
+    "whole",
+    "with_profile",
+]

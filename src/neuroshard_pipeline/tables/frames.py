@@ -97,7 +97,7 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
     if len(set(task.memory_limits)) > 1:
         raise TaskError(f"{task.task_id}: a frame of tasks has one memory_bytes for all ranks, not {task.memory_bytes}")
     frame = tables_to_frame([with_profile(table, task.batch_size) for table in task.tables])
-    head = {
+    head: dict[str, str | int] = {
         "task_id": task.task_id,
         "world_size": task.world_size,
         "batch_size": task.batch_size,
@@ -129,8 +129,9 @@ def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
     tasks = []
     for task_id, rows in frame.groupby("task_id", sort=False):
         for column in ("world_size", "batch_size", "memory_bytes"):
-            if rows[column].nunique() != 1:
-                raise TaskError(f"{task_id}: {column} differs between rows: {sorted(rows[column].unique())}")
+            values = sorted(set(rows[column].tolist()))
+            if len(values) != 1:
+                raise TaskError(f"{task_id}: {column} differs between rows: {values}; give a task one value")
         first = rows.iloc[0]
         tasks.append(
             ShardingTask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import reuse_bin, row_counts
-from neuroshard_pipeline.tables.published import DLRM_DATASETS_2021, published_shares
+from neuroshard_pipeline.tables.published import DLRM_DATASETS_2021, highest_bin, published_shares
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
 FloatArray = NDArray[np.float64]
@@ -97,7 +98,7 @@ def table_statistics(table: Table, batch_size: int, seed: int) -> PoolStatistics
         batch_size=batch_size,
         tables=1,
         rows_by_bin=np.bincount(bins, minlength=NUM_REUSE_BINS).astype(np.float64),
-        indices_by_bin=np.bincount(bins, weights=counts, minlength=NUM_REUSE_BINS),
+        indices_by_bin=np.bincount(bins, weights=counts, minlength=NUM_REUSE_BINS).astype(np.float64),
     )
 
 
@@ -125,14 +126,15 @@ def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd
 
     Returns:
         `bin_label, source, quantity, cumulative_share`: source is `published` or `drawn`, quantity `unique_rows` or
-        `indices`; one row per bin that the batch size allows.
+        `indices`; one row per bin up to the highest that the batch size allows.
     """
+    labels = BIN_LABELS[: highest_bin(batch_size) + 1]
     shares = pool_statistics(pool, batch_size, seed).cumulative_shares
     rows = [
         (label, source, quantity, float(share))
         for quantity, both in shares.items()
         for source, cumulative in zip(("published", "drawn"), both, strict=True)
-        for label, share in zip(BIN_LABELS, cumulative, strict=True)
+        for label, share in zip(labels, cumulative, strict=False)
     ]
     return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])
 
@@ -141,6 +143,6 @@ def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd
 BIN_LABELS: tuple[str, ...] = (
     "1",
     "2",
-    *(f"{low + 1}-{high}" for low, high in zip(REUSE_BIN_EDGES[1:], REUSE_BIN_EDGES[2:], strict=False)),
+    *(f"{low + 1}-{high}" for low, high in pairwise(REUSE_BIN_EDGES[1:])),
     f">{REUSE_BIN_EDGES[-1]}",
 )
