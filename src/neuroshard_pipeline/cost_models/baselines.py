@@ -59,7 +59,13 @@ def fit_predict_baseline(
 
 def _boosted(seen: Any, cost: FloatArray, asked: Any, seed: int) -> FloatArray:
     trees = GradientBoostingRegressor(
-        n_estimators=600, learning_rate=0.04, max_depth=4, subsample=0.7, loss="huber", random_state=seed
+        n_estimators=400,
+        learning_rate=0.05,
+        max_depth=4,
+        subsample=0.7,
+        max_features=0.5,
+        loss="huber",
+        random_state=seed,
     )
     trees.fit(_tree_inputs(*seen), np.log(cost))
     return np.exp(trees.predict(_tree_inputs(*asked)))

@@ -78,7 +78,7 @@ def comm_features(
     world = dims.shape[-1]
     batch = np.broadcast_to(np.asarray(batch_size, dtype=np.float64)[..., None], dims.shape)
     unit = batch / world * _BYTES_PER_NUMBER / _MIB  # MiB per column and receiving rank
-    out, into = dims * unit * (world - 1), (dims.sum(axis=-1, keepdims=True) - dims) * unit
+    out, into = dims * unit * (world - 1), (_over_ranks(np.sum, dims) - dims) * unit
     send, receive = (out, into) if direction == "forward" else (into, out)
     return _comm_work(send, receive, skew, world), _comm_context(send, receive, skew, world, batch)
 
@@ -180,9 +180,8 @@ class CommCostModel:
         work, context = comm_features(dims, skew, batch_size, direction)
         scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
         scaled_context = network.normalisation.context(context).reshape(-1, context.shape[-1])
-        return (
-            architectures.comm_costs(np, network.weights, scaled_work, scaled_context).mean(axis=0).reshape(dims.shape)
-        )
+        costs = architectures.comm_costs(np, network.weights, scaled_work, scaled_context)  # (E, R)
+        return costs.mean(axis=0).reshape(dims.shape)
 
     def save(self, folder: Path | str) -> None:
         """Write `model.json` and `weights.safetensors` into `folder`."""

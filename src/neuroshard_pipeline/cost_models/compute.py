@@ -27,6 +27,11 @@ from neuroshard_pipeline.tables.table import Shard
 
 FloatArray = NDArray[np.float64]
 
+#: Shard sets whose costs are computed together: their intermediate arrays stay in the level-2 cache. On one core of
+#: an AMD EPYC 6 million sets/s, against 1.6 million all at once; float32 would give 7, so it is not worth a second
+#: precision.
+_CHUNK_SETS = 4096
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -115,10 +120,13 @@ class ComputeCostModel:
             (..., 2). The sum of no shards at all is a launch without work; whoever places shards knows that an
             empty rank launches nothing and costs 0.
         """
-        leading = sums.shape[:-1]
-        by_member = np.moveaxis(sums.reshape(-1, self.members, sums.shape[-1] // self.members), 1, 0)  # (E, N, C)
-        costs = ARCHITECTURES[self.architecture].costs(np, self.weights, by_member)
-        return np.maximum(costs.mean(axis=0), 0.0).reshape(*leading, architectures.DIRECTIONS)
+        flat = np.asarray(sums, dtype=np.float64).reshape(-1, self.members, sums.shape[-1] // self.members)
+        costs = np.empty((len(flat), architectures.DIRECTIONS))
+        for start in range(0, len(flat), _CHUNK_SETS):
+            by_member = np.moveaxis(flat[start : start + _CHUNK_SETS], 1, 0)  # (E, N, C)
+            chunk = ARCHITECTURES[self.architecture].costs(np, self.weights, by_member)
+            costs[start : start + _CHUNK_SETS] = chunk.mean(axis=0)
+        return np.maximum(costs, 0.0).reshape(*sums.shape[:-1], architectures.DIRECTIONS)
 
     def predict(self, samples: Sequence[Sequence[Shard]], batch_size: int) -> FloatArray:
         """Forward and backward cost in ms of every sample's shards: (N, 2); 0 for a sample without shards."""

@@ -112,7 +112,7 @@ def shard_features(shards: Sequence[Shard], batch_size: int) -> ShardFeatures:
     )
 
 
-def segment_sums(values: FloatArray, counts: Sequence[int]) -> FloatArray:
+def segment_sums(values: FloatArray, counts: Sequence[int] | NDArray[np.int64]) -> FloatArray:
     """Sum rows of `values` (S, H) over consecutive segments of `counts` rows: (N, H); an empty segment sums to 0."""
     totals = np.zeros((len(counts), values.shape[1]))
     np.add.at(totals, np.repeat(np.arange(len(counts)), counts), values)

@@ -116,7 +116,7 @@ def train_compute_model(
     about = fit_summary(split, fitted, data.left_out, time.perf_counter() - started)
     noise_floor = provenance.get("noise_floor")
     metrics = {
-        name: {**accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor), **about}
+        str(name): {**accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor), **about}
         for name, rows in held_out.groupby("model", sort=True)
     }
     return model, metrics, held_out
@@ -154,10 +154,8 @@ def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame
         "compute_forward": (data.costs[:, 0], predicted[:, 0]),
         "compute_backward": (data.costs[:, 1], predicted[:, 1]),
     }
-    return held_out_frame(
-        pd.DataFrame({"sample_id": data.sample_ids, "rank": pd.array([None] * len(data.samples), dtype="Int64")}),
-        columns,
-    )
+    no_rank = pd.array([None] * len(data.samples), dtype="Int64")
+    return held_out_frame(pd.DataFrame({"sample_id": data.sample_ids, "rank": no_rank}), columns)
 
 
 def held_out_frame(keys: pd.DataFrame, columns: Mapping[str, tuple[FloatArray, FloatArray]]) -> pd.DataFrame:

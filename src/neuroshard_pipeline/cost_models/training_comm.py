@@ -145,10 +145,9 @@ def fit_comm(
 
 def predict_comm(model: CommCostModel, samples: Sequence[CommSample]) -> list[FloatArray]:
     """Per sample, (W, 2) forward and backward ms."""
-    costs = []
-    for sample in samples:
-        costs.append(np.stack(model.predict(sample.dim_sums, sample.start_skew_ms, sample.batch_size), axis=-1))
-    return costs
+    return [
+        np.stack(model.predict(sample.dim_sums, sample.start_skew_ms, sample.batch_size), axis=-1) for sample in samples
+    ]
 
 
 def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.cost_models import CommCostModel
+from neuroshard_pipeline.cost_models.comm import COMM_CONTEXT_FEATURES, COMM_WORK_TERMS, comm_features
+from neuroshard_pipeline.cost_models.metrics import mape
+from neuroshard_pipeline.cost_models.training_comm import predict_comm
+from neuroshard_pipeline.errors import CostModelError
+
+from .machine import BATCH_SIZE, make_comm_sample, true_comm_ms
+
+
+@pytest.mark.parametrize(("world_size", "limit"), [(2, 0.05), (4, 0.05), (8, 0.05), (3, 0.08), (6, 0.08), (12, 0.2)])
+def test_one_network_holds_on_seen_and_unseen_world_sizes(comm_models, world_size, limit):
+    rng = np.random.default_rng(5)
+    samples = [make_comm_sample(rng, index, world_size) for index in range(30)]
+    predicted = np.concatenate(predict_comm(comm_models["universal"], samples))
+    truth = np.concatenate([true_comm_ms(sample) for sample in samples])
+    assert mape(truth[:, 0], predicted[:, 0]) < limit
+    assert mape(truth[:, 1], predicted[:, 1]) < limit
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_permuting_ranks_permutes_costs(comm_models, world_size, seed):
+    rng = np.random.default_rng(seed)
+    dims, skew = 4 * rng.integers(0, 300, world_size), rng.uniform(0, 9, world_size)
+    order = rng.permutation(world_size)
+    straight = comm_models["universal"].predict(dims, skew, BATCH_SIZE)
+    permuted = comm_models["universal"].predict(dims[order], skew[order], BATCH_SIZE)
+    for before, after in zip(straight, permuted, strict=True):
+        np.testing.assert_allclose(after, before[order], rtol=1e-12)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_features_of_permuted_ranks_are_permuted_to_the_bit(direction):
+    rng = np.random.default_rng(0)
+    dims, skew, order = rng.random((5, 7)) * 99, rng.random((5, 7)), rng.permutation(7)
+    for straight, permuted in zip(
+        comm_features(dims, skew, 512, direction),
+        comm_features(dims[:, order], skew[:, order], 512, direction),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(permuted, straight[:, order])
+
+
+def test_volumes_are_what_a_pencil_says():
+    work, context = comm_features([4, 8, 12, 0], [0, 1, 3, 1], 2**20, "forward")
+    named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
+    assert named["wait"].tolist() == [3, 2, 0, 2]
+    assert named["send_bytes"].tolist() == [12, 24, 36, 0]
+    assert named["receive_bytes"].tolist() == [20, 16, 12, 24]
+    assert set(named["total_bytes"]) == {72}
+    assert set(named["largest_receive_bytes"]) == {24}
+    assert context.shape == (4, len(COMM_CONTEXT_FEATURES))
+    back = dict(zip(COMM_WORK_TERMS, comm_features([4, 8, 12, 0], [0] * 4, 2**20, "backward")[0].T, strict=True))
+    assert back["send_bytes"].tolist() == named["receive_bytes"].tolist()
+    assert back["receive_bytes"].tolist() == named["send_bytes"].tolist()
+
+
+def test_collectives_at_once_cost_the_same_as_each_alone(comm_models):
+    rng = np.random.default_rng(1)
+    dims, skew = 4 * rng.integers(1, 99, (2, 3, 4)), rng.random((2, 3, 4))
+    forward, backward = comm_models["universal"].predict(dims, skew, BATCH_SIZE)
+    assert forward.shape == backward.shape == (2, 3, 4)
+    alone = comm_models["universal"].predict(dims[1, 2], skew[1, 2], BATCH_SIZE)
+    np.testing.assert_allclose(forward[1, 2], alone[0], rtol=1e-12)
+    np.testing.assert_allclose(backward[1, 2], alone[1], rtol=1e-12)
+
+
+def test_backward_does_not_know_the_start_skew(comm_models):
+    model = comm_models["universal"]
+    _, still = model.predict([64, 128], [0, 0], BATCH_SIZE)
+    _, skewed = model.predict([64, 128], [0, 5], BATCH_SIZE)
+    np.testing.assert_array_equal(still, skewed)
+
+
+@pytest.mark.parametrize("architecture", ["universal", "paper"])
+def test_a_reload_predicts_identically(comm_models, architecture, tmp_path):
+    model = comm_models[architecture]
+    model.save(tmp_path)
+    again = CommCostModel.load(tmp_path)
+    asked = ([64, 128, 4, 256], [0, 1, 2, 3], BATCH_SIZE)
+    for before, after in zip(model.predict(*asked), again.predict(*asked), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert again.world_sizes == model.world_sizes
+
+
+def test_the_papers_network_refuses_other_world_sizes(comm_models):
+    with pytest.raises(CostModelError, match=r"trained for 4 ranks and cannot be asked for 8.*architecture: universal"):
+        comm_models["paper"].predict([64] * 8, [0] * 8, BATCH_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("dims", "skew", "batch"), [([1, 2], [0], 512), (4, 0, 512), ([], [], 512), ([4, 4], [0, 0], 0)]
+)
+def test_impossible_questions_are_refused(comm_models, dims, skew, batch):
+    with pytest.raises(CostModelError):
+        comm_models["universal"].predict(dims, skew, batch)
+
+
+def test_a_compute_model_is_not_a_comm_model(compute_models, tmp_path):
+    compute_models["universal"].save(tmp_path)
+    with pytest.raises(CostModelError, match="kind is 'ComputeCostModel', not 'CommCostModel'"):
+        CommCostModel.load(tmp_path)

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.cost_models.features import (
+    CONTEXT_FEATURES,
+    RAW_FEATURES,
+    WORK_TERMS,
+    segment_sums,
+    shard_features,
+)
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
+
+ONCE = (1.0,) + (0.0,) * (NUM_REUSE_BINS - 1)
+
+
+def columns(shards, batch_size=512):
+    features = shard_features(shards, batch_size)
+    named = dict(zip(WORK_TERMS, features.work.T, strict=True))
+    named |= dict(zip(CONTEXT_FEATURES, features.context.T, strict=True))
+    return named | {f"raw_{name}": values for name, values in zip(RAW_FEATURES, features.raw.T, strict=True)}
+
+
+def test_work_is_what_a_pencil_says():
+    table = Table("t", 4096, 64, 2.0, 1024.0, ONCE)
+    named = columns([Shard(table, 0, 32)])
+    assert named["indices"][0] == 1024 / 2**20
+    assert named["lookup_bytes"][0] == 1024 * 32 * 4 / 2**20
+    assert named["unique_bytes"][0] == 1024 * 32 * 4 / 2**20
+    assert named["output_bytes"][0] == 512 * 32 * 4 / 2**20
+    assert named["sort_work"][0] == pytest.approx(1024 / 2**20 * np.log2(4097))
+    assert named["log_reuse"][0] == 0.0
+    assert named["once_share"][0] == 1.0
+    assert named["raw_table_bytes"][0] == 4096 * 32 * 4
+
+
+def test_distinct_blocks_lie_between_one_row_each_and_the_whole_table():
+    table = Table("t", 4096, 64, 2.0, 1000.0, ONCE)
+    named = columns([Shard(table, 0, 4), Shard(table, 0, 64)])
+    lines = named["cache_lines"] * 2**20
+    assert 0 < lines[0] < 1000 < lines[1] <= 4096 * 4
+    assert np.all(named["pages"] * 2**20 <= 4096 * np.array([4, 64]) * 4 / 4096)
+
+
+def test_storage_type_changes_bytes_but_not_ids():
+    halves = [Table("t", 4096, 64, 2.0, 1024.0, ONCE, data_type) for data_type in ("fp32", "fp16")]
+    named = columns([Shard(table, 0, 64) for table in halves])
+    assert named["lookup_bytes"][0] == 2 * named["lookup_bytes"][1]
+    assert named["indices"][0] == named["indices"][1]
+    assert named["output_bytes"][0] == named["output_bytes"][1]
+
+
+def test_every_feature_has_its_reason_and_its_column(tables):
+    features = shard_features([Shard(table, 0, 16) for table in tables], 512)
+    assert features.work.shape == (len(tables), len(WORK_TERMS))
+    assert features.context.shape == (len(tables), len(CONTEXT_FEATURES))
+    assert features.raw.shape == (len(tables), len(RAW_FEATURES))
+    assert all(len(reason) > 10 for reason in (*WORK_TERMS.values(), *CONTEXT_FEATURES.values()))
+
+
+def test_a_table_without_profile_is_completed():
+    named = columns([Shard(Table("t", 1000, 16, 3.0), 0, 16)])
+    assert 0 < named["unique_rows"][0] * 2**20 <= 1000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 2**40),
+    dim=st.integers(1, 64).map(lambda width: 4 * width),
+    pooling=st.floats(1e-3, 2**20),
+    share=st.floats(1e-6, 1.0),
+    batch_size=st.integers(1, 2**20),
+)
+def test_features_are_finite_and_work_is_not_negative(rows, dim, pooling, share, batch_size):
+    table = Table("t", rows, dim, pooling, max(share * rows, 1e-3), ONCE)
+    features = shard_features([Shard(table, 0, dim)], batch_size)
+    assert np.all(np.isfinite(features.context))
+    assert np.all(np.isfinite(features.work))
+    assert np.all(features.work >= 0)
+
+
+def test_shards_do_not_influence_each_other(tables):
+    shards = [Shard(table, 0, 16) for table in tables[:9]]
+    together = shard_features(shards, 512)
+    for row, shard in enumerate(shards):
+        np.testing.assert_array_equal(shard_features([shard], 512).context[0], together.context[row])
+
+
+def test_segment_sums_match_a_loop():
+    values = np.random.default_rng(0).random((7, 3))
+    expected = [values[:2].sum(axis=0), np.zeros(3), values[2:7].sum(axis=0)]
+    np.testing.assert_allclose(segment_sums(values, [2, 0, 5]), expected)
+
+
+def test_batch_size_below_one_is_refused(tables):
+    with pytest.raises(CostModelError, match="batch_size 0"):
+        shard_features([Shard(tables[0], 0, 16)], 0)

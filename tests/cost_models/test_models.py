@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.cost_models import CostModels, load_cost_models
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.tables.table import Shard
+
+OLD, NEW = "2026-01-01T00.00.00.000Z", "2026-02-01T00.00.00.000Z"
+
+
+def save(model, path, name, version):
+    model.save(path / name / version / name)
+
+
+@pytest.fixture
+def store(compute_models, comm_models, tmp_path):
+    for version, architecture in ((OLD, "paper"), (NEW, "universal")):
+        save(compute_models[architecture], tmp_path, "compute_cost_model", version)
+        save(comm_models[architecture], tmp_path, "comm_cost_model", version)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("version", "architecture"), [(None, "universal"), (NEW, "universal"), (OLD, "paper")])
+def test_the_newest_version_unless_one_is_named(store, version, architecture):
+    models = load_cost_models(store, version)
+    assert models.compute.architecture == models.comm.architecture == architecture
+
+
+def test_an_unknown_version_is_refused_with_those_there_are(store):
+    with pytest.raises(CostModelError) as caught:
+        load_cost_models(store, "yesterday")
+    for part in (str(store), "'yesterday'", OLD, NEW, "kedro run --pipeline pretrain"):
+        assert part in str(caught.value)
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path):
+    with pytest.raises(CostModelError, match=r"compute_cost_model: holds no cost model.*kedro run --pipeline pretrain"):
+        load_cost_models(tmp_path)
+
+
+def test_a_half_written_version_is_not_the_newest(store):
+    (store / "compute_cost_model" / "2027-01-01T00.00.00.000Z").mkdir()
+    assert load_cost_models(store).compute.architecture == "universal"
+
+
+def test_answers_are_plain_numbers_and_default_to_the_trained_batch_size(compute_models, comm_models, tables):
+    models = CostModels(compute_models["universal"], comm_models["universal"])
+    shards = [Shard(table, 0, 16) for table in tables[:4]]
+    forward_ms, backward_ms = models.compute_ms(shards)
+    assert isinstance(forward_ms, float)
+    assert (forward_ms, backward_ms) == models.compute_ms(shards, 512)
+    assert models.compute_ms([]) == (0.0, 0.0)
+    forward, backward = models.comm_ms([64, 64, 32], [0, 0, 1], 512)
+    assert forward.shape == backward.shape == (3,)
+    np.testing.assert_array_equal(forward, models.comm_ms([64, 64, 32], [0, 0, 1])[0])

@@ -1,0 +1,126 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuroshard_pipeline.cost_models import train_compute_model
+from neuroshard_pipeline.cost_models.splits import split_samples
+from neuroshard_pipeline.cost_models.training import compute_data, fit_compute
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
+
+from .machine import BATCH_SIZE, DIMS, make_table, true_compute_ms
+
+CONTRACT = {"mape", "median_ape", "r2", "kendall_tau", "noise_floor"}
+PROVENANCE = {"noise_floor": 0.02, "hardware": {"device": "made up"}, "data_versions": {}}
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Pool, samples and costs as the augment and measure stages save them; three samples failed."""
+    rng = np.random.default_rng(3)
+    pool = pd.DataFrame([_pool_row(make_table(rng, f"t{index}")) for index in range(60)])
+    rows = [
+        (f"compute-{index:06d}", BATCH_SIZE, f"t{table}", int(rng.choice(DIMS)))
+        for index in range(80)
+        for table in rng.choice(60, size=rng.integers(1, 10), replace=False)
+    ]
+    samples = pd.DataFrame(rows, columns=["sample_id", "batch_size", "table", "embedding_dim"])
+    made = compute_samples_from_frame(samples, pool)
+    costs = pd.DataFrame(
+        [(s.sample_id, *true_compute_ms(s.shards, BATCH_SIZE), 0.01, 3, None) for s in made],
+        columns=["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"],
+    )
+    costs.loc[3, ["forward_ms", "error"]] = [np.nan, "out of memory"]
+    costs.loc[4, "backward_ms"] = np.nan
+    costs.loc[5, "error"] = "killed"
+    return samples, pool, costs
+
+
+def _pool_row(table):
+    profile = {f"reuse_{index:02d}": share for index, share in enumerate(table.reuse)}
+    return {
+        "table": table.name, "num_embeddings": table.num_embeddings, "pooling_factor": table.pooling_factor,
+        "unique_rows": table.unique_rows, **profile,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(frames, compute_params):
+    return train_compute_model(*frames, compute_params, PROVENANCE)
+
+
+def test_metrics_follow_the_contract(trained):
+    _, metrics, _ = trained
+    assert set(metrics) == {"compute", "compute_forward", "compute_backward"}
+    for figures in metrics.values():
+        assert set(figures) >= CONTRACT
+        assert figures["noise_floor"] == 0.02
+        assert figures["n_left_out"] == 3
+        assert figures["n_train"] + figures["n_validation"] + figures["n_test"] == 77
+    json.dumps(metrics)
+
+
+def test_held_out_predictions_stand_beside_measurements(trained, frames):
+    _, metrics, held_out = trained
+    assert list(held_out.columns) == ["model", "sample_id", "rank", "measured_ms", "predicted_ms"]
+    assert len(held_out) == 3 * metrics["compute"]["n_test"]
+    assert held_out["rank"].isna().all()
+    costs = frames[2].set_index("sample_id")
+    for row in held_out[held_out["model"] == "compute"].itertuples():
+        assert row.measured_ms == costs.loc[row.sample_id, ["forward_ms", "backward_ms"]].sum()
+        assert row.sample_id not in {"compute-000003", "compute-000004", "compute-000005"}
+
+
+def test_training_again_gives_the_same_model(frames, trained, compute_params):
+    again, metrics, held_out = train_compute_model(*frames, compute_params, PROVENANCE)
+    for name, value in trained[0].weights.items():
+        np.testing.assert_array_equal(again.weights[name], value)
+    pd.testing.assert_frame_equal(held_out, trained[2])
+    assert metrics["compute"]["mape"] == trained[1]["compute"]["mape"]
+
+
+def test_another_seed_gives_another_model(frames, trained, compute_params):
+    other, _, _ = train_compute_model(*frames, compute_params.model_copy(update={"seed": 1}), PROVENANCE)
+    assert any(not np.array_equal(other.weights[name], value) for name, value in trained[0].weights.items())
+
+
+def test_the_model_remembers_its_making(trained, compute_params):
+    model = trained[0]
+    assert model.provenance["hardware"] == {"device": "made up"}
+    assert model.provenance["training"] == compute_params.model_dump()
+    assert model.batch_size == BATCH_SIZE
+
+
+def test_costs_of_other_samples_are_refused(frames):
+    samples, pool, costs = frames
+    costs = costs.assign(sample_id=["stranger", *costs["sample_id"][1:]])
+    with pytest.raises(CostModelError, match="stranger"):
+        compute_data(samples, pool, costs)
+
+
+def test_too_few_usable_samples_are_refused(frames, compute_params):
+    samples, pool, costs = frames
+    failed = costs.assign(error=["broken"] * 75 + [None] * 5)
+    with pytest.raises(CostModelError, match="5 usable samples are too few"):
+        train_compute_model(samples, pool, failed, compute_params, PROVENANCE)
+
+
+def test_a_diverging_loss_is_reported(compute_training, compute_params):
+    split = split_samples(compute_training.sample_ids, 0.1, 0.2, 0)
+    wild = compute_params.model_copy(update={"architecture": "paper", "learning_rate": 0.99, "weight_decay": 1e30})
+    with pytest.raises(CostModelError, match="lower learning_rate"):
+        fit_compute(compute_training, split, wild, {})
+
+
+def test_samples_of_several_batch_sizes_train_together(compute_training, compute_params):
+    data = compute_training.take(range(40))
+    mixed = [
+        type(sample)(sample.sample_id, BATCH_SIZE * (1 + index % 2), sample.shards)
+        for index, sample in enumerate(data.samples)
+    ]
+    data = type(data)(tuple(mixed), data.costs, 0)
+    short = compute_params.model_copy(update={"epochs": 2})
+    model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.1, 0), short, {})
+    assert model.batch_size in {512, 1024}
