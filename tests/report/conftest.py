@@ -80,6 +80,7 @@ def build_compute_costs(rng, count=400):
     costs = pd.DataFrame({"sample_id": [f"compute-{i:06d}" for i in range(count)], "forward_ms": forward})
     costs["backward_ms"] = forward * rng.uniform(1.2, 2.0, count)
     costs["spread_ms"] = costs["forward_ms"] * 0.03 * rng.lognormal(0, 0.6, count) + 0.002
+    costs.loc[::50, "spread_ms"] = np.nan
     costs["repeats"] = 3
     costs["error"] = None
     costs.loc[7, ["forward_ms", "backward_ms", "spread_ms"]] = np.nan
@@ -115,10 +116,10 @@ def build_held_out(rng, compute_costs, comm_costs):
 
 
 def build_reuse():
-    labels = ["(0,1]", "(1,2]", *(f"({2**i},{2 ** (i + 1)}]" for i in range(1, 15)), ">32768"]
+    labels = ["1", "2", *(f"{2**i + 1}-{2 ** (i + 1)}" for i in range(1, 15)), ">32768"]
     rows = []
     for quantity, decay in (("unique_rows", 0.55), ("indices", 0.82)):
-        for source, shift in (("published", 0.0), ("this pool", 0.012)):
+        for source, shift in (("published", 0.0), ("drawn", 0.012)):
             cumulative = np.clip(1 - decay ** np.arange(1, 18) + shift, 0, 1)
             rows += [(label, source, quantity, share) for label, share in zip(labels, cumulative, strict=True)]
     return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])
@@ -143,9 +144,15 @@ def built_inputs():
     plan_costs = build_plan_costs(rng)
     compute, comm = build_compute_costs(rng), build_comm_costs(rng)
     accuracy = {"mape": 0.061, "median_ape": 0.048, "bias": -0.012, "r2": 0.987, "kendall_tau": 0.941}
+    floor = {"samples": 40, "total": {"median": 0.031, "p90": 0.083}}
     models = ("compute", "compute_forward", "compute_backward", "comm_forward", "comm_backward")
     return ReportInputs(
-        hardware={"device": "AMD EPYC", "cores": 2, "libraries": {"torch": "2.13.0+cpu", "fbgemm_gpu": "1.8.0"}},
+        hardware={
+            "device": "cpu",
+            "cpu_model": "AMD EPYC",
+            "libraries": {"torch": "2.13.0+cpu"},
+            "noise_floor": {"compute": floor, "comm": floor},
+        },
         metrics={model: {**accuracy, "noise_floor": 0.031, "n_test": 100} for model in models},
         summary=build_summary(plan_costs, tasks),
         lineage={"run_id": "2026-01-01T00.00.00.000Z", "inputs": {"augment.table_pool": "2026-01-01"}, "outputs": {}},

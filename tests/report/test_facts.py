@@ -28,17 +28,25 @@ def test_noise_floor_of_a_part_is_that_of_its_model():
 
 
 def test_measurement_table_counts_samples_not_ranks(inputs):
-    rows = {line[0]: line[1:] for line in measurement_table(inputs.compute_costs, inputs.comm_costs)}
+    rows = {line[0]: line[1:] for line in measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware)}
     assert rows["samples"] == ["400", "120"]
     assert rows["samples that failed"] == ["1", "0"]
     assert rows["repeats per sample"] == ["3", "-"]
+    assert rows["noise floor: 90th percentile"] == ["8.3 %", "8.3 %"]
 
 
 def test_measurement_table_of_a_campaign_that_failed_throughout(inputs):
     failed = inputs.compute_costs.assign(error="no memory")
-    rows = {line[0]: line[1:] for line in measurement_table(failed, inputs.comm_costs)}
+    rows = {line[0]: line[1:] for line in measurement_table(failed, inputs.comm_costs, {})}
     assert rows["samples that failed"] == ["400", "0"]
     assert rows["forward cost, ms: median"][0] == "-"
+    assert not [name for name in rows if name.startswith("noise floor")]
+
+
+def test_samples_measured_once_have_no_spread(inputs):
+    once = inputs.compute_costs.assign(spread_ms=float("nan"), repeats=1)
+    rows = {line[0]: line[1:] for line in measurement_table(once, inputs.comm_costs, {"noise_floor": None})}
+    assert rows["spread of repeats: median"][0] == "-"
 
 
 def test_failure_messages_are_counted():

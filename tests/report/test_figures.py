@@ -5,29 +5,9 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.report import figures
+from neuroshard_pipeline.report import FIGURES, draw_figures, figures
 from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
-from neuroshard_pipeline.report.totals import plan_totals, typical_task
-
-
-def draw_all(inputs):
-    sharders = list(inputs.summary["sharders"])
-    drawn = {
-        "cost_per_sharder": figures.cost_per_sharder(inputs.plan_costs),
-        "cost_relative_to_best": figures.cost_relative_to_best(inputs.plan_costs),
-        "success_rates": figures.success_rates(inputs.sharding_tasks, inputs.plans, sharders),
-        "plan_accuracy": figures.plan_accuracy(inputs.plan_costs),
-        "rank_accuracy": figures.rank_accuracy(inputs.plan_costs, {"compute": 0.03}),
-        "held_out_accuracy": figures.held_out_accuracy(inputs.held_out, {"compute": 0.03}),
-        "cost_distributions": figures.cost_distributions(inputs.compute_costs, inputs.comm_costs),
-        "measurement_noise": figures.measurement_noise(inputs.compute_costs, inputs.comm_costs),
-        "reuse_comparison": figures.reuse_comparison(inputs.reuse_comparison),
-        "pool_distributions": figures.pool_distributions(inputs.table_pool),
-    }
-    example = typical_task(plan_totals(inputs.plan_costs))
-    if example:
-        drawn["plan_picture"] = figures.plan_picture(inputs.plans, inputs.plan_costs, inputs.sharding_tasks, *example)
-    return drawn
+from neuroshard_pipeline.report.totals import plan_totals
 
 
 def titled_axes(figure, letter):
@@ -37,15 +17,17 @@ def titled_axes(figure, letter):
 
 
 def test_every_figure_of_every_run_stands_alone(scenario):
-    for name, figure in draw_all(scenario).items():
+    drawn = draw_figures(scenario)
+    assert tuple(drawn) == FIGURES
+    for name, figure in drawn.items():
         assert figure.layout.title.text, name
-        assert titled_axes(figure, "x"), name
+        assert titled_axes(figure, "x") or figure.layout.annotations, name
         assert figure.layout.height, name
         json.loads(figure.to_json(), parse_constant=pytest.fail)  # NaN is no JSON
 
 
 def test_cost_axes_name_their_unit(inputs):
-    drawn = draw_all(inputs)
+    drawn = draw_figures(inputs)
     for name in ("cost_per_sharder", "plan_accuracy", "rank_accuracy", "held_out_accuracy", "cost_distributions"):
         assert all("ms" in title for title in titled_axes(drawn[name], "x")), name
     assert "% of the cost" in titled_axes(drawn["measurement_noise"], "y")[0]
@@ -126,6 +108,12 @@ def test_failed_samples_are_not_drawn(inputs):
     inputs.compute_costs["error"] = "failed"
     figure = figures.measurement_noise(inputs.compute_costs, inputs.comm_costs)
     assert [len(trace.x) for trace in figure.data] == [0, 480]
+
+
+def test_reuse_bins_are_categories(inputs):
+    figure = figures.reuse_comparison(inputs.reuse_comparison)
+    assert {axis.type for axis in figure.select_xaxes()} == {"category"}
+    assert [trace.name for trace in figure.data[:2]] == ["published dlrm_datasets", "this pool"]
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.5, 0.5], [1e-3, 2.0, 1e6]])

@@ -66,9 +66,21 @@ def attempt_failures(summary: Mapping[str, Any]) -> list[list[str]]:
     return [["sharder", "task", "reason"], *lines]
 
 
-def measurement_table(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> list[list[str]]:
-    """Header and one line per quantity, for compute and communication samples."""
-    columns = [_measured_facts(compute_costs), _measured_facts(comm_costs)]
+def measurement_table(
+    compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, hardware: Mapping[str, Any]
+) -> list[list[str]]:
+    """Header and one line per quantity, for compute and communication samples.
+
+    Args:
+        compute_costs: `measure.compute_costs`.
+        comm_costs: `measure.comm_costs`.
+        hardware: `measure.hardware`, whose noise floor is shown where it has one.
+    """
+    floors = hardware.get("noise_floor") or {}
+    columns = [
+        _measured_facts(compute_costs) | _noise_facts(floors.get("compute") or {}),
+        _measured_facts(comm_costs) | _noise_facts(floors.get("comm") or {}),
+    ]
     header = ["", "compute", "communication"]
     return [header, *([name, *(facts.get(name, NOTHING) for facts in columns)] for name in columns[0] | columns[1])]
 
@@ -88,10 +100,19 @@ def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
         low, middle, high = known[f"{direction}_ms"].quantile([0.05, 0.5, 0.95])
         facts[f"{direction} cost, ms: median"] = amount(middle)
         facts[f"{direction} cost, ms: 5th to 95th percentile"] = f"{amount(low)} to {amount(high)}"
-    spread = relative_spread(known)
-    facts["spread of repeats: median"] = percent(float(spread.median()))
-    facts["spread of repeats: 90th percentile"] = percent(float(spread.quantile(0.9)))
+    spread = relative_spread(known).dropna()
+    if len(spread):
+        facts["spread of repeats: median"] = percent(float(spread.median()))
+        facts["spread of repeats: 90th percentile"] = percent(float(spread.quantile(0.9)))
     return facts
+
+
+def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
+    """How far two independent measurements lie apart: `{samples, total: {median, p90}, ...}` of the campaign."""
+    total = floor.get("total") or {}
+    names = {"median": "noise floor: median", "p90": "noise floor: 90th percentile"}
+    shown = {names[key]: percent(float(total[key])) for key in names if total.get(key) is not None}
+    return {"samples measured twice": str(floor.get("samples", NOTHING)), **shown} if shown else {}
 
 
 def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most: int = 5) -> list[tuple[str, int]]:

@@ -74,6 +74,20 @@ def styled(figure: go.Figure, title: str, *, height: int) -> go.Figure:
     return figure
 
 
+def words(title: str, text: str) -> go.Figure:
+    """A figure that has nothing to draw, and says why."""
+    figure = styled(go.Figure(), title, height=200)
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(visible=False)
+    return say(figure, text)
+
+
+def say(figure: go.Figure, text: str) -> go.Figure:
+    """The figure with words in its middle."""
+    figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
+    return figure
+
+
 def log_axis(low: float, high: float) -> dict[str, Any]:
     """Settings of a logarithmic axis from `low` to `high`, with labels 1, 2, 5, 10 ... in decimal notation."""
     steps = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0)

@@ -5,6 +5,7 @@ from neuroshard_pipeline.report.figures.measurements import cost_distributions, 
 from neuroshard_pipeline.report.figures.plan import plan_picture
 from neuroshard_pipeline.report.figures.pool import pool_distributions, reuse_comparison
 from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best, success_rates
+from neuroshard_pipeline.report.style import words
 
 __all__ = [
     "cost_distributions",
@@ -18,4 +19,5 @@ __all__ = [
     "rank_accuracy",
     "reuse_comparison",
     "success_rates",
+    "words",
 ]

@@ -43,7 +43,7 @@ def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) ->
 def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
     """Spread of repeated measurements against the cost, one point per sample.
 
-    The spread is `spread_ms` as a share of forward + backward cost.
+    The spread is `spread_ms` as a share of forward + backward cost; samples that were measured once have none.
 
     Args:
         compute_costs: `measure.compute_costs`; failed samples are left out.
@@ -51,6 +51,7 @@ def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> 
     """
     figure = make_subplots(rows=1, cols=2, subplot_titles=list(_PANELS.values()), horizontal_spacing=0.1)
     for column, costs in enumerate((succeeded(compute_costs), succeeded(comm_costs)), start=1):
+        costs = costs.dropna(subset=["spread_ms"])
         drawn = costs.iloc[:: max(-(-len(costs) // MAX_POINTS), 1)]
         cost_ms = drawn["forward_ms"] + drawn["backward_ms"]
         trace = go.Scatter(
@@ -60,7 +61,7 @@ def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> 
             mode="markers",
             showlegend=False,
             marker={"color": faded("#0072B2", 0.5), "size": 5},
-            hovertemplate="%{text}: %{x:.4g} ms ± %{y:.2g} %<extra></extra>",
+            hovertemplate="%{text}: %{x:.4g} ms + %{y:.2g} %<extra></extra>",
         )
         figure.add_trace(trace, row=1, col=column)
         if len(costs):

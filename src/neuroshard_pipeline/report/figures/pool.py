@@ -9,12 +9,8 @@ from plotly.subplots import make_subplots
 from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
 from neuroshard_pipeline.report.style import log_axis, styled
 
-_QUANTITY_NAMES = {
-    "unique_rows": "unique rows",
-    "indices": "lookups",
-    "share_of_unique_rows": "unique rows",
-    "share_of_indices": "lookups",
-}
+_QUANTITY_NAMES = {"unique_rows": "unique rows", "indices": "lookups"}
+_SOURCE_NAMES = {"published": "published dlrm_datasets", "drawn": "this pool"}
 _SOURCE_LOOKS = (
     {"color": "#1f2933", "dash": "solid"},
     {"color": "#D55E00", "dash": "dot"},
@@ -35,12 +31,13 @@ def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
     figure = make_subplots(rows=1, cols=len(quantities), subplot_titles=titles, horizontal_spacing=0.1)
     for column, quantity in enumerate(quantities, start=1):
         here = comparison[comparison["quantity"] == quantity]
-        for look, (source, bins) in zip(_looks(), here.groupby("source", sort=False), strict=False):
+        for look, (key, bins) in zip(_looks(), here.groupby("source", sort=False), strict=False):
+            source = _SOURCE_NAMES.get(str(key), str(key))
             trace = go.Scatter(
                 x=bins["bin_label"].tolist(),
                 y=(100 * bins["cumulative_share"]).round(2).tolist(),
-                name=str(source),
-                legendgroup=str(source),
+                name=source,
+                legendgroup=source,
                 showlegend=column == 1,
                 mode="lines+markers",
                 line={"width": 2, **look},
@@ -50,6 +47,7 @@ def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
             figure.add_trace(trace, row=1, col=column)
         figure.update_yaxes(title_text=f"{names[column - 1]}, cumulative %", row=1, col=column)
     figure.update_xaxes(title_text="how often one batch looks a row up", tickangle=-60, tickfont={"size": 11})
+    figure.update_xaxes(type="category")  # "3-4" would pass for a date
     figure.update_yaxes(range=[0, 103])
     styled(figure, "Reuse of rows within a batch: this pool and the published one", height=460)
     figure.update_layout(margin={"t": 116}, legend={"y": 1.1})

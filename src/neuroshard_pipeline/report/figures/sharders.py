@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.report.style import INK, bar_colour, emphasised, faded, sharder_colours, styled
+from neuroshard_pipeline.report.style import INK, bar_colour, emphasised, faded, say, sharder_colours, styled
 from neuroshard_pipeline.report.totals import basis, by_cost, comparable, plan_totals, relative_to_best
 from neuroshard_pipeline.report.wording import amount, plural
 
@@ -41,7 +41,7 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
             )
         figure.add_trace(_points(costs[name], label, INK, "%{text}: %{x:.4g} ms"))
     if costs.empty:
-        _say(figure, "No task was solved by every sharder.")
+        say(figure, "No task was solved by every sharder.")
     title = f"{kind.capitalize()} embedding cost on {plural(len(costs), 'task')} that every sharder solved"
     figure.update_xaxes(title_text=f"{kind} embedding cost, ms", rangemode="tozero")
     return _rows(figure, title, len(sharders))
@@ -137,8 +137,3 @@ def _rows(figure: go.Figure, title: str, count: int, row_px: int = _ROW_PX) -> g
     figure.update_layout(showlegend=False, margin={"t": 64})
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)
     return figure
-
-
-def _say(figure: go.Figure, text: str) -> None:
-    """Words in the middle of a figure that has nothing to draw."""
-    figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)

@@ -1,0 +1,42 @@
+"""What the report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """Everything that the report shows; every field is the dataset of the same name.
+
+    Attributes:
+        hardware: `measure.hardware`, any nested mapping.
+        metrics: `train.metrics`, per model `mape, median_ape, r2, kendall_tau, noise_floor`.
+        summary: `search.summary`.
+        lineage: versions that went into the run and came out of it, any nested mapping.
+        compute_costs: `measure.compute_costs`.
+        comm_costs: `measure.comm_costs`.
+        held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms`.
+        plans: `search.plans`.
+        plan_costs: `search.plan_costs`.
+        sharding_tasks: `augment.sharding_tasks`.
+        table_pool: `augment.table_pool`.
+        reuse_comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
+    """
+
+    hardware: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    lineage: Mapping[str, Any]
+    compute_costs: pd.DataFrame
+    comm_costs: pd.DataFrame
+    held_out: pd.DataFrame
+    plans: pd.DataFrame
+    plan_costs: pd.DataFrame
+    sharding_tasks: pd.DataFrame
+    table_pool: pd.DataFrame
+    reuse_comparison: pd.DataFrame
