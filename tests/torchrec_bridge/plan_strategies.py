@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
+
+#: Memory of a rank that holds any of these plans: 6 tables of 10**9 rows and 256 columns of at most 12 bytes.
+ROOMY = st.integers(2**46, 2**50)
 
 costs_ms = st.floats(0, 1e6, allow_nan=False)
 
@@ -36,17 +40,19 @@ def plans(draw, predicted: bool = True) -> Plan:
     world_size = draw(st.integers(1, 16))
     names = draw(st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=6, unique=True))
     chosen = [draw(tables(name)) for name in names]
-    memory = draw(
-        st.one_of(
-            st.integers(1, 2**40), st.lists(st.integers(1, 2**40), min_size=world_size, max_size=world_size).map(tuple)
-        )
-    )
+    memory = draw(st.one_of(ROOMY, st.lists(ROOMY, min_size=world_size, max_size=world_size).map(tuple)))
     batch_size = draw(st.integers(1, 10**6))
     task = ShardingTask(chosen, world_size, batch_size, memory, draw(st.sampled_from(OPTIMIZERS)))
     shards = draw(st.permutations([shard for table in chosen for shard in draw(columns_of(table))]))
     ranks = tuple(draw(st.integers(0, world_size - 1)) for _ in shards)
     cost = draw(plan_costs(world_size)) if predicted else None
-    return Plan(task, tuple(shards), ranks, "neuroshard", cost)
+    memory_model = MemoryModel(
+        optimizer_state=draw(st.booleans()),
+        input_buffers=draw(st.booleans()),
+        output_buffers=draw(st.booleans()),
+        reserve_fraction=draw(st.floats(0, 0.5)),
+    )
+    return Plan(task, tuple(shards), ranks, "neuroshard", cost, memory_model)
 
 
 @st.composite

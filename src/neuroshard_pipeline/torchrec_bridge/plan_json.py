@@ -10,25 +10,29 @@ The document, version 1 (`SCHEMA`, `SCHEMA_VERSION`):
     local_world_size    ranks per host, which decides the device index of a rank
     task                the context that the plan holds for: task_id, world_size, batch_size (global), memory_bytes,
                         optimizer, tables (every field of every table) and tables_sha256, the hash of `tables`
-    plan                module path -> table -> sharding_type, compute_kernel, ranks and
+    shards              every shard of the plan as [table, column offset, columns, rank]
+    plan                the same in TorchRec's terms, as `joined_for_torchrec` makes them hold: module path -> table ->
+                        sharding_type, compute_kernel, ranks and
                         sharding_spec.shards[*] = {shard_offsets: [0, column], shard_sizes: [rows, columns],
-                        placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}, TorchRec's own names
-    shard_order         the place in the plan of every shard above, in the order in which they stand there
+                        placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}
     predicted           per rank, the four predicted costs in ms, or null
+    memory              what the plan counts against the memory of a rank
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
 from neuroshard_pipeline.errors import PlanError, TaskError
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.joining import joined_for_torchrec
 
 ComputeDevice = Literal["cuda", "cpu"]
 
@@ -65,14 +69,6 @@ def plan_to_json(
     """
     local_world_size = plan.task.world_size if local_world_size is None else local_world_size
     check_hosts(plan.task.world_size, local_world_size, compute_device)
-    modules: dict[str, dict[str, Any]] = {}
-    order: list[int] = []
-    for module, tables in shards_by_module(plan, module_path).items():
-        modules[module] = {
-            table: _parameter_to_json(plan, positions, local_world_size, compute_device)
-            for table, positions in tables.items()
-        }
-        order += [position for positions in tables.values() for position in positions]
     return {
         "schema": SCHEMA,
         "version": SCHEMA_VERSION,
@@ -80,9 +76,13 @@ def plan_to_json(
         "compute_device": compute_device,
         "local_world_size": local_world_size,
         "task": _task_to_json(plan.task),
-        "plan": modules,
-        "shard_order": order,
+        "shards": [
+            [shard.table.name, int(shard.column_offset), int(shard.embedding_dim), int(rank)]
+            for shard, rank in zip(plan.shards, plan.ranks, strict=True)
+        ],
+        "plan": _modules_to_json(joined_for_torchrec(plan), local_world_size, compute_device, module_path),
         "predicted": None if plan.predicted is None else _costs_to_json(plan.predicted),
+        "memory": plan.memory.model_dump(),
     }
 
 
@@ -144,6 +144,18 @@ def check_hosts(world_size: int, local_world_size: int, compute_device: str) -> 
         raise PlanError(f"local_world_size {local_world_size} must divide the world_size {world_size} of the plan")
 
 
+def _modules_to_json(
+    plan: Plan, local_world_size: int, compute_device: ComputeDevice, module_path: str | Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    return {
+        module: {
+            table: _parameter_to_json(plan, positions, local_world_size, compute_device)
+            for table, positions in tables.items()
+        }
+        for module, tables in shards_by_module(plan, module_path).items()
+    }
+
+
 def _parameter_to_json(
     plan: Plan, positions: Sequence[int], local_world_size: int, compute_device: ComputeDevice
 ) -> dict[str, Any]:
@@ -191,17 +203,20 @@ def _costs_to_json(cost: PlanCost) -> dict[str, list[float]]:
 def _read_plan(document: Mapping[str, Any]) -> Plan:
     task = _read_task(document["task"])
     tables = {table.name: table for table in task.tables}
-    order = document["shard_order"]
-    found = dict(zip(order, _read_shards(document["plan"], tables), strict=True))
-    placed = [found[position] for position in range(len(order))]
     costs = document["predicted"]
-    return Plan(
+    plan = Plan(
         task=task,
-        shards=tuple(shard for shard, _ in placed),
-        ranks=tuple(rank for _, rank in placed),
+        shards=tuple(Shard(tables[table], offset, width) for table, offset, width, _ in document["shards"]),
+        ranks=tuple(rank for *_, rank in document["shards"]),
         sharder=document["sharder"],
         predicted=None if costs is None else PlanCost(**{name: tuple(ms) for name, ms in costs.items()}),
+        memory=MemoryModel(**document["memory"]),
     )
+    paths = {table: module for module, tables in document["plan"].items() for table in tables}
+    hosts = document["local_world_size"], document["compute_device"]
+    if _modules_to_json(joined_for_torchrec(plan), *hosts, paths) != document["plan"]:
+        raise PlanError(f"{task.task_id}: the fields 'plan' and 'shards' of the plan document contradict each other")
+    return plan
 
 
 def _read_task(task: Mapping[str, Any]) -> ShardingTask:
@@ -213,14 +228,3 @@ def _read_task(task: Mapping[str, Any]) -> ShardingTask:
         raise PlanError(f"{task['task_id']}: the tables of the plan document were changed after it was written")
     values = {name: task[name] for name in ("world_size", "batch_size", "memory_bytes", "optimizer", "task_id")}
     return ShardingTask(tables, **values)
-
-
-def _read_shards(modules: Mapping[str, Any], tables: Mapping[str, Table]) -> Iterator[tuple[Shard, int]]:
-    """Shards and ranks in the order of the document."""
-    for parameters in modules.values():
-        for table, parameter in parameters.items():
-            shards = parameter["sharding_spec"]["shards"]
-            for shard, rank in zip(shards, parameter["ranks"], strict=True):
-                if shard["shard_sizes"][0] != tables[table].num_embeddings:
-                    raise PlanError(f"table {table!r}: shard of {shard['shard_sizes'][0]} rows is not column-wise")
-                yield Shard(tables[table], shard["shard_offsets"][1], shard["shard_sizes"][1]), rank

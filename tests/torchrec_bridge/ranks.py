@@ -1,0 +1,76 @@
+"""Runs a function on real ranks: processes that are joined by gloo."""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import queue
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SECONDS = 55.0
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torchrec"])  # imported once, not once per rank
+
+
+def run_ranks(world_size: int, folder: Path, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `function(rank, world_size, *args)` returned on every rank; an error of any rank fails the test."""
+    results = _CONTEXT.Queue()
+    rendezvous = str(folder / f"rendezvous-{time.monotonic_ns()}")
+    ranks = [
+        _CONTEXT.Process(target=_rank, args=(rank, world_size, rendezvous, results, function, args), daemon=True)
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    try:
+        return _collected(results, ranks)
+    finally:
+        for process in ranks:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+
+
+def _collected(results: Any, ranks: list[Any]) -> list[Any]:
+    deadline = time.monotonic() + SECONDS
+    found: dict[int, Any] = {}
+    while len(found) < len(ranks):
+        try:
+            rank, result, error = results.get(timeout=0.5)
+        except queue.Empty:
+            silent = [rank for rank, process in enumerate(ranks) if rank not in found and not process.is_alive()]
+            assert not silent, f"ranks {silent} ended without an answer"
+            assert time.monotonic() < deadline, f"only ranks {sorted(found)} answered within {SECONDS} s"
+            continue
+        assert error is None, f"rank {rank}:\n{error}"
+        found[rank] = result
+    return [found[rank] for rank in range(len(ranks))]
+
+
+def _rank(rank: int, world_size: int, rendezvous: str, results: Any, function: Callable[..., Any], args: tuple) -> None:
+    warnings.simplefilter("ignore")
+    os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=40),
+    )
+    try:
+        results.put((rank, function(rank, world_size, *args), None))
+    except Exception:
+        results.put((rank, None, traceback.format_exc()))
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,34 @@
+"""`DistributedModelParallel` trains with our plans, and to the same losses as the unsharded model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torchrec_bridge.needs_torchrec import QUIET
+from torchrec_bridge.rank_functions import losses_under_random_plan
+from torchrec_bridge.ranks import run_ranks
+from torchrec_bridge.training import MODELS, built, random_plan
+
+pytestmark = [pytest.mark.slow, *QUIET]
+
+STEPS = 20
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("kind", MODELS)
+def test_losses_under_a_plan_equal_those_of_the_unsharded_model(tmp_path, kind, world_size):
+    losses = np.array(run_ranks(world_size, tmp_path, losses_under_random_plan, kind, STEPS))
+    assert losses.shape == (world_size, STEPS, 2)
+    np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4)
+    assert np.ptp(losses[0, :, 0]) > 0.01
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_plans_hold_the_hard_cases(kind, world_size):
+    plan = random_plan(built(kind), world_size)
+    placed: dict[str, list[tuple[int, int]]] = {}
+    for shard, rank in zip(plan.shards, plan.ranks, strict=True):
+        placed.setdefault(shard.table.name, []).append((shard.embedding_dim, rank))
+    assert any(len({width for width, _ in shards}) > 1 for shards in placed.values()), "uneven shards"
+    assert any(len({rank for _, rank in shards}) < len(shards) for shards in placed.values()), "two on one rank"
