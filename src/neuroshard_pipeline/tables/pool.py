@@ -150,7 +150,7 @@ def _deal_whole_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
 
 def _draw_num_embeddings(unique_rows: IntArray, params: PoolParams, rng: np.random.Generator) -> IntArray:
     """Rows of every table (T,): at least its unique rows, heavy-tailed, with the mean of full scale / `row_scale`."""
-    unused: FloatArray = unique_rows * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
+    unused = unique_rows.astype(np.float64) * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
     mean = max(MEAN_NUM_EMBEDDINGS / params.row_scale - float(unique_rows.mean()), 0.0)
     most = np.maximum(MAX_NUM_EMBEDDINGS / params.row_scale - unique_rows.astype(np.float64), 0.0)
     return unique_rows + np.round(_with_mean(unused, mean, 0.0, most)).astype(np.int64)

@@ -57,8 +57,9 @@ def _check_columns(path: Path, records: list[Record]) -> None:
     for name, where in given.items():
         if name not in known:
             near = difflib.get_close_matches(str(name).strip().lower(), known, n=1, cutoff=0.5)
-            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(REQUIRED_COLUMNS)} (see README)"
-            raise TableFileError(f"{path}: unknown column {name!r} (first in {where}); {advice} Rename or delete it")
+            advice = f"did you mean {near[0]!r}" if near else f"known are {', '.join(REQUIRED_COLUMNS)}"
+            place = f" in {where}" if path.suffix.lower() == ".json" else ""  # elsewhere every row has every column
+            raise TableFileError(f"{path}: unknown column {name!r}{place}; {advice}; rename or delete it")
     for name in REQUIRED_COLUMNS:
         if name not in given:
             raise TableFileError(f"{path}: column {name!r} is missing; needed are {', '.join(REQUIRED_COLUMNS)}")
@@ -66,8 +67,8 @@ def _check_columns(path: Path, records: list[Record]) -> None:
     if profile and len(profile) < len(_PROFILE_COLUMNS):
         absent = next(name for name in _PROFILE_COLUMNS if name not in given)
         raise TableFileError(
-            f"{path}: column {absent!r} is missing while {profile[0]!r} is given; a reuse profile needs unique_rows and "
-            f"all of {REUSE_COLUMNS[0]} to {REUSE_COLUMNS[-1]}, or none of them"
+            f"{path}: column {absent!r} is missing while {profile[0]!r} is given; a reuse profile needs unique_rows "
+            f"and all of {REUSE_COLUMNS[0]} to {REUSE_COLUMNS[-1]}, or none of them"
         )
 
 

@@ -43,7 +43,7 @@ def read_records(path: Path) -> list[Record]:
         raise TableFileError(f"{path}: no such file; check the path (relative paths start at {Path.cwd()})")
     if parse is None:
         raise TableFileError(
-            f"{path}: suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}; save the tables as CSV, Parquet or JSON"
+            f"{path}: suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}; save the tables as one of these"
         )
     try:
         content = path.read_bytes()
