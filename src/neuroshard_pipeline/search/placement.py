@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.packing import pack_by_size
@@ -70,7 +71,8 @@ def place(states: IntArray, kinds: ShardKinds, caps: IntArray) -> list[Placement
     sequences = kinds.in_placement_order(states)  # (S, N)
     runs = _Runs(sequences, kinds, caps)
     for step in range(sequences.shape[1]):
-        runs.place_next(step)
+        if runs.count:
+            runs.place_next(step)
     return _best_of_runs(runs, sequences, kinds)
 
 
@@ -79,13 +81,14 @@ def _best_of_runs(runs: _Runs, sequences: IntArray, kinds: ShardKinds) -> list[P
     best: list[Placement | None] = [None] * len(sequences)
     live = runs.count
     if live:
-        compute_ms = runs.cost[:live] / COST_UNITS_PER_MS
-        cost_ms = embedding_cost_ms(kinds.models, compute_ms, runs.dims[:live], kinds.task.batch_size)
+        compute_ms = runs.of_runs(runs.cost, slice(live)) / COST_UNITS_PER_MS
+        dims = runs.of_runs(runs.dims, slice(live))
+        cost_ms = embedding_cost_ms(kinds.models, compute_ms, dims, kinds.task.batch_size)
         cost = quantised(cost_ms)
-        for run in np.lexsort((runs.low[:live], cost)):
-            state = runs.state[run]
-            if best[state] is None:
-                best[state] = Placement(sequences[state], runs.choices[run].astype(np.int64), float(cost[run]))
+        order = np.lexsort((runs.low[:live], cost, runs.state[:live]))
+        states, first = np.unique(runs.state[order], return_index=True)
+        for state, run in zip(states.tolist(), order[first].tolist(), strict=True):
+            best[state] = Placement(sequences[state], runs.choices[run].astype(np.int64), float(cost[run]))
     return [found or _packed_by_size(sequence, kinds) for found, sequence in zip(best, sequences, strict=True)]
 
 
@@ -108,58 +111,72 @@ def placement_costs(sequences: IntArray, ranks: IntArray, kinds: ShardKinds) -> 
     return quantised(embedding_cost_ms(kinds.models, compute_ms, dims, kinds.task.batch_size))
 
 
+def _smallest_later(values: IntArray) -> IntArray:
+    """(S, N) the smallest of the values after each one in its row; more than any limit after the last."""
+    later = np.full_like(values, np.iinfo(np.int64).max // 4)
+    later[:, :-1] = np.minimum.accumulate(values[:, :0:-1], axis=1)[:, ::-1]
+    return later
+
+
 class _Runs:
     """Greedy runs in lockstep: each is a state, a range of caps that agree so far, and a partial placement.
 
-    Arrays have room for one run per state and cap; the first `count` rows are live.
+    Arrays have room for one run per state and cap; the first `count` rows are live. What belongs to a run and a rank
+    is flat, with the rank of a run at `run * W + rank`, as one index is quicker than two.
     """
 
     def __init__(self, sequences: IntArray, kinds: ShardKinds, caps: IntArray):
         num_states, num_shards = sequences.shape
-        world_size = kinds.task.world_size
+        self.world_size = kinds.task.world_size
         capacity = num_states * len(caps)
+        cells = capacity * self.world_size
         self.sequences, self.kinds, self.caps = sequences, kinds, caps
         self.count = num_states
         self.state = np.zeros(capacity, dtype=np.int64)
         self.state[:num_states] = np.arange(num_states)
         self.low = np.zeros(capacity, dtype=np.int64)
         self.high = np.full(capacity, len(caps) - 1)
-        self.sums = np.zeros((capacity, world_size, kinds.embedding.shape[1]))
-        self.dims = np.zeros((capacity, world_size), dtype=np.int64)
-        self.free = np.empty((capacity, world_size), dtype=np.int64)
-        self.free[:num_states] = kinds.limits
-        self.cost = np.zeros((capacity, world_size))
         self.choices = np.zeros((capacity, num_shards), dtype=np.int32)
+        self.sums = np.zeros((cells, kinds.embedding.shape[1]))
+        self.dims = np.zeros(cells, dtype=np.int64)
+        self.free = np.resize(kinds.limits, cells)
+        self.cost = np.zeros(cells)
+        self.open_cost = np.zeros(cells)  # infinite where no later shard of the run can be put
+        self.narrowest_later = _smallest_later(kinds.width[sequences])
+        self.lightest_later = _smallest_later(kinds.bytes[sequences])
+
+    def of_runs(self, cells: NDArray, runs: slice | IntArray) -> NDArray:
+        """What belongs to the ranks of `runs`: (R, W, ...)."""
+        return cells.reshape(-1, self.world_size, *cells.shape[1:])[runs]
 
     def place_next(self, step: int) -> None:
         """Put shard `step` of every run on a rank."""
         live = self.count
-        if not live:
-            return
-        rank = self.cost[:live].argmin(axis=1)
+        rank = self.of_runs(self.open_cost, slice(live)).argmin(axis=1)
+        cell = np.arange(live) * self.world_size + rank
         kind = self.sequences[self.state[:live], step]
-        run = np.arange(live)
-        fits = self.free[run, rank] >= self.kinds.bytes[kind]
-        fits &= self.dims[run, rank] + self.kinds.width[kind] <= self.caps[self.low[:live]]
+        fits = self.free[cell] >= self.kinds.bytes[kind]
+        fits &= self.dims[cell] + self.kinds.width[kind] <= self.caps[self.low[:live]]
+        self.choices[:live, step] = rank
         if not fits.all():
-            self.choices[:live, step] = rank
             self._resolve(np.flatnonzero(~fits), step)
-            if not self.count:
-                return
-            run = np.arange(self.count)
-            rank = self.choices[: self.count, step]
             kind = self.sequences[self.state[: self.count], step]
-        self._apply(step, run, rank, kind)
+            cell = np.arange(self.count) * self.world_size + self.choices[: self.count, step]
+        if self.count:
+            self._apply(step, cell, kind)
 
-    def _apply(self, step: int, run: IntArray, rank: IntArray, kind: IntArray) -> None:
+    def _apply(self, step: int, cell: IntArray, kind: IntArray) -> None:
         """Put the shards on their ranks and price these anew."""
-        kinds = self.kinds
-        sums = self.sums[run, rank] + kinds.embedding[kind]  # (R, H)
-        self.sums[run, rank] = sums
-        self.dims[run, rank] += kinds.width[kind]
-        self.free[run, rank] -= kinds.bytes[kind]
-        self.choices[run, step] = rank
-        self.cost[run, rank] = quantised(kinds.models.compute.costs_from_sums(sums, kinds.task.batch_size).sum(axis=-1))
+        kinds, state = self.kinds, self.state[: self.count]
+        sums = self.sums[cell] + kinds.embedding[kind]  # (R, H)
+        dims = self.dims[cell] + kinds.width[kind]
+        free = self.free[cell] - kinds.bytes[kind]
+        self.sums[cell], self.dims[cell], self.free[cell] = sums, dims, free
+        cost = quantised(kinds.models.compute.costs_from_sums(sums, kinds.task.batch_size).sum(axis=-1))
+        self.cost[cell] = cost
+        closed = free < self.lightest_later[state, step]
+        closed |= dims + self.narrowest_later[state, step] > self.caps[self.high[: self.count]]
+        self.open_cost[cell] = np.where(closed, np.inf, cost)
 
     def _resolve(self, pending: IntArray, step: int) -> None:
         """Choose ranks for runs whose cheapest rank is not feasible under all their caps.
@@ -171,16 +188,19 @@ class _Runs:
         while len(pending):
             kind = self.sequences[self.state[pending], step]
             width = self.kinds.width[kind]
-            feasible = self.free[pending] >= self.kinds.bytes[kind][:, None]
-            feasible &= self.dims[pending] + width[:, None] <= self.caps[self.high[pending]][:, None]
-            masked = np.where(feasible, self.cost[pending], np.inf)
-            rank = masked.argmin(axis=1)
-            found = feasible[np.arange(len(pending)), rank]
+            dims = self.of_runs(self.dims, pending)
+            feasible = self.of_runs(self.free, pending) >= self.kinds.bytes[kind][:, None]
+            feasible &= dims <= (self.caps[self.high[pending]] - width)[:, None]
+            rank = np.where(feasible, self.of_runs(self.cost, pending), np.inf).argmin(axis=1)
+            row = np.arange(len(pending))
+            found = feasible[row, rank]
+            needed = dims[row, rank] + width
             failed += pending[~found].tolist()
-            pending, rank, width = pending[found], rank[found], width[found]
-            self.choices[pending, step] = rank
-            needed = self.dims[pending, rank] + width
+            pending, needed = pending[found], needed[found]
+            self.choices[pending, step] = rank[found]
             divided = needed > self.caps[self.low[pending]]
+            if not divided.any():
+                break
             pending = self._divide(pending[divided], needed[divided])
         if failed:
             self._drop(np.array(failed))
@@ -204,5 +224,8 @@ class _Runs:
         self.count = count
 
     def _copy(self, sources: IntArray, targets: IntArray) -> None:
-        for rows in (self.state, self.low, self.high, self.sums, self.dims, self.free, self.cost, self.choices):
+        for rows in (self.state, self.low, self.high, self.choices):
             rows[targets] = rows[sources]
+        for cells in (self.sums, self.dims, self.free, self.cost, self.open_cost):
+            of_all = self.of_runs(cells, slice(None))
+            of_all[targets] = of_all[sources]
