@@ -1,7 +1,7 @@
 import pytest
 
 from neuroshard_pipeline.report.totals import sharder_rows
-from neuroshard_pipeline.report.wording import amount, cost_note, decimals_for, headline, percent, sharder_table
+from neuroshard_pipeline.report.wording import amount, cost_note, decimals_for, headline, number, percent, sharder_table
 
 
 def summary_of(*rows, common=3, measured=None):
@@ -47,7 +47,7 @@ def test_headline_admits_a_loss():
 
 def test_headline_compares_ours_with_heuristics_only():
     text = headline(summary_of(OURS, ("neuroshard_plus", 3, 3, 0.7, 0.7, 2.0), GREEDY))
-    assert "0.800 ms with neuroshard and 0.700 ms with neuroshard_plus: 20 % below and 30 % below" in text
+    assert "0.800 ms with neuroshard and 0.700 ms with neuroshard_plus: 20 % and 30 % below the best" in text
 
 
 def test_headline_says_predicted_where_nothing_was_measured():
@@ -61,8 +61,21 @@ def test_headline_without_a_common_task():
     rows = [("neuroshard", 3, 3, None, None, 1.0), ("random", 0, 3, None, None, 0.1)]
     text = headline(summary_of(*rows, common=0))
     assert "No task was solved by every sharder" in text
-    assert "neuroshard solved all 3 tasks" in text
-    assert "random (3 of 3)" in text
+    assert text.endswith("neuroshard solved all 3 tasks; random found no plan that fits for 3 of them.")
+
+
+def test_headline_counts_the_sharders_that_failed_where_there_are_many():
+    rows = [(f"s{index}", index, 3, 1.0, 1.0, 0.1) for index in range(3)]
+    assert headline(summary_of(*rows)).endswith("3 sharders found no plan that fits for up to 3 of 3 tasks.")
+
+
+def test_headline_when_ours_is_neither_better_nor_worse():
+    assert "the same as the best other sharder" in headline(summary_of(("neuroshard", 3, 3, 1.0, 1.0, 1.0), GREEDY))
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.0, "0.000"), (0.0004, "<0.001"), (0.0006, "0.001")])
+def test_number_never_rounds_something_to_nothing(value, text):
+    assert number(value, 3) == text
 
 
 def test_cost_note_says_when_fewer_tasks_were_measured():

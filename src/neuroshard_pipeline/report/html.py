@@ -93,7 +93,8 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "accuracy_table": accuracy_table(inputs.metrics),
         "measurement_table": measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
         "failures": failure_messages(inputs.compute_costs, inputs.comm_costs),
-        "hardware_rows": nested_rows(inputs.hardware),
+        # The noise floor stands in the table of measurements.
+        "hardware_rows": nested_rows({key: inputs.hardware[key] for key in inputs.hardware if key != "noise_floor"}),
         "lineage_rows": nested_rows(inputs.lineage),
         "drawings": {name: _drawing(name, figure) for name, figure in draw_figures(inputs).items()},
     }

@@ -90,7 +90,7 @@ def say(figure: go.Figure, text: str) -> go.Figure:
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
     """Settings of a logarithmic axis from `low` to `high`, with labels 1, 2, 5, 10 ... in decimal notation."""
-    steps = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0)
+    steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if high < 6 * low else (1, 2, 5) if high < 300 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]
     return {

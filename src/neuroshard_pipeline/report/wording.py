@@ -18,8 +18,11 @@ def decimals_for(values: Sequence[float | None]) -> int:
 
 
 def number(value: float | None, decimals: int) -> str:
-    """Fixed-point text, or a dash for None."""
-    return NOTHING if value is None else f"{value:,.{decimals}f}"
+    """Fixed-point text; a dash for None, and `<0.001` for what would round to zero."""
+    if value is None:
+        return NOTHING
+    smallest = 10.0**-decimals
+    return f"<{smallest:.{decimals}f}" if 0 < value < smallest / 2 else f"{value:,.{decimals}f}"
 
 
 def amount(value: float) -> str:
@@ -95,23 +98,30 @@ def _cost_sentence(rows: Sequence[SharderRow], summary: Mapping[str, Any]) -> st
     if not others:
         return f"{start}."
     rival = others[0]
-    changes = " and ".join(_change(row.cost_ms or 0.0, rival.cost_ms or 1.0) for row in ours)
+    changes = _changes([(row.cost_ms or 0.0) / (rival.cost_ms or 1.0) - 1 for row in ours])
     return f"{start}: {changes} the best other sharder, {rival.sharder} ({amount(rival.cost_ms or 0)} ms)."
 
 
-def _change(cost_ms: float, rival_ms: float) -> str:
-    """`12 % below`, `3.1 % above` or `the same as`."""
-    change = cost_ms / rival_ms - 1
-    if abs(change) < 0.0005:
-        return "the same as"
-    return f"{percent(abs(change))} {'below' if change < 0 else 'above'}"
+def _changes(changes: Sequence[float]) -> str:
+    """`12 % below`, `12 % and 14 % below`, `3.1 % above and 2.0 % below` or `the same as`."""
+    shares = ["" if abs(change) < 0.0005 else percent(abs(change)) for change in changes]
+    words = ["below" if change < 0 else "above" for change in changes]
+    if all(shares) and len(set(words)) == 1:
+        return f"{' and '.join(shares)} {words[0]}"
+    return " and ".join(
+        f"{share} {word}" if share else "the same as" for share, word in zip(shares, words, strict=True)
+    )
 
 
 def _success_sentence(rows: Sequence[SharderRow]) -> str:
     failing = [row for row in rows if row.solved < row.tried]
     if not failing:
         return "Every sharder solved every task."
+    tried = rows[0].tried
     complete = [row.sharder for row in rows if row.sharder in OURS and row.solved == row.tried]
-    own = f"{' and '.join(complete)} solved all {rows[0].tried} tasks; some" if complete else "Some"
-    names = ", ".join(f"{row.sharder} ({row.tried - row.solved} of {row.tried})" for row in failing)
-    return f"{own} tasks found no plan that fits with {names}."
+    own = f"{' and '.join(complete)} solved all {plural(tried, 'task')}; " if complete else ""
+    worst = max(row.tried - row.solved for row in failing)
+    few = ", ".join(row.sharder for row in failing)
+    who = few if len(failing) <= 2 else plural(len(failing), "sharder")
+    extent = f"up to {worst}" if len(failing) > 1 else f"{worst}"
+    return f"{own}{who} found no plan that fits for {extent} of {'them' if own else plural(tried, 'task')}."

@@ -67,9 +67,8 @@ def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> 
         if len(costs):
             figure.update_xaxes(log_axis(cost_ms.min() / 1.15, cost_ms.max() * 1.15), row=1, col=column)
             median = float(100 * relative_spread(costs).median())
-            figure.add_hline(
-                y=median, line={"dash": "dot", "width": 1}, annotation_text=f"median {median:.1f} %", row=1, col=column
-            )
+            label = {"text": f"median {median:.1f} %", "bgcolor": "rgba(255,255,255,0.8)"}
+            figure.add_hline(y=median, line={"dash": "dot", "width": 1}, annotation=label, row=1, col=column)
     figure.update_xaxes(title_text="forward + backward cost, ms")
     figure.update_yaxes(title_text="spread of repeats, % of the cost", rangemode="tozero", col=1)
     figure.update_yaxes(rangemode="tozero", col=2)

@@ -26,6 +26,8 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
     kind = basis(totals)
     sharders = by_cost(totals)
     costs = comparable(totals, sharders, kind)
+    if len(costs):
+        sharders = [str(name) for name in costs.mean().sort_values(kind="stable").index]
     colours = sharder_colours(sharders)
     figure = go.Figure()
     for name in sharders:
