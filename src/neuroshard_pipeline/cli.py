@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 from kedro.framework.cli.project import run as kedro_run
-from kedro.framework.cli.utils import KedroCliError
 from kedro.io import DatasetError
 from kedro.validation import ParameterValidationError
 
 from neuroshard_pipeline.errors import NeuroShardError
 
-#: Errors that speak for themselves: they name the file or parameter, the value and the remedy.
-_SPEAKING = (NeuroShardError, ParameterValidationError, DatasetError)
+#: One problem as pydantic words it: the field on one line, then what is wrong with which value.
+_PYDANTIC_PROBLEM = re.compile(r"^([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*), input_type=\w+\]$", re.MULTILINE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -28,15 +28,34 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def explain(error: Exception) -> str | None:
-    """One line for an error that was raised on purpose, or None for a defect, which deserves its traceback."""
+    """What to tell about an error that was raised on purpose, or None for a defect, which deserves its traceback."""
     chain = list(_causes(error))
-    ours = [cause for cause in chain if isinstance(cause, NeuroShardError)]
-    speaking = ours or [cause for cause in chain if isinstance(cause, _SPEAKING)]
-    if speaking:
-        return str(speaking[0]).strip()
+    for kind in (NeuroShardError, ParameterValidationError, DatasetError):
+        for cause in chain:
+            if isinstance(cause, kind):
+                text = str(cause).strip()
+                return parameter_problems(text) if kind is ParameterValidationError else text
     if isinstance(error, ValueError) and "Failed to find the pipeline" in str(error):
         return str(error).strip()
     return None
+
+
+def parameter_problems(text: str) -> str:
+    """Kedro's report of bad parameters, one line per value.
+
+    Args:
+        text: `Parameter validation failed:` followed by what pydantic says of each parameter, over many lines.
+    """
+    lines = []
+    for report in re.split(r"\n- (?=Parameter ')", text)[1:]:
+        name = report.split("'")[1]
+        for field, message, value in _PYDANTIC_PROBLEM.findall(report):
+            place = name if field.endswith("Params") or field == "MemoryModel" else f"{name}.{field}"
+            lines.append(f"{place}: {message}" + ("" if message == "Field required" else f", but is {value}"))
+    if not lines:
+        return text
+    remedy = "Correct it in conf/<env>/parameters_*.yml or in --params; the meaning of every value stands in its type."
+    return "\n".join(["bad parameters", *(f"  {line}" for line in sorted(set(lines))), remedy])
 
 
 def _plainly(callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +73,7 @@ def _plainly(callback: Callable[..., Any]) -> Callable[..., Any]:
             message = explain(error)
             if message is None:
                 raise
-            raise KedroCliError(message) from None
+            raise click.ClickException(message) from None
 
     return wrapped
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 from typing import Any
 
 import click
 from kedro.framework.hooks import hook_impl
-from kedro.io import AbstractVersionedDataset, CatalogProtocol, MemoryDataset
+from kedro.framework.project import pipelines
+from kedro.io import AbstractVersionedDataset, CatalogProtocol
 from kedro.pipeline import Pipeline
 
 from neuroshard_pipeline import __version__
@@ -26,6 +28,49 @@ class MissingVersionError(NeuroShardError):
     """A run starts from a dataset that no earlier run has written."""
 
 
+class UnknownParameterError(NeuroShardError):
+    """A parameter that no pipeline reads: a slip of the pen that would otherwise go unnoticed."""
+
+
+class ParameterHooks:
+    """Refuse parameters that nothing reads; the typed ones are checked by Kedro before."""
+
+    @hook_impl
+    def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
+        """Compare what was given with what the registered pipelines read.
+
+        Raises:
+            UnknownParameterError: names the parameter and the closest one that exists.
+        """
+        refuse_unknown_parameters(catalog.load("parameters"), set(pipelines))
+
+
+def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[str]) -> None:
+    """Raise `UnknownParameterError` for the first parameter that none of the registered pipelines reads."""
+    read = {
+        name.removeprefix("params:")
+        for pipeline in pipeline_names
+        for name in pipelines[pipeline].inputs()
+        if name.startswith("params:")
+    }
+    known = read | {"data_root"}
+    for given in _leaves(parameters):
+        if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
+            close = difflib.get_close_matches(given, [*known, *(f"{name}." for name in known)], n=1, cutoff=0.3)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UnknownParameterError(
+                f"parameter {given!r} is read by no pipeline{hint} Parameters and their values stand in conf/base/parameters_*.yml"
+            )
+
+
+def _leaves(parameters: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of all values of nested parameters."""
+    names = []
+    for key, value in parameters.items():
+        names += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [f"{prefix}{key}"]
+    return names
+
+
 class LineageHooks:
     """Record the versions of every run in `data/08_reporting/lineage/<run id>.json`.
 
@@ -41,10 +86,10 @@ class LineageHooks:
         """
         _refuse_missing_inputs(pipeline, catalog)
         record = lineage(run_params, pipeline, catalog)
-        catalog[LINEAGE_DATASET] = MemoryDataset(record)
+        catalog.save(LINEAGE_DATASET, record)
 
     @hook_impl
-    def after_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    def after_pipeline_run(self, run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
         """Write the record of a completed run."""
         record = catalog.load(LINEAGE_DATASET)
         folder = Path(catalog.load("lineage_folder"))
@@ -108,7 +153,9 @@ def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None
         pinned = dataset._version.load
         if pinned:
             known = ", ".join(dataset.list_versions(full_path=False)[:5]) or "none"
-            raise MissingVersionError(f"{name} has no version {pinned!r} in {dataset._filepath}; newest versions: {known}")
+            raise MissingVersionError(
+                f"{name} has no version {pinned!r} in {dataset._filepath}; newest versions: {known}"
+            )
         stage = name.partition(".")[0]
         raise MissingVersionError(
             f"{name} has no version in {dataset._filepath} yet; make one with `kedro run --pipeline {stage}`, "

@@ -1,5 +1,7 @@
 """The registered pipelines."""
 
+import warnings
+
 from kedro.pipeline import Pipeline
 
 from neuroshard_pipeline.pipelines import augment, measure, plan, report, search, train
@@ -10,6 +12,8 @@ def register_pipelines() -> dict[str, Pipeline]:
 
     Composites are built from explicit imports: Kedro's `find_pipelines` imports only the requested pipeline.
     """
+    # Kedro warns of every dot in a name, also of those that its own namespaces put there.
+    warnings.filterwarnings("ignore", message=r"\s*One or more dataset names contain '\.'")
     stages = {
         "augment": augment.create_pipeline(),
         "measure": measure.create_pipeline(),

@@ -1,8 +1,8 @@
 """Kedro settings of the project."""
 
-from neuroshard_pipeline.hooks import LineageHooks, SummaryHooks
+from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, SummaryHooks
 
-HOOKS = (LineageHooks(), SummaryHooks())
+HOOKS = (ParameterHooks(), LineageHooks(), SummaryHooks())
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",

@@ -45,5 +45,5 @@ def draw_sharding_tasks(
     pool: pd.DataFrame, mlperf_tables: list[Table], params: ShardingTaskParams, mlperf_params: FileTaskParams
 ) -> pd.DataFrame:
     """Draw the sharding tasks, and append the scaled MLPerf DLRM-v2 as one more."""
-    mlperf = tasks_to_frame([task_from_tables(mlperf_tables, mlperf_params)])
+    mlperf = tasks_to_frame([task_from_tables(mlperf_tables, **mlperf_params.model_dump())])
     return pd.concat([sharding_tasks(pool, params), mlperf], ignore_index=True)

@@ -21,9 +21,7 @@ def create_pipeline() -> Pipeline:
             "compute_samples",
             name="draw_compute_samples",
         ),
-        Node(
-            nodes.draw_comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"
-        ),
+        Node(nodes.draw_comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"),
         Node(
             nodes.draw_sharding_tasks,
             ["table_pool", "mlperf_dlrm_v2", "params:sharding_tasks", "params:mlperf_task"],

@@ -7,8 +7,8 @@ from neuroshard_pipeline.pipelines.measure import nodes
 
 def create_pipeline() -> Pipeline:
     """Samples → raw shards (resumable) → costs; and what they were measured on."""
-    compute = ["augment.compute_samples", "augment.table_pool", "params:compute", "params:seed"]
-    comm = ["augment.comm_samples", "params:comm", "params:seed"]
+    compute = ["compute_samples", "table_pool", "params:compute", "params:seed"]
+    comm = ["comm_samples", "params:comm", "params:seed"]
     stage = [
         Node(nodes.measure_compute, [*compute, "compute_shards_done"], "compute_shards", name="measure_compute"),
         Node(nodes.reduce_compute_costs, ["compute_shards", *compute], "compute_costs", name="reduce_compute_costs"),
@@ -19,9 +19,9 @@ def create_pipeline() -> Pipeline:
             [
                 "compute_shards",
                 "comm_shards",
-                "augment.compute_samples",
-                "augment.table_pool",
-                "augment.comm_samples",
+                "compute_samples",
+                "table_pool",
+                "comm_samples",
                 "params:compute",
                 "params:comm",
                 "params:seed",
@@ -30,5 +30,5 @@ def create_pipeline() -> Pipeline:
             name="describe_measurement",
         ),
     ]
-    inputs = {"augment.compute_samples", "augment.table_pool", "augment.comm_samples"}
+    inputs = {name: f"augment.{name}" for name in ("compute_samples", "table_pool", "comm_samples")}
     return Pipeline(stage, namespace="measure", inputs=inputs, tags="measure")

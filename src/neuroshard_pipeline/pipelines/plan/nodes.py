@@ -9,10 +9,13 @@ import pandas as pd
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
 from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParams
-from neuroshard_pipeline.search import MemoryModel, Plan, PlusParams, SearchParams
-from neuroshard_pipeline.sharders import SharderSettings, shard
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.params import PlusParams, SearchParams
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables import ShardingTask, read_tables
-from neuroshard_pipeline.torchrec_bridge import plan_to_json
+from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 
 def read_task(params: PlanParams) -> ShardingTask:

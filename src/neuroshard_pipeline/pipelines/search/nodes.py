@@ -10,17 +10,15 @@ from tqdm import tqdm
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, measure_comm, measure_compute
 from neuroshard_pipeline.pipelines.params import ContestParams, TorchRecExportParams
-from neuroshard_pipeline.search import MemoryModel, PlusParams, SearchParams
-from neuroshard_pipeline.sharders import (
-    SharderSettings,
-    Solutions,
-    measure_plan_costs,
-    plans_frame,
-    solve_all,
-    summarise,
-)
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.params import PlusParams, SearchParams
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.evaluation import plans_frame
+from neuroshard_pipeline.sharders.measured import measure_plan_costs
+from neuroshard_pipeline.sharders.registry import Solutions, solve_all
+from neuroshard_pipeline.sharders.summary import summarise
 from neuroshard_pipeline.tables import tasks_from_frame
-from neuroshard_pipeline.torchrec_bridge import plan_to_json
+from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 
 def solve_tasks(

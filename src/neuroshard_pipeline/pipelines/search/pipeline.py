@@ -4,7 +4,7 @@ from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.search import nodes
 
-MODELS = ["train.compute_cost_model", "train.comm_cost_model"]
+MODELS = ["compute_cost_model", "comm_cost_model"]
 
 
 def create_pipeline() -> Pipeline:
@@ -13,7 +13,7 @@ def create_pipeline() -> Pipeline:
         Node(
             nodes.solve_tasks,
             [
-                "augment.sharding_tasks",
+                "sharding_tasks",
                 *MODELS,
                 "params:contest",
                 "params:neuroshard",
@@ -26,7 +26,7 @@ def create_pipeline() -> Pipeline:
         Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
         Node(
             nodes.measure_plans,
-            ["solutions", "params:compute", "params:comm", "params:measure.seed"],
+            ["solutions", "params:compute", "params:comm", "params:seed"],
             "plan_costs",
             name="measure_plans",
         ),
@@ -38,12 +38,11 @@ def create_pipeline() -> Pipeline:
             name="export_torchrec_plans",
         ),
     ]
-    # The ids of a table must be the same when its plans are measured as when the models were trained.
-    parameters = {"params:measure.seed"}
     return Pipeline(
         stage,
         namespace="search",
-        inputs={"augment.sharding_tasks", *MODELS},
-        parameters=parameters,
+        inputs={"sharding_tasks": "augment.sharding_tasks", **{name: f"train.{name}" for name in MODELS}},
+        # The ids of a table must be the same when its plans are measured as when the models were trained.
+        parameters={"params:seed": "params:measure.seed"},
         tags="search",
     )

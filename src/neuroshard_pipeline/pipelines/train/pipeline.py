@@ -11,11 +11,11 @@ def create_pipeline() -> Pipeline:
         Node(
             nodes.train_compute,
             [
-                "augment.compute_samples",
-                "augment.table_pool",
-                "measure.compute_costs",
+                "compute_samples",
+                "table_pool",
+                "compute_costs",
                 "params:compute",
-                "measure.hardware",
+                "hardware",
                 "lineage",
             ],
             ["compute_cost_model", "compute_metrics", "compute_held_out"],
@@ -23,7 +23,7 @@ def create_pipeline() -> Pipeline:
         ),
         Node(
             nodes.train_comm,
-            ["augment.comm_samples", "measure.comm_costs", "params:comm", "measure.hardware", "lineage"],
+            ["comm_samples", "comm_costs", "params:comm", "hardware", "lineage"],
             ["comm_cost_model", "comm_metrics", "comm_held_out"],
             name="train_comm",
         ),
@@ -31,12 +31,12 @@ def create_pipeline() -> Pipeline:
         Node(nodes.merge_held_out, ["compute_held_out", "comm_held_out"], "held_out", name="merge_held_out"),
     ]
     inputs = {
-        "augment.compute_samples",
-        "augment.table_pool",
-        "augment.comm_samples",
-        "measure.compute_costs",
-        "measure.comm_costs",
-        "measure.hardware",
-        "lineage",
+        "compute_samples": "augment.compute_samples",
+        "table_pool": "augment.table_pool",
+        "comm_samples": "augment.comm_samples",
+        "compute_costs": "measure.compute_costs",
+        "comm_costs": "measure.comm_costs",
+        "hardware": "measure.hardware",
+        "lineage": "lineage",
     }
     return Pipeline(stage, namespace="train", inputs=inputs, tags="train")
