@@ -8,6 +8,7 @@ Start with `campaign`; the other files in the order in which it leans on them:
     crew           worker teams of a campaign, and failures as rows
     workers        processes that may die
     compute_bench  one worker: FBGEMM lookups
+    fbgemm         what the bench uses of FBGEMM
     comm_bench     one rank: torch.distributed collectives
     costs          from raw shards to costs and noise floor
     protocol       how a cost is timed

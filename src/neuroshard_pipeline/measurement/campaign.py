@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.measurement.costs import Shards, load_rows, reduce_rows, relative_disagreement
+from neuroshard_pipeline.measurement.costs import Shards, load_rows, loaded, reduce_rows, relative_disagreement
 from neuroshard_pipeline.measurement.crew import Crew, comm_crew, compute_crew
-from neuroshard_pipeline.measurement.extra_visits import next_extra_stretches
+from neuroshard_pipeline.measurement.extra_visits import extra_seconds, extra_stretches
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.stretches import (
     AnyParams,
     AnySample,
+    Stretch,
     campaign_hash,
     planned_stretches,
 )
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+
+_BUDGET_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
 
 
 def run_compute_campaign(
@@ -83,17 +87,47 @@ def _run(
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the missing regular stretches, then extra ones until their budget ends."""
     campaign = campaign_hash(params, seed, fingerprint())
+    shards = {key: loaded(shard) for key, shard in done.items() if key.startswith(f"{campaign}/")}
     planned = planned_stretches(samples, params, seed, campaign)
-    missing = [stretch for stretch in planned if stretch.key not in done]
-    total = sum(len(stretch.indices) for stretch in planned)
-    left = sum(len(stretch.indices) for stretch in missing)
+    missing = [stretch for stretch in planned if stretch.key not in shards]
+    total, left = (sum(len(stretch.indices) for stretch in stretches) for stretches in (planned, missing))
     # disable=None: quiet where the output is no terminal
-    with tqdm(total=total, initial=total - left, unit=" visits", disable=None, desc=f"measure {params.backend}") as bar:
-        shards = dict(done)
-        while missing:
-            for stretch, frame in crew.run(missing):
+    with tqdm(total=total, initial=total - left, unit="visit", disable=None, desc=f"measure {params.backend}") as bar:
+        for stretch, frame in crew.run(missing):
+            shards[stretch.key] = frame
+            yield stretch.key, frame
+            bar.update(len(stretch.indices))
+    yield from _run_extra(samples, params, campaign, shards, crew)
+
+
+def _run_extra(
+    samples: Sequence[AnySample], params: AnyParams, campaign: str, shards: dict[str, pd.DataFrame], crew: Crew
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield rounds of extra stretches, the last cut short when the budget is used up."""
+    budget = _Budget(params.extra_visit_budget_s)
+    with tqdm(total=budget.left_s, unit="s", disable=None, desc="extra visits", bar_format=_BUDGET_BAR) as bar:
+        while budget.left_s > 0:
+            rows = load_rows(shards, campaign)
+            budget.left_s = params.extra_visit_budget_s - extra_seconds(rows)
+            known = len(shards)
+            for stretch, frame in crew.run(budget.limit(extra_stretches(rows, samples, params, campaign))):
                 shards[stretch.key] = frame
+                budget.left_s -= float(frame.loc[frame["rank"] == 0, "seconds"].sum())
                 yield stretch.key, frame
-                bar.update(len(stretch.indices))
-            missing = next_extra_stretches(load_rows(shards, campaign), samples, params, campaign, crew.parallel)
-            bar.total = (bar.total or 0) + sum(len(stretch.indices) for stretch in missing)
+                bar.update(params.extra_visit_budget_s - max(budget.left_s, 0.0) - bar.n)
+            if len(shards) == known:
+                return
+
+
+@dataclass
+class _Budget:
+    """Seconds that may still be spent."""
+
+    left_s: float
+
+    def limit(self, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+        """Hand out stretches until the budget is used up."""
+        for stretch in stretches:
+            if self.left_s <= 0:
+                return
+            yield stretch

@@ -6,11 +6,11 @@ Shape letters: N ids of a sample, B batch size, D sum of the widths of its shard
 from __future__ import annotations
 
 import gc
+import importlib
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ PROBE_EVERY = 10
 #: Starts of weights are multiples of this many floats: a cache line.
 ALIGNMENT_FLOATS = 16
 
-_LEARNING_RATE = 1e-6  # a real update, small enough that weights stay normal floats over a whole campaign
+LEARNING_RATE = 1e-6  # a real update, small enough that weights stay normal floats over a whole campaign
 _INITIAL_WEIGHT = 0.01
 _PROBE_BATCH = 512
 
@@ -54,7 +54,7 @@ class FbgemmCpuBench:
         torch.set_num_threads(params.threads)
         self._params = params
         self._seed = seed
-        self._fbgemm = _import_fbgemm()
+        self._fbgemm = _fbgemm()
         self._weights = _allocate(params.arena_bytes)
         rowwise = params.optimizer == "rowwise_adagrad"
         # One state per row of at least four columns; kept at the same relative place as the weights.
@@ -71,7 +71,7 @@ class FbgemmCpuBench:
         timings = []
         probe_ms = float("nan")
         gc.collect()
-        gc.disable()  # a collection inside a timed iteration would be timed
+        gc.disable()  # a collection inside an iteration would be timed
         try:
             for position, sample in enumerate(samples):
                 if position % PROBE_EVERY == 0:
@@ -169,10 +169,11 @@ class FbgemmCpuBench:
         buffers = {"weights": self._weights[: sum(rows * width for rows, width in shape)]}
         if self._momentum.numel():
             buffers["momentum1"] = self._momentum[: sum(rows for rows, _ in shape)]
-        return fbgemm.operator(
-            [(rows, width, fbgemm.host, fbgemm.cpu) for rows, width in shape],
-            optimizer=fbgemm.optimizers[self._params.optimizer],
-            learning_rate=_LEARNING_RATE,
+        host, cpu = fbgemm.EmbeddingLocation.HOST, fbgemm.ComputeDevice.CPU
+        return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
+            [(rows, width, host, cpu) for rows, width in shape],
+            optimizer=fbgemm.OPTIMIZERS[self._params.optimizer],
+            learning_rate=LEARNING_RATE,
             preallocated_host_buffers=buffers,
         )
 
@@ -204,35 +205,14 @@ class FbgemmCpuBench:
         return self._ones[: shape.numel()].view(shape)
 
 
-@dataclass(frozen=True)
-class _Fbgemm:
-    """What the bench uses of FBGEMM."""
-
-    operator: Any
-    host: Any
-    cpu: Any
-    optimizers: dict[str, Any]
-
-
-def _import_fbgemm() -> _Fbgemm:
-    """Import FBGEMM, quietly: its training module imports modules of its own that are deprecated."""
+def _fbgemm() -> ModuleType:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", FutureWarning)
-            from fbgemm_gpu.split_embedding_configs import EmbOptimType
-            from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-            from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-                ComputeDevice,
-                SplitTableBatchedEmbeddingBagsCodegen,
-            )
+        return importlib.import_module("neuroshard_pipeline.measurement.fbgemm")
     except ImportError as problem:
         raise MeasurementError(
             f"backend fbgemm_cpu needs fbgemm_gpu, which cannot be imported ({problem}); "
             "install the project with the extra [cpu]"
         ) from problem
-    optimizers = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
-    return _Fbgemm(SplitTableBatchedEmbeddingBagsCodegen, EmbeddingLocation.HOST, ComputeDevice.CPU, optimizers)
 
 
 def _allocate(num_bytes: int) -> torch.Tensor:
@@ -248,8 +228,8 @@ def _floats(sample: ComputeSample) -> int:
 
 
 def _probe_sample() -> ComputeSample:
-    """The reference: four tables of mixed shape that take about a millisecond and 13 MB."""
-    shapes = ((20_000, 64, 8.0), (50_000, 16, 20.0), (2_000, 128, 4.0), (200_000, 32, 12.0))
+    """The reference: four tables of mixed shape that take about a millisecond; it fits the smallest arena allowed."""
+    shapes = ((4_000, 64, 8.0), (10_000, 16, 20.0), (1_000, 128, 4.0), (8_000, 32, 12.0))
     tables = [Table(f"reference-{rows}", rows, width, pooling) for rows, width, pooling in shapes]
     return ComputeSample("reference", _PROBE_BATCH, tuple(whole(table) for table in tables))
 
@@ -260,4 +240,5 @@ def set_up_worker(
     """What one compute worker process runs: build the bench, then measure samples by index."""
     settle_on_core(rank + worker)
     bench = FbgemmCpuBench(params, seed)
+    gc.freeze()  # what lives as long as the worker need not be collected between stretches
     return lambda indices: bench.measure([samples[index] for index in indices])

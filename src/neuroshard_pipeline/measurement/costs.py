@@ -27,7 +27,7 @@ _COMPARED = {
 
 def load_rows(shards: Shards, campaign: str) -> pd.DataFrame:
     """All rows of one campaign, `RAW_COLUMNS` and `key`, in the order of the keys."""
-    frames = [_loaded(shards[key]).assign(key=key) for key in sorted(shards) if key.startswith(f"{campaign}/")]
+    frames = [loaded(shards[key]).assign(key=key) for key in sorted(shards) if key.startswith(f"{campaign}/")]
     if not frames:
         return pd.DataFrame(columns=[*RAW_COLUMNS, "key"])
     return pd.concat(frames, ignore_index=True)
@@ -75,7 +75,8 @@ def reduce_rows(rows: pd.DataFrame, samples: Sequence[AnySample], replica: bool 
     costs.loc[costs["repeats"] < 2, "spread_ms"] = np.nan
     errors = rows[rows["error"].notna()].groupby(by_rank)["error"].first()
     frame = costs.reindex(costs.index.union(errors.index)).sort_index()
-    frame["error"] = errors.where(~errors.index.isin(costs.index)).reindex(frame.index).astype(object)
+    frame["error"] = errors[~errors.index.isin(costs.index)].reindex(frame.index).astype(object)
+    frame["error"] = frame["error"].where(frame["error"].notna(), None)
     frame["repeats"] = frame["repeats"].fillna(0).astype("int64")
     return frame.reset_index().drop(columns="order")
 
@@ -101,5 +102,6 @@ def relative_disagreement(rows: pd.DataFrame, samples: Sequence[AnySample]) -> d
     return floor
 
 
-def _loaded(shard: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def loaded(shard: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The frame of a shard that may still have to be read."""
     return shard if isinstance(shard, pd.DataFrame) else shard()

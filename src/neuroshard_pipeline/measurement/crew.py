@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
@@ -37,9 +37,9 @@ class Crew:
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(parallel)  # its threads only wait for workers
 
-    def run(self, stretches: Sequence[Stretch]) -> Iterator[tuple[Stretch, pd.DataFrame]]:
-        """Measure stretches in the given order and yield them as they finish."""
-        waiting = list(reversed(stretches))
+    def run(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, pd.DataFrame]]:
+        """Measure stretches in the given order, taking each when it starts, and yield them as they finish."""
+        waiting = iter(stretches)
         running: dict[Future[pd.DataFrame], tuple[Team, Stretch]] = {}
         self._start_next(waiting, running)
         while running:
@@ -57,9 +57,10 @@ class Crew:
         for team in self._teams:
             team.kill()
 
-    def _start_next(self, waiting: list[Stretch], running: dict[Future[pd.DataFrame], tuple[Team, Stretch]]) -> None:
-        while waiting and len(running) < self.parallel:
-            stretch = waiting.pop()
+    def _start_next(
+        self, waiting: Iterator[Stretch], running: dict[Future[pd.DataFrame], tuple[Team, Stretch]]
+    ) -> None:
+        while len(running) < self.parallel and (stretch := next(waiting, None)) is not None:
             team = self._idle[stretch.group].pop()
             running[self._pool.submit(self._measure, team, stretch)] = team, stretch
 

@@ -13,34 +13,40 @@ from neuroshard_pipeline.measurement.stretches import AnyParams, AnySample, Stre
 _REGULAR, _AGAIN, _WIDE = "visit", "again", "wide"
 
 
-def next_extra_stretches(
-    rows: pd.DataFrame, samples: Sequence[AnySample], params: AnyParams, campaign: str, count: int
+def extra_stretches(
+    rows: pd.DataFrame, samples: Sequence[AnySample], params: AnyParams, campaign: str
 ) -> list[Stretch]:
-    """The next extra stretches, at most `count`, none once the budget is used up or nothing needs them.
+    """The next round of extra stretches, none where nothing needs them.
 
     First every regular stretch in whose course the reference probe ran `disturbed_slowdown` times slower than its
     best is measured once more, the worst first. Then the samples whose spread exceeds `wide_spread_share` of their
-    cost get further visits, the widest among the least visited first. The choice follows from the rows alone, so a
-    resumed campaign goes on where it stopped.
+    cost get one more visit, the least visited first and among them the widest. The choice follows from the rows
+    alone, so a resumed campaign goes on where it stopped.
 
     Args:
         rows: everything measured so far (`costs.load_rows`).
         samples: of the campaign.
-        params: with the limits and the budget.
+        params: with the limits.
         campaign: the hash that keys start with.
-        count: how many stretches are wanted.
     """
-    kinds = rows["key"].str.split("/").str[1].str.split("-").str[0]
-    used_s = rows.loc[(kinds != _REGULAR) & (rows["rank"] == 0), "seconds"].sum()
-    if used_s >= params.extra_visit_budget_s:
-        return []
-    again = _disturbed_stretches(rows[kinds == _REGULAR], set(rows["key"]), samples, params, campaign)
-    return again[:count] or _wide_stretches(rows, samples, params, campaign, count)
+    return _disturbed_stretches(rows, samples, params, campaign) or _wide_stretches(rows, samples, params, campaign)
+
+
+def extra_seconds(rows: pd.DataFrame) -> float:
+    """Time that the extra stretches among `rows` took, summed over workers, in seconds."""
+    return float(rows.loc[(_kind(rows) != _REGULAR) & (rows["rank"] == 0), "seconds"].sum())
+
+
+def _kind(rows: pd.DataFrame) -> pd.Series:
+    """Why each row was measured: the first word of its key's second part."""
+    return rows["key"].str.split("/").str[1].str.split("-").str[0]
 
 
 def _disturbed_stretches(
-    regular: pd.DataFrame, known: set[str], samples: Sequence[AnySample], params: AnyParams, campaign: str
+    rows: pd.DataFrame, samples: Sequence[AnySample], params: AnyParams, campaign: str
 ) -> list[Stretch]:
+    known = set(rows["key"])
+    regular = rows[_kind(rows) == _REGULAR]
     index_of = {digest(sample): index for index, sample in enumerate(samples)}
     group = regular["key"].str.rsplit("/").str[-1].str.split("-").str[0]
     best_ms = regular["probe_ms"].groupby(group).transform("min")
@@ -56,7 +62,7 @@ def _disturbed_stretches(
 
 
 def _wide_stretches(
-    rows: pd.DataFrame, samples: Sequence[AnySample], params: AnyParams, campaign: str, count: int
+    rows: pd.DataFrame, samples: Sequence[AnySample], params: AnyParams, campaign: str
 ) -> list[Stretch]:
     costs = reduce_rows(rows, samples)
     share = costs["spread_ms"] / (costs["forward_ms"] + costs["backward_ms"])
@@ -72,4 +78,4 @@ def _wide_stretches(
             indices = tuple(chosen[start : start + params.chunk_samples])
             key = f"{campaign}/{_WIDE}-{known + len(stretches):04d}/w{group}-{digest(*(samples[i] for i in indices))}"
             stretches.append(Stretch(key, indices, group, replica=False))
-    return stretches[:count]
+    return stretches

@@ -23,7 +23,8 @@ class ComputeMeasureParams(BaseModel):
         cache_treatment: see `TimingProtocol`.
         workers: processes that measure at the same time, each pinned to a core of its own.
         threads: threads of one worker's kernels.
-        arena_bytes: memory of one worker's weight arena; a sample with more weights becomes an error row.
+        arena_bytes: memory of one worker's weight arena, several times the last-level cache for cold rows; a
+            sample with more weights becomes an error row.
         chunk_samples: samples measured between two saves; a killed run loses at most this many visits per worker.
         noise_floor_share: share of the samples that are measured a second time, independently.
         disturbed_slowdown: a stretch whose reference probe ran this many times slower than the best probe of
@@ -45,7 +46,7 @@ class ComputeMeasureParams(BaseModel):
     cache_treatment: Literal["cold_rows", "warm"]
     workers: int = Field(ge=1, le=1024)
     threads: int = Field(ge=1, le=1024)
-    arena_bytes: int = Field(ge=2**20)
+    arena_bytes: int = Field(ge=2**22)
     chunk_samples: int = Field(ge=1, le=100_000)
     noise_floor_share: float = Field(ge=0, le=1)
     disturbed_slowdown: float = Field(gt=1)

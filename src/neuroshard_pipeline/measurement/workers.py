@@ -12,8 +12,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from neuroshard_pipeline.errors import MeasurementError
+
+#: How worker processes start: forked from a server that has imported everything, and inherits nothing from us.
+START_METHOD = "forkserver"
 #: Imported once by the server that all workers are forked from, so that a worker starts in a hundredth of a second.
-_PRELOAD = ["__main__", "neuroshard_pipeline.measurement.compute_bench", "neuroshard_pipeline.measurement.comm_bench"]
+_PRELOAD = ["__main__", *(f"neuroshard_pipeline.measurement.{name}" for name in ("crew", "fbgemm"))]
 _EXIT_GRACE_S = 5.0
 
 
@@ -55,6 +59,7 @@ class Team:
 
         Raises:
             TeamFailedError: a process died, raised or did not answer in time; the team starts afresh next time.
+            MeasurementError: `setup` raised; trying again would not help.
         """
         if self._closed:
             raise TeamFailedError("the campaign was stopped")
@@ -92,7 +97,7 @@ class Team:
         return tuple(member.process.pid for member in self._members)
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
+        context: Any = multiprocessing.get_context(START_METHOD)
         context.set_forkserver_preload(_PRELOAD)
         arguments = self._arguments()
         for rank in range(self.size):
@@ -117,11 +122,13 @@ class Team:
     def _receive(self, rank: int) -> Any:
         member = self._members[rank]
         try:
-            fine, answer = member.connection.recv()
+            kind, answer = member.connection.recv()
         except (EOFError, OSError) as problem:
             member.process.join(_EXIT_GRACE_S)
             raise TeamFailedError(f"worker {rank} died, exit code {member.process.exitcode}") from problem
-        if not fine:
+        if kind == "unfit":
+            raise MeasurementError(f"worker {rank} cannot be set up: {answer}")
+        if kind == "failure":
             raise TeamFailedError(f"worker {rank} failed: {answer}")
         return answer
 
@@ -132,7 +139,7 @@ def _serve(connection: Connection, setup: Callable[..., Callable[[Any], Any]], a
     try:
         answer = setup(*args)
     except Exception as problem:
-        _send(connection, (False, f"{type(problem).__name__}: {problem}"))
+        _send(connection, ("unfit", str(problem)))
         return
     while True:
         try:
@@ -140,14 +147,14 @@ def _serve(connection: Connection, setup: Callable[..., Callable[[Any], Any]], a
         except (EOFError, OSError):
             return
         try:
-            reply = (True, answer(job))
+            reply = ("answer", answer(job))
         except Exception as problem:
-            reply = (False, f"{type(problem).__name__}: {problem}")
+            reply = ("failure", f"{type(problem).__name__}: {problem}")
         if not _send(connection, reply):
             return
 
 
-def _send(connection: Connection, reply: tuple[bool, Any]) -> bool:
+def _send(connection: Connection, reply: tuple[str, Any]) -> bool:
     try:
         connection.send(reply)
     except (BrokenPipeError, OSError):

@@ -1,0 +1,21 @@
+"""What the compute bench uses of FBGEMM. Importing this module imports FBGEMM, so import it late."""
+
+from __future__ import annotations
+
+import warnings
+
+with warnings.catch_warnings():
+    # FBGEMM's training module imports modules of its own that are deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", FutureWarning)
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+#: FBGEMM's fused optimizers by the names that the parameters use.
+OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
+
+__all__ = ["OPTIMIZERS", "ComputeDevice", "EmbeddingLocation", "SplitTableBatchedEmbeddingBagsCodegen"]

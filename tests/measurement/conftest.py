@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.table import Table, whole
+
+COMPUTE = {
+    "backend": "fbgemm_cpu",
+    "optimizer": "sgd",
+    "visits": 2,
+    "warmup_iterations": 0,
+    "iterations": 1,
+    "iteration_statistic": "min",
+    "visit_statistic": "min",
+    "cache_treatment": "cold_rows",
+    "workers": 1,
+    "threads": 1,
+    "arena_bytes": 2**22,
+    "chunk_samples": 4,
+    "noise_floor_share": 0.1,
+    "disturbed_slowdown": 1000.0,
+    "wide_spread_share": 1000.0,
+    "extra_visit_budget_s": 0.0,
+    "timeout_s": 60.0,
+}
+COMM = {
+    "backend": "gloo",
+    "visits": 2,
+    "warmup_iterations": 0,
+    "iterations": 1,
+    "iteration_statistic": "median",
+    "visit_statistic": "min",
+    "cache_treatment": "warm",
+    "threads": 1,
+    "buffer_bytes": 2**20,
+    "start_margin_ms": 0.3,
+    "chunk_samples": 3,
+    "noise_floor_share": 0.1,
+    "disturbed_slowdown": 1000.0,
+    "wide_spread_share": 1000.0,
+    "extra_visit_budget_s": 0.0,
+    "timeout_s": 20.0,
+}
+
+
+@pytest.fixture
+def compute_params() -> Callable[..., ComputeMeasureParams]:
+    return lambda **changes: ComputeMeasureParams(**(COMPUTE | changes))
+
+
+@pytest.fixture
+def comm_params() -> Callable[..., CommMeasureParams]:
+    return lambda **changes: CommMeasureParams(**(COMM | changes))
+
+
+@pytest.fixture
+def compute_samples() -> Callable[[int], list[ComputeSample]]:
+    """Small samples of one to three tables; sample i does not depend on how many are asked for."""
+
+    def make(count: int) -> list[ComputeSample]:
+        samples = []
+        for index in range(count):
+            tables = [Table(f"t{index}-{k}", 100 + 37 * index + k, 4 * (1 + k), 1.5 + k) for k in range(1 + index % 3)]
+            samples.append(ComputeSample(f"compute-{index:06d}", 8, tuple(whole(table) for table in tables)))
+        return samples
+
+    return make
+
+
+@pytest.fixture
+def comm_samples() -> Callable[[int], list[CommSample]]:
+    """Small collectives of 2 and 3 ranks by turns, batch not divisible by 3."""
+
+    def make(count: int) -> list[CommSample]:
+        samples = []
+        for index in range(count):
+            ranks = range(2 + index % 2)
+            dims = tuple(4 * (1 + index + rank) for rank in ranks)
+            samples.append(CommSample(f"comm-{index:06d}", 10, dims, tuple(0.1 * rank for rank in ranks)))
+        return samples
+
+    return make

@@ -1,0 +1,101 @@
+"""Runs a small real campaign that is killed at random moments: `killed_campaign.py FOLDER KILLS [announce]`.
+
+FBGEMM is imported once here; every attempt is a fork of this process in a process group of its own, killed as a
+whole, so that twenty attempts take seconds. With `announce` it runs unforked, prints the process ids of its
+workers once they are at work, and waits to be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from neuroshard_pipeline.measurement import ComputeMeasureParams, run_compute_campaign, workers
+from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
+from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.table import Table, whole
+
+SEED = 5
+PARAMS = ComputeMeasureParams(
+    backend="fbgemm_cpu",
+    optimizer="sgd",
+    visits=4,
+    warmup_iterations=0,
+    iterations=1,
+    iteration_statistic="min",
+    visit_statistic="min",
+    cache_treatment="cold_rows",
+    workers=1,
+    threads=1,
+    arena_bytes=2**22,
+    chunk_samples=3,
+    noise_floor_share=0.1,
+    disturbed_slowdown=1000.0,
+    wide_spread_share=1000.0,
+    extra_visit_budget_s=0.0,
+    timeout_s=60.0,
+)
+SAMPLES = [
+    ComputeSample(f"compute-{index:06d}", 8, (whole(Table(f"t{index}", 50 + index, 4, 1.5)),)) for index in range(30)
+]
+
+
+def run(folder: Path) -> None:
+    """Measure what the folder lacks; every shard appears there atomically."""
+    import pandas as pd
+
+    done = {
+        path.relative_to(folder).as_posix().removesuffix(".parquet"): pd.read_parquet(path)
+        for path in folder.rglob("*.parquet")
+    }
+    for key, frame in run_compute_campaign(SAMPLES, PARAMS, SEED, done):
+        path = folder / f"{key}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        frame.to_parquet(part)
+        os.replace(part, path)
+
+
+def run_and_kill(folder: Path, kills: int) -> int:
+    """Kill `kills` attempts at random moments, then let one finish; returns how many ended before their kill."""
+    chance = random.Random(0)
+    finished = killed = 0
+    while killed < kills or not finished:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            run(folder)
+            os._exit(0)
+        if killed < kills:
+            time.sleep(chance.uniform(0.02, 0.25))
+            if os.waitpid(child, os.WNOHANG) == (0, 0):
+                with contextlib.suppress(ProcessLookupError):  # killed before it had a group of its own
+                    os.killpg(child, signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                killed += 1
+            else:
+                finished += 1
+        else:
+            finished += os.waitpid(child, 0)[1] == 0
+    return killed
+
+
+if __name__ == "__main__":
+    where, how_often = Path(sys.argv[1]), int(sys.argv[2])
+    if sys.argv[3:] == ["announce"]:
+        import psutil
+
+        campaign = run_compute_campaign(SAMPLES, PARAMS, SEED, {})
+        next(campaign)
+        print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+        time.sleep(60)
+    else:
+        workers.START_METHOD = "fork"  # the worker of an attempt is a fork of this warm process, too
+        FbgemmCpuBench(PARAMS, SEED).measure(SAMPLES[:1])
+        print(f"killed {run_and_kill(where, how_often)} times")

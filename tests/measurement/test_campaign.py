@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from measurement.killed_campaign import PARAMS, SAMPLES
+from measurement.team_functions import set_up_mortal_rank, set_up_mortal_worker
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement import crew as crew_module
+from neuroshard_pipeline.measurement import (
+    measure_comm,
+    measure_compute,
+    noise_floor,
+    reduce_compute,
+    run_compute_campaign,
+)
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.table import Table, whole
+
+SEED = 5
+KILLS = 20
+
+
+def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_params, compute_samples):
+    samples, params = compute_samples(10), compute_params(workers=2, visits=3)
+    shards = dict(run_compute_campaign(samples, params, SEED, {}))
+    frame = reduce_compute(shards, samples, params, SEED)
+    assert list(frame) == ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
+    assert frame["sample_id"].tolist() == [sample.sample_id for sample in samples]
+    assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
+    assert (frame["repeats"] == 3).all()
+    assert noise_floor(shards, samples, params, SEED)["samples"] == 3  # one of every chunk of 4
+
+
+def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_samples):
+    samples, params = comm_samples(7), comm_params()
+    frame = measure_comm(samples, params, SEED)
+    assert list(frame) == ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"]
+    assert [tuple(row) for row in frame[["sample_id", "rank"]].to_numpy()] == [
+        (sample.sample_id, rank) for sample in samples for rank in range(sample.world_size)
+    ]
+    assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
+    assert frame["error"].isna().all()
+
+
+def test_a_rerun_measures_only_what_is_missing(compute_params, compute_samples):
+    samples, params = compute_samples(10), compute_params()
+    shards = dict(run_compute_campaign(samples, params, SEED, {}))
+    lost = sorted(shards)[2]
+    rest = {key: (lambda frame=frame: frame) for key, frame in shards.items() if key != lost}
+    assert [key for key, _ in run_compute_campaign(samples, params, SEED, rest)] == [lost]
+    assert list(run_compute_campaign(samples, params, SEED, shards)) == []
+
+
+def test_more_samples_extend_a_campaign_and_another_parameter_starts_one(compute_params, compute_samples):
+    params = compute_params(noise_floor_share=0.0)
+    shards = dict(run_compute_campaign(compute_samples(8), params, SEED, {}))
+    longer = dict(run_compute_campaign(compute_samples(12), params, SEED, shards))
+    assert len(longer) == params.visits
+    assert reduce_compute(shards | longer, compute_samples(12), params, SEED)["repeats"].tolist() == [2] * 12
+    other = compute_params(noise_floor_share=0.0, iterations=2)
+    assert not set(dict(run_compute_campaign(compute_samples(8), other, SEED, shards))) & set(shards)
+
+
+def test_extra_visits_go_to_scattered_samples_until_the_budget_ends(compute_params, compute_samples):
+    samples = compute_samples(4)
+    params = compute_params(wide_spread_share=1e-9, extra_visit_budget_s=0.2, disturbed_slowdown=1.0001)
+    shards = dict(run_compute_campaign(samples, params, SEED, {}))
+    kinds = Counter(key.split("/")[1].split("-")[0] for key in shards)
+    assert kinds["wide"] >= 1
+    assert reduce_compute(shards, samples, params, SEED)["repeats"].max() > params.visits
+    assert list(run_compute_campaign(samples, params, SEED, shards)) == []
+
+
+def test_what_does_not_fit_is_a_row_and_the_campaign_goes_on(compute_params, compute_samples):
+    huge = ComputeSample("compute-huge", 8, (whole(Table("huge", 2**20, 64, 1.0)),))
+    frame = measure_compute([*compute_samples(3), huge], compute_params(), SEED)
+    assert frame["error"].notna().tolist() == [False, False, False, True]
+    assert "arena" in frame["error"].iloc[-1]
+
+
+def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_params, comm_samples, monkeypatch):
+    samples = [*comm_samples(4), CommSample("comm-deadly", 10, (4, 8, 12), (0.0, 0.0, 0.0))]
+    monkeypatch.setattr(crew_module, "set_up_rank", set_up_mortal_rank)
+    frame = measure_comm(samples, comm_params(), SEED)
+    failed = frame[frame["error"].notna()]
+    assert set(failed["sample_id"]) == {"comm-deadly"}
+    assert failed["rank"].tolist() == [0, 1, 2]
+    assert "died" in failed["error"].iloc[0]
+    assert (frame.loc[frame["error"].isna(), "forward_ms"] > 0).all()
+
+
+def test_a_worker_that_dies_becomes_an_error_row(compute_params, compute_samples, monkeypatch):
+    deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
+    samples = [*compute_samples(5), deadly]
+    monkeypatch.setattr(crew_module, "set_up_worker", set_up_mortal_worker)
+    frame = measure_compute(samples, compute_params(workers=2), SEED)
+    assert frame.loc[frame["error"].notna(), "sample_id"].tolist() == ["compute-deadly"]
+    assert frame["repeats"].tolist() == [2] * 5 + [0]
+
+
+def test_an_arena_that_cannot_be_allocated_is_an_error_not_rows(compute_params, compute_samples):
+    with pytest.raises(MeasurementError, match="arena_bytes"):
+        measure_compute(compute_samples(1), compute_params(arena_bytes=2**55), SEED)
+
+
+def test_an_abandoned_campaign_leaves_no_process_behind(compute_params, compute_samples):
+    campaign = run_compute_campaign(compute_samples(20), compute_params(), SEED, {})
+    next(campaign)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    campaign.close()
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert len(after) == len(before) - 1
+
+
+@pytest.fixture(scope="module")
+def killed_campaigns(tmp_path_factory):
+    """Folder of shards left by campaigns that were killed `KILLS` times at random moments and then finished."""
+    folder = tmp_path_factory.mktemp("killed")
+    script = Path(__file__).with_name("killed_campaign.py")
+    done = subprocess.run(
+        [sys.executable, script, folder, str(KILLS)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_twenty_kills_lose_nothing(killed_campaigns):
+    folder, said = killed_campaigns
+    assert f"killed {KILLS} times" in said
+    shards = {
+        path.relative_to(folder).as_posix().removesuffix(".parquet"): pd.read_parquet(path)
+        for path in folder.rglob("*.parquet")
+    }
+    undisturbed = dict(run_compute_campaign(SAMPLES, PARAMS, SEED, {}))
+    assert set(shards) == set(undisturbed)
+    rows = ["sample_id", "digest", "replica", "rank"]
+    for key, frame in undisturbed.items():
+        assert shards[key][rows].equals(frame[rows])
+    frame = reduce_compute(shards, SAMPLES, PARAMS, SEED)
+    assert (frame["repeats"] == PARAMS.visits).all()
+    assert frame["error"].isna().all()
+
+
+def test_workers_of_a_killed_campaign_end_by_themselves(tmp_path):
+    script = Path(__file__).with_name("killed_campaign.py")
+    campaign = subprocess.Popen([sys.executable, script, tmp_path, "0", "announce"], stdout=subprocess.PIPE, text=True)
+    with campaign:
+        pids = [int(word) for word in campaign.stdout.readline().split()]
+        assert pids
+        os.kill(campaign.pid, signal.SIGKILL)
+        campaign.wait()
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+    assert not alive

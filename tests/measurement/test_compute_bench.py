@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from neuroshard_pipeline.measurement import compute_bench
+from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+
+SEED = 3
+WIDE = Table("wide", 60, 16, 5.0)
+SAMPLES = [
+    ComputeSample("one table", 16, (whole(WIDE),)),
+    ComputeSample("columns of one table", 16, (Shard(WIDE, 0, 4), Shard(WIDE, 4, 12))),
+    ComputeSample("a table twice", 7, (whole(WIDE), whole(WIDE))),
+    ComputeSample("mixed", 33, (whole(Table("a", 1000, 8, 0.4)), whole(Table("b", 3, 4, 9.0)), Shard(WIDE, 8, 8))),
+]
+
+
+def reference(sample, weights, optimizer):
+    """Output and updated weights in float64 by torch's own embedding bag and the optimizers' textbook formulas."""
+    outputs, updated = [], []
+    for shard, weight in zip(sample.shards, weights, strict=True):
+        ids = draw_ids(with_profile(shard.table, sample.batch_size), sample.batch_size, SEED)
+        indices, offsets = torch.from_numpy(ids.indices), torch.from_numpy(ids.offsets)
+        double = weight.double().requires_grad_()
+        output = torch.nn.functional.embedding_bag(indices, double, offsets, mode="sum", include_last_offset=True)
+        output.sum().backward()
+        step = double.grad
+        if optimizer == "rowwise_adagrad":
+            state = step.square().mean(dim=1, keepdim=True)
+            step = step / (state.sqrt() + 1e-8)
+        outputs.append(output.detach())
+        updated.append((double - compute_bench.LEARNING_RATE * step).detach())
+    return torch.cat(outputs, dim=1), updated
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)
+def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch, sample, optimizer):
+    monkeypatch.setattr(compute_bench, "LEARNING_RATE", 0.5)  # large enough to be seen in float32
+    bench = FbgemmCpuBench(compute_params(optimizer=optimizer), SEED)
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        torch.randn(shard.table.num_embeddings, shard.embedding_dim, generator=generator) for shard in sample.shards
+    ]
+    output, updated = bench.run_once(sample, weights)
+    expected_output, expected_weights = reference(sample, weights, optimizer)
+    torch.testing.assert_close(output.double(), expected_output, rtol=1e-4, atol=1e-4)
+    for got, expected, before in zip(updated, expected_weights, weights, strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+        assert not torch.equal(got, before)
+
+
+@pytest.mark.parametrize("treatment", ["cold_rows", "warm"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_every_sample_gets_a_timing(compute_params, treatment, optimizer):
+    bench = FbgemmCpuBench(compute_params(cache_treatment=treatment, optimizer=optimizer, iterations=3), SEED)
+    timings = bench.measure(SAMPLES * 5)
+    assert len(timings) == 5 * len(SAMPLES)
+    for timing in timings:
+        assert timing.error is None
+        assert timing.forward_ms > 0
+        assert timing.backward_ms > 0
+        assert timing.probe_ms > 0
+        assert timing.seconds * 1e3 >= 3 * timing.forward_ms
+
+
+def test_cold_rows_move_through_the_arena_and_stay_inside(compute_params):
+    bench = FbgemmCpuBench(compute_params(iterations=50, optimizer="rowwise_adagrad"), SEED)
+    big = ComputeSample("big", 4, (whole(Table("big", 2**16, 4, 1.0)),))  # a quarter of the arena
+    starts = set()
+    place = bench._place
+
+    def spy(operator, sample, at):
+        place(operator, sample, at)
+        if sample is not big:
+            return
+        starts.add(operator.weights_host.data.storage_offset())
+        assert operator.weights_host.data.numel() == 2**18
+        assert operator.momentum1_host.data.numel() == 2**16
+
+    bench._place = spy
+    assert [timing.error for timing in bench.measure([big])] == [None]
+    assert len(starts) >= 3
+
+
+def test_what_does_not_fit_the_arena_is_a_row_with_an_error(compute_params):
+    bench = FbgemmCpuBench(compute_params(), SEED)
+    huge = ComputeSample("huge", 4, (whole(Table("huge", 2**20, 8, 1.0)),))
+    timings = bench.measure([SAMPLES[0], huge, SAMPLES[1]])
+    assert [timing.error is None for timing in timings] == [True, False, True]
+    assert f"{2**25} bytes" in timings[1].error
+    assert np.isnan(timings[1].forward_ms)
+
+
+def test_half_precision_is_refused_rather_than_measured_as_single(compute_params):
+    half = ComputeSample("half", 4, (whole(Table("half", 10, 8, 1.0, data_type="fp16")),))
+    (timing,) = FbgemmCpuBench(compute_params(), SEED).measure([half])
+    assert "fp32" in timing.error
+
+
+def test_ids_are_drawn_once_per_table_whatever_its_width(compute_params, monkeypatch):
+    drawn = []
+
+    def counting(table, batch_size, seed):
+        drawn.append((table.name, batch_size))
+        return draw_ids(table, batch_size, seed)
+
+    monkeypatch.setattr(compute_bench, "draw_ids", counting)
+    bench = FbgemmCpuBench(compute_params(), SEED)
+    narrow = Table("wide", 60, 4, 5.0)
+    bench.measure([ComputeSample("x", 16, (whole(WIDE), whole(narrow))), ComputeSample("y", 16, (Shard(WIDE, 4, 8),))])
+    assert drawn.count(("wide", 16)) == 1

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from neuroshard_pipeline.measurement.extra_visits import extra_seconds, extra_stretches
+from neuroshard_pipeline.measurement.stretches import digest, planned_stretches
+
+
+def rows_of(samples, params, cost_ms, probe_ms):
+    """What a campaign would have recorded; `cost_ms(visit, index)` and `probe_ms(key)` say the timings."""
+    rows = []
+    for stretch in planned_stretches(samples, params, 0, "c"):
+        visit = int(stretch.key.split("/")[1].removeprefix("visit-"))
+        for index in stretch.indices:
+            cost = cost_ms(visit, index)
+            rows.append((samples[index].sample_id, digest(samples[index]), stretch.replica, 0, cost, cost, stretch.key))
+    columns = ["sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "key"]
+    frame = pd.DataFrame(rows, columns=columns).assign(seconds=0.5, error=None)
+    return frame.assign(probe_ms=[probe_ms(key) for key in frame["key"]])
+
+
+def quiet(_):
+    return 1.0
+
+
+@pytest.fixture
+def limits(compute_params):
+    return compute_params(visits=4, disturbed_slowdown=1.5, wide_spread_share=0.2, noise_floor_share=0.0)
+
+
+def test_a_quiet_campaign_needs_nothing(compute_samples, limits):
+    samples = compute_samples(8)
+    rows = rows_of(samples, limits, lambda _, index: 1.0 + index, quiet)
+    assert extra_stretches(rows, samples, limits, "c") == []
+    assert extra_seconds(rows) == 0
+
+
+def test_a_disturbed_stretch_is_measured_once_more(compute_samples, limits):
+    samples = compute_samples(8)
+    first = planned_stretches(samples, limits, 0, "c")[0]
+    rows = rows_of(samples, limits, lambda *_: 1.0, lambda key: 2.0 if key == first.key else 1.0)
+    (extra,) = extra_stretches(rows, samples, limits, "c")
+    assert extra.key == first.key.replace("visit-", "again-")
+    assert extra.indices == first.indices
+    again = pd.concat([rows, rows[rows["key"] == first.key].assign(key=extra.key)])
+    assert extra_stretches(again, samples, limits, "c") == []
+    assert extra_seconds(again) == 0.5 * len(first.indices)
+
+
+def test_scattered_samples_get_visits_the_widest_first(compute_samples, limits):
+    samples = compute_samples(8)
+    wide = {2: 2.0, 5: 4.0}
+    rows = rows_of(samples, limits, lambda visit, index: wide[index] if index in wide and visit else 1.0, quiet)
+    (extra,) = extra_stretches(rows, samples, limits, "c")
+    assert extra.indices == (5, 2)
+    assert "/wide-0000/" in extra.key
+    measured = rows[rows["sample_id"].isin([samples[5].sample_id, samples[2].sample_id])]
+    measured = measured[measured["key"].str.contains("visit-001")]
+    more = extra_stretches(pd.concat([rows, measured.assign(key=extra.key)]), samples, limits, "c")
+    assert "/wide-0001/" in more[0].key

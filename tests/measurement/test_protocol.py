@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from neuroshard_pipeline.measurement.protocol import Timing, TimingProtocol
+
+
+def protocol(**changes):
+    values = {
+        "visits": 3,
+        "warmup_iterations": 1,
+        "iterations": 2,
+        "iteration_statistic": "min",
+        "visit_statistic": "min",
+        "cache_treatment": "cold_rows",
+    }
+    return TimingProtocol(**(values | changes))
+
+
+@pytest.mark.parametrize(("statistic", "expected"), [("min", (1.0, 5.0)), ("median", (2.0, 6.0))])
+def test_forward_and_backward_are_reduced_apart(statistic, expected):
+    timed = [(1.0, 9.0), (2.0, 6.0), (4.0, 5.0)]
+    assert protocol(iteration_statistic=statistic).of_visit(timed) == expected
+
+
+@pytest.mark.parametrize(
+    "change", [{"visits": 0}, {"iterations": 0}, {"warmup_iterations": -1}, {"visit_statistic": "mean"}, {"extra": 1}]
+)
+def test_impossible_protocols_are_refused(change):
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        protocol(**change)
+
+
+def test_params_carry_the_protocol(compute_params, comm_params):
+    assert compute_params(visits=7).protocol.visits == 7
+    assert comm_params(iterations=5).protocol.iterations == 5
+
+
+def test_unknown_backend_names_the_alternatives(compute_params):
+    with pytest.raises(ValidationError, match="fbgemm_cpu"):
+        compute_params(backend="fbgemm_tpu")
+
+
+def test_failed_timing_has_no_costs():
+    timing = Timing.failed("worker died")
+    assert timing.forward_ms != timing.forward_ms
+    assert timing.error == "worker died"

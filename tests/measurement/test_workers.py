@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from measurement.team_functions import calculator, unfit
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.workers import Team, TeamFailedError
+
+
+@pytest.fixture
+def team():
+    team = Team(2, calculator, lambda: (10,))
+    yield team
+    team.kill()
+
+
+def test_answers_come_in_the_order_of_ranks_from_lasting_processes(team):
+    first, second = team.ask("job", 30.0), team.ask("job", 30.0)
+    assert [value for value, _ in first] == [10, 11]
+    assert first == second
+    assert tuple(pid for _, pid in first) == team.process_ids
+
+
+@pytest.mark.parametrize(
+    ("job", "timeout_s", "message"),
+    [("die", 30.0, "worker 1 died"), ("hang", 0.5, "worker 0 did not answer"), ("raise", 30.0, "one over nothing")],
+)
+def test_a_failure_replaces_the_whole_team(team, job, timeout_s, message):
+    before = team.ask("job", 30.0)
+    with pytest.raises(TeamFailedError, match=message):
+        team.ask(job, timeout_s)
+    assert not any(psutil.pid_exists(pid) for _, pid in before)
+    after = team.ask("job", 30.0)
+    assert [value for value, _ in after] == [10, 11]
+    assert {pid for _, pid in after}.isdisjoint(pid for _, pid in before)
+
+
+def test_a_setup_that_fails_is_not_tried_again():
+    with pytest.raises(MeasurementError, match="no such device"):
+        Team(1, unfit, tuple).ask("job", 30.0)
+
+
+def test_a_closed_team_starts_nothing(team):
+    team.close()
+    with pytest.raises(TeamFailedError, match="stopped"):
+        team.ask("job", 30.0)
+    assert team.process_ids == ()
