@@ -89,6 +89,13 @@ def test_plan_picture_refuses_a_task_without_plan(inputs):
         )
 
 
+def test_sharders_that_no_palette_knows_get_different_colours(inputs):
+    renamed = inputs.plan_costs.replace({"sharder": {"random": "mine", "dim_greedy": "yours"}})
+    for figure in (figures.plan_accuracy(renamed), figures.rank_accuracy(renamed)):
+        colours = {trace.name: trace.marker.color for trace in figure.data if trace.mode == "markers"}
+        assert len(set(colours.values())) == 6
+
+
 def test_noise_floor_is_a_band_around_the_identity(inputs):
     with_band = figures.rank_accuracy(inputs.plan_costs, {"compute": 0.1})
     without = figures.rank_accuracy(inputs.plan_costs)

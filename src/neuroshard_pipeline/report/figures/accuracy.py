@@ -28,8 +28,10 @@ def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
     known = totals.dropna(subset=["measured_ms", "predicted_ms"])
     figure = make_subplots(rows=1, cols=1)
     _add_identity(figure, known["measured_ms"], known["predicted_ms"], None, 1)
-    for sharder, plans in _by_sharder(known, by_cost(totals)):
-        figure.add_trace(_scatter(plans, sharder, plans["task_id"]), row=1, col=1)
+    order = by_cost(totals)
+    colours = sharder_colours(order)
+    for sharder, plans in _by_sharder(known, order):
+        figure.add_trace(_scatter(plans, sharder, plans["task_id"], colours[sharder]), row=1, col=1)
     _label(figure, "embedding cost of the plan, ms", 1)
     styled(figure, "Embedding cost of every plan, predicted against measured", height=520)
     return _legend(figure, columns=1)
@@ -45,6 +47,7 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
     """
     floors = noise_floors or {}
     order = by_cost(plan_totals(plan_costs))
+    colours = sharder_colours(order)
     titles = [PART_NAMES[part].capitalize() for part in PARTS]
     figure = make_subplots(rows=1, cols=len(PARTS), subplot_titles=titles, horizontal_spacing=0.09)
     for column, part in enumerate(PARTS, start=1):
@@ -54,7 +57,7 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
         _add_identity(figure, ranks["measured_ms"], ranks["predicted_ms"], floors.get(part), column)
         for sharder, own in _by_sharder(_thinned(ranks), order):
             where = own["task_id"].astype(str) + ", rank " + own["rank"].astype(str)
-            figure.add_trace(_scatter(own, sharder, where, in_legend=column == 1), row=1, col=column)
+            figure.add_trace(_scatter(own, sharder, where, colours[sharder], in_legend=column == 1), row=1, col=column)
         _label(figure, "ms", column)
     styled(figure, "Cost of every rank, predicted against measured", height=_PANEL_PX + 60)
     return _legend(figure, columns=len(PARTS))
@@ -82,7 +85,7 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
         floor = floors.get(model)
         _add_identity(figure, known["measured_ms"], known["predicted_ms"], floor, column, row, log=True)
         drawn = _thinned(known)
-        trace = _scatter(drawn, "sample", drawn["sample_id"], in_legend=False, colour="#0072B2")
+        trace = _scatter(drawn, "sample", drawn["sample_id"], "#0072B2", in_legend=False)
         figure.add_trace(trace, row=row, col=column)
         _label(figure, "ms", column, row)
     styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 40)
@@ -99,10 +102,7 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[:: max(math.ceil(len(frame) / MAX_POINTS), 1)]
 
 
-def _scatter(
-    frame: pd.DataFrame, name: str, hover: pd.Series, *, in_legend: bool = True, colour: str | None = None
-) -> go.Scatter:
-    colour = colour or sharder_colours([name])[name]
+def _scatter(frame: pd.DataFrame, name: str, hover: pd.Series, colour: str, *, in_legend: bool = True) -> go.Scatter:
     return go.Scatter(
         x=_short(frame["measured_ms"]),
         y=_short(frame["predicted_ms"]),
