@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import brentq
@@ -30,6 +30,7 @@ def bin_in_words(count):
     return bin_index
 
 
+@settings(max_examples=60, deadline=None)
 @given(hnp.arrays(np.int64, st.integers(1, 300), elements=st.integers(0, 40)))
 def test_histogram_counts_like_a_plain_counter(indices):
     counts = Counter(indices.tolist())
@@ -91,6 +92,7 @@ def test_default_profile_agrees_with_simulated_draws():
     np.testing.assert_allclose(reuse, rows / rows.sum(), atol=0.01)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 10**8), st.floats(1e-4, 300, allow_nan=False), st.sampled_from([1, 2, 64, 512, 65536]))
 def test_default_profile_is_a_valid_profile(num_embeddings, pooling_factor, batch_size):
     table = with_profile(Table("t", num_embeddings, 8, pooling_factor), batch_size)

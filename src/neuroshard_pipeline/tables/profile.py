@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr
+from scipy.special import betainc
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
@@ -125,6 +125,8 @@ def expected_rows(rows: FloatArray, popularity: FloatArray, indices: int) -> Flo
         popularity: probability that one id is a given row of the bucket, (K,).
         indices: number of ids of the batch.
     """
-    edges = np.minimum((0, *REUSE_BIN_EDGES, indices), indices)
-    below = bdtr(edges[:, None].astype(np.float64), indices, np.minimum(popularity, 1.0)[None, :])  # (18, K)
-    return np.maximum(np.diff(below, axis=0), 0.0) @ rows
+    edges = np.array((0, *REUSE_BIN_EDGES), dtype=np.float64)[:, None]  # (17, 1)
+    # P(Binomial(n, p) > k) is the regularised incomplete beta function I_p(k + 1, n - k) [DLMF 8.17.5].
+    above = betainc(edges + 1, np.maximum(indices - edges, 1), np.minimum(popularity, 1.0)[None, :])  # (17, K)
+    above[edges[:, 0] >= indices] = 0.0
+    return np.maximum(-np.diff(above, axis=0, append=0.0), 0.0) @ rows

@@ -1,0 +1,33 @@
+"""ShardingTask refuses what cannot be."""
+
+import pytest
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+TABLES = [Table("a", 10, 8, 1.0), Table("b", 10, 8, 1.0)]
+GOOD = {"tables": TABLES, "world_size": 2, "batch_size": 64, "memory_bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"tables": []}, "at least one table"),
+        ({"tables": [TABLES[0], TABLES[0]]}, "'a' stands more than once"),
+        ({"world_size": 0}, "world_size 0"),
+        ({"world_size": 2.0}, "world_size 2.0"),
+        ({"batch_size": -1}, "batch_size -1"),
+        ({"memory_bytes": 0}, "at least 1 on every rank"),
+        ({"memory_bytes": [1, 2, 3]}, "3 numbers for 2 ranks"),
+        ({"optimizer": "lion"}, "use one of sgd"),
+    ],
+)
+def test_impossible_tasks_are_refused(change, named):
+    with pytest.raises(TaskError, match=named):
+        ShardingTask(**{**GOOD, **change})
+
+
+def test_memory_limits_are_one_per_rank():
+    assert ShardingTask(**GOOD).memory_limits == (1000, 1000)
+    assert ShardingTask(**{**GOOD, "memory_bytes": [5, 6]}).memory_limits == (5, 6)
