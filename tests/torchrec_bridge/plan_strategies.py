@@ -13,6 +13,10 @@ from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
 #: Memory of a rank that holds any of these plans: 6 tables of 10**9 rows and 256 columns of at most 12 bytes.
 ROOMY = st.integers(2**46, 2**50)
 
+any_names = st.text(min_size=1, max_size=8).filter(str.strip)
+#: Names that PyTorch takes for submodules too.
+module_names = st.text(st.characters(exclude_characters="."), max_size=8).map("t_{}".format)
+
 costs_ms = st.floats(0, 1e6, allow_nan=False)
 
 
@@ -36,16 +40,15 @@ def tables(draw, name: str) -> Table:
 
 
 @st.composite
-def plans(draw, predicted: bool = True) -> Plan:
+def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
     world_size = draw(st.integers(1, 16))
-    names = draw(st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=6, unique=True))
-    chosen = [draw(tables(name)) for name in names]
+    chosen = [draw(tables(name)) for name in draw(st.lists(names, min_size=1, max_size=6, unique=True))]
     memory = draw(st.one_of(ROOMY, st.lists(ROOMY, min_size=world_size, max_size=world_size).map(tuple)))
     batch_size = draw(st.integers(1, 10**6))
     task = ShardingTask(chosen, world_size, batch_size, memory, draw(st.sampled_from(OPTIMIZERS)))
     shards = draw(st.permutations([shard for table in chosen for shard in draw(columns_of(table))]))
     ranks = tuple(draw(st.integers(0, world_size - 1)) for _ in shards)
-    cost = draw(plan_costs(world_size)) if predicted else None
+    cost = draw(plan_costs(world_size))
     memory_model = MemoryModel(
         optimizer_state=draw(st.booleans()),
         input_buffers=draw(st.booleans()),

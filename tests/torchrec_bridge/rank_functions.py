@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+from torchrec.distributed.planner import ParameterConstraints
 from torchrec_bridge import training
 
+from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.torchrec_bridge.structures import to_torchrec
 
 
@@ -12,3 +16,69 @@ def losses_under_random_plan(rank: int, world_size: int, kind: str, steps: int) 
     model = training.built(kind)
     plan = training.random_plan(model, world_size)
     return training.train_both(rank, world_size, model, to_torchrec(plan, model, compute_device="cpu"), steps)
+
+
+def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> tuple[list[tuple[float, float]], int]:
+    """Losses per step under the plan that all ranks got from `collective_plan`, and its number of splits."""
+    model = training.built(kind)
+    planner = training.planner(model, world_size)
+    plan = planner.collective_plan(model)
+    shards = sum(len(table.ranks) for module in plan.plan.values() for table in module.values())
+    tables = sum(len(module) for module in plan.plan.values())
+    return training.train_both(rank, world_size, model, plan, steps), shards - tables
+
+
+def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list[tuple[str, str]]:
+    """Class and message of the errors that this rank gets, one after the other."""
+    errors = []
+    for case in cases:
+        try:
+            _plan_that_fails(rank, world_size, case)
+        except NeuroShardError as error:
+            errors.append((type(error).__name__, str(error)))
+    return errors
+
+
+def _plan_that_fails(rank: int, world_size: int, case: str) -> None:
+    model = training.built("several_collections")
+    planner = training.planner(model, world_size)
+    if case == "no room on the first rank" and rank == 0:
+        planner = training.planner(model, world_size, memory_bytes=1000)
+    if case == "table missing on the last rank" and rank == world_size - 1:
+        del model.mean
+    if case == "bad constraint on the last rank" and rank == world_size - 1:
+        planner.constraints = {"nowhere": ParameterConstraints()}
+    if case == "more ranks than the process group":
+        planner = training.planner(model, 2 * world_size)
+    planner.collective_plan(model)
+
+
+def subgroup_plan(rank: int, world_size: int) -> list[str]:
+    """Placements of a plan that the last two ranks make among themselves."""
+    group = dist.new_group([world_size - 2, world_size - 1])
+    if rank < world_size - 2:
+        return []
+    model = training.built("several_collections")
+    plan = training.planner(model, 2).collective_plan(model, pg=group)
+    tables = [table for module in plan.plan.values() for table in module.values()]
+    return [str(shard.placement) for table in tables for shard in table.sharding_spec.shards]
+
+
+def counted_operations(rank: int, world_size: int, unsplit: str) -> dict[str, int]:
+    """How often one training step ran fused lookups and all-to-alls."""
+    model = training.built("dlrm")
+    plan = to_torchrec(training.random_plan(model, world_size), model, compute_device="cpu")
+    for module in plan.plan.values():
+        for table in module.values():
+            table.sharding_type = unsplit if len(table.ranks) == 1 else "column_wise"
+    part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
+    batch = training.Batches(model, world_size).draw(0, part)
+    sharded = training.sharded(model, plan)
+    training.losses_of(sharded, batch).mean().backward()
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        training.losses_of(sharded, batch).mean().backward()
+    counts = {event.key: event.count for event in profiled.key_averages()}
+    return {
+        "lookups": counts["fbgemm::split_embedding_codegen_forward_cpu"],
+        "all_to_alls": counts["gloo:all_to_all"],
+    }

@@ -16,7 +16,10 @@ from typing import Any
 SECONDS = 55.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torchrec"])  # imported once, not once per rank
+# Imported once, not once per rank.
+_CONTEXT.set_forkserver_preload(
+    ["torchrec.models.dlrm", "torch.distributed.optim", "neuroshard_pipeline.torchrec_bridge.planner"]
+)
 
 
 def run_ranks(world_size: int, folder: Path, function: Callable[..., Any], *args: Any) -> list[Any]:

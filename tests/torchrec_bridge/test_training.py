@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
-from torchrec_bridge.rank_functions import losses_under_random_plan
+from torchrec_bridge.rank_functions import counted_operations, losses_under_planner, losses_under_random_plan
 from torchrec_bridge.ranks import run_ranks
 from torchrec_bridge.training import MODELS, built, random_plan
 
@@ -32,3 +32,17 @@ def test_the_plans_hold_the_hard_cases(kind, world_size):
         placed.setdefault(shard.table.name, []).append((shard.embedding_dim, rank))
     assert any(len({width for width, _ in shards}) > 1 for shards in placed.values()), "uneven shards"
     assert any(len({rank for _, rank in shards}) < len(shards) for shards in placed.values()), "two on one rank"
+
+
+@pytest.mark.parametrize(("kind", "world_size"), [("dlrm", 4), ("several_collections", 2)])
+def test_losses_under_the_planner_equal_those_of_the_unsharded_model(tmp_path, kind, world_size):
+    answers = run_ranks(world_size, tmp_path, losses_under_planner, kind, STEPS)
+    losses = np.array([losses for losses, _ in answers])
+    np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4)
+    assert len({splits for _, splits in answers}) == 1, "all ranks train with the same plan"
+
+
+@pytest.mark.parametrize(("unsplit", "times"), [("column_wise", 1), ("table_wise", 2)])
+def test_every_table_column_wise_gives_one_lookup_and_one_set_of_all_to_alls(tmp_path, unsplit, times):
+    for counts in run_ranks(2, tmp_path, counted_operations, unsplit):
+        assert counts == {"lookups": times, "all_to_alls": 5 * times}

@@ -6,10 +6,12 @@ import copy
 
 import numpy as np
 import torch
+from search.small_models import small_models
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.models.dlrm import DLRM_DCN
 from torchrec.modules.embedding_configs import PoolingType
@@ -18,6 +20,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner
 from neuroshard_pipeline.torchrec_bridge.modules import embedding_bag_collections, read_module_tables
 
 DENSE_FEATURES = 13
@@ -148,6 +151,22 @@ def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
     return Plan(task, tuple(shards), tuple(ranks), "random")
 
 
+def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) -> NeuroShardPlanner:
+    """A planner with a sample of batches; `memory_bytes` of None forces a few splits of the widest table."""
+    if memory_bytes is None:
+        tables = [entry.table for entry in read_module_tables(model)]
+        memory_bytes = (
+            max(sum(t.weight_bytes for t in tables) // world_size, max(t.weight_bytes for t in tables)) * 5 // 4
+        )
+    part = slice(0, LOCAL_BATCH)
+    return NeuroShardPlanner(
+        small_models(),
+        Topology(world_size, "cpu", ddr_cap=memory_bytes, local_world_size=world_size, created_by_factory=True),
+        LOCAL_BATCH,
+        batches=[ids for step in range(2 * world_size) for ids in Batches(model, world_size).draw(step, part)[1]],
+    )
+
+
 def train_both(
     rank: int, world_size: int, model: nn.Module, plan: ShardingPlan, steps: int
 ) -> list[tuple[float, float]]:
@@ -157,31 +176,35 @@ def train_both(
         AssertionError: the trained weights of a shard differ from the unsharded model's.
     """
     whole, batches = copy.deepcopy(model), Batches(model, world_size)
-    sharded = DistributedModelParallel(
-        model, device=torch.device("cpu"), plan=plan, sharders=[EmbeddingBagCollectionSharder()]
-    )
-    for shard, original in _pairs(sharded, whole):
+    parallel = sharded(model, plan)
+    for shard, original in _pairs(parallel, whole):
         shard.copy_(original)
-    dense = [p for name, p in sharded.named_parameters() if "embedding_bags" not in name]
+    dense = [p for name, p in parallel.named_parameters() if "embedding_bags" not in name]
     optimizers = [torch.optim.SGD(dense, lr=LEARNING_RATE), torch.optim.SGD(whole.parameters(), lr=LEARNING_RATE)]
     part = slice(rank * LOCAL_BATCH, (rank + 1) * LOCAL_BATCH)
     losses = []
     for step in range(steps):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        mine = _losses(sharded, batches.draw(step, part))
+        mine = losses_of(parallel, batches.draw(step, part))
         mine.mean().backward()
-        everything = _losses(whole, batches.draw(step, slice(0, batches.samples)))
+        everything = losses_of(whole, batches.draw(step, slice(0, batches.samples)))
         everything.mean().backward()
         losses.append((mine.mean().item(), everything[part].mean().item()))
         for optimizer in optimizers:
             optimizer.step()
-    for shard, original in _pairs(sharded, whole):
+    for shard, original in _pairs(parallel, whole):
         torch.testing.assert_close(shard, original, rtol=1e-4, atol=1e-5)
     return losses
 
 
-def _losses(model: nn.Module, batch: tuple) -> torch.Tensor:
+def sharded(model: nn.Module, plan: ShardingPlan) -> DistributedModelParallel:
+    return DistributedModelParallel(
+        model, device=torch.device("cpu"), plan=plan, sharders=[EmbeddingBagCollectionSharder()]
+    )
+
+
+def losses_of(model: nn.Module, batch: tuple) -> torch.Tensor:
     dense, ids, labels = batch
     return nn.functional.binary_cross_entropy_with_logits(model(dense, *ids), labels, reduction="none")
 

@@ -5,6 +5,7 @@ TorchRec is an optional extra: it is imported when it is used, not when this mod
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import warnings
 from collections.abc import Sequence
@@ -64,11 +65,13 @@ class TorchRecSharder:
             DoesNotFitError: TorchRec found no plan within the memory.
         """
         require_torchrec()
+        renamed = _renamed(task)
         largest_dim = max(table.embedding_dim for table in task.tables)
         parts = 2
         while True:
             try:
-                return plan_from_torchrec(self._plan(task, parts), task, self.name, self.memory)
+                found = plan_from_torchrec(self._plan(renamed, parts), renamed, self.name, self.memory)
+                return _with_names_of(task, found)
             except _NoFitError as error:
                 if COLUMN_GRANULARITY * parts >= largest_dim:
                     raise DoesNotFitError(f"{task.task_id}: TorchRec's planner found no plan: {error}") from error
@@ -134,6 +137,19 @@ class TorchRecSharder:
         if self.local_world_size is not None:
             return self.local_world_size
         return task.world_size if task.world_size % RANKS_PER_HOST else RANKS_PER_HOST
+
+
+def _renamed(task: ShardingTask) -> ShardingTask:
+    """`task` with plain table names: PyTorch makes modules of tables and refuses names such as `user.id` or `keys`."""
+    tables = [dataclasses.replace(table, name=f"table_{index}") for index, table in enumerate(task.tables)]
+    return dataclasses.replace(task, tables=tables)
+
+
+def _with_names_of(task: ShardingTask, renamed: Plan) -> Plan:
+    """A plan for `_renamed(task)` as a plan for `task`."""
+    original = dict(zip(renamed.task.tables, task.tables, strict=True))
+    shards = (Shard(original[shard.table], shard.column_offset, shard.embedding_dim) for shard in renamed.shards)
+    return dataclasses.replace(renamed, task=task, shards=tuple(shards))
 
 
 class _NoFitError(Exception):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 import torch.distributed as dist
 from torch import nn
 
-from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.errors import CostModelError, PlanError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import Models
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -50,14 +49,19 @@ class NeuroShardPlanner(ShardingPlanner):
         batch_size: samples per rank and iteration, as TorchRec's planner counts them.
         constraints: TorchRec's, by table: `pooling_factors`, `sharding_types`, `min_partition` and
             `compute_kernels` are kept, what cannot be kept is refused.
-        batches: a sample of real batches; where given, pooling factors and the reuse profile are measured on them,
-            else the constraints' pooling factors and the default profile are taken.
+        batches: a sample of real batches, at least one global batch together; where given, pooling factors and the
+            reuse profile are measured on them, else the constraints' pooling factors and the default profile are
+            taken. `collective_plan` looks at the first rank's only.
         optimizer: of the tables, or None to read what `apply_optimizer_in_backward` attached to them.
         sharder: one of `neuroshard_pipeline.sharders.SHARDERS`.
         settings: of the searches and of the memory model.
         storage_reservation: TorchRec's; None reserves `DEFAULT_RESERVATION` of every rank's memory.
         leave_out: fully qualified names of modules that somebody else plans.
         seed: of sharders that draw random numbers.
+
+    Raises:
+        PlanError: the topology's device is neither `cuda` nor `cpu`.
+        CostModelError: the models were measured on another kind of device than the topology's.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class NeuroShardPlanner(ShardingPlanner):
     ):
         if topology.compute_device not in ("cuda", "cpu"):
             raise PlanError(f"the topology's device {topology.compute_device!r} is not supported; use 'cuda' or 'cpu'")
+        _check_hardware(models, topology.compute_device)
         self.models = models
         self.topology = topology
         self.batch_size = batch_size
@@ -178,7 +183,18 @@ class NeuroShardPlanner(ShardingPlanner):
     def _fingerprint(self, module: nn.Module) -> str:
         read = read_module_tables(module, self.constraints, self.leave_out)
         paths = " ".join(f"{entry.module_path}:{entry.table.name}" for entry in read)
-        return f"{paths} {tables_sha256([dataclasses.replace(entry.table) for entry in read])}"
+        return f"{paths} {tables_sha256([entry.table for entry in read])}"
+
+
+def _check_hardware(models: Models, compute_device: str) -> None:
+    """Models know the hardware that they were measured on, if they were measured at all."""
+    for part in (models.compute, models.comm):
+        measured_on = getattr(part, "provenance", {}).get("hardware", {}).get("device")
+        if measured_on is not None and not str(measured_on).startswith(compute_device):
+            raise CostModelError(
+                f"the {type(part).__name__} was measured on {measured_on!r}, but the topology says {compute_device!r}; "
+                "load models of that hardware, or pretrain on it: kedro run --pipeline pretrain"
+            )
 
 
 def _warn_of_shared_tables(read: Sequence[ModuleTable]) -> None:

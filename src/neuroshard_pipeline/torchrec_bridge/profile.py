@@ -36,7 +36,8 @@ def profile_from_batches(
     means are taken: of the ids per sample, of the unique rows, and of the reuse shares weighted by unique rows.
 
     Args:
-        batches: batches of any size, such as a few of each rank's; together at least one global batch.
+        batches: batches of any size, such as a few of each rank's; together at least one global batch. A model that
+            takes several tensors per batch gives them all: a feature is read from those that hold it.
         tables: the tables; what they say of ids so far is replaced.
         batch_size: the global batch that the plan is for.
         feature_names: table -> the features that look it up; a table that is not named has one feature of its name.
@@ -98,11 +99,14 @@ def _feature(table: Table, feature: str, batches: Sequence[KeyedJaggedTensor]) -
     """Ids per sample (S,) and ids (N,) of one feature over all batches."""
     lengths, ids = [], []
     for batch in batches:
-        if feature not in batch.keys():  # noqa: SIM118, not a mapping
-            raise TaskError(
-                f"table {table.name!r}: a batch lacks the feature {feature!r}; it has {', '.join(batch.keys())}"
-            )
-        jagged = batch[feature]
-        lengths.append(jagged.lengths().cpu().numpy().astype(np.int64))
-        ids.append(jagged.values().cpu().numpy().astype(np.int64))
+        if feature in batch.keys():  # noqa: SIM118, not a mapping
+            jagged = batch[feature]
+            lengths.append(jagged.lengths().cpu().numpy().astype(np.int64))
+            ids.append(jagged.values().cpu().numpy().astype(np.int64))
+    if not lengths:
+        found = sorted({key for batch in batches for key in batch.keys()})  # noqa: SIM118
+        raise TaskError(
+            f"table {table.name!r}: no batch holds its feature {feature!r}; they hold {', '.join(found[:10])}"
+            f"{' and more' if len(found) > 10 else ''}"
+        )
     return np.concatenate(lengths), np.concatenate(ids)

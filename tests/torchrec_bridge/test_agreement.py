@@ -1,0 +1,32 @@
+"""What fails on one rank is raised on all of them, at once."""
+
+from __future__ import annotations
+
+import pytest
+from torchrec_bridge.needs_torchrec import QUIET
+from torchrec_bridge.rank_functions import collective_plan_errors, subgroup_plan
+from torchrec_bridge.ranks import run_ranks
+
+pytestmark = [pytest.mark.slow, *QUIET]
+
+
+FAILURES = {
+    "no room on the first rank": ("DoesNotFitError", "bytes"),
+    "table missing on the last rank": ("PlanError", "has other tables in its model"),
+    "bad constraint on the last rank": ("PlanError", "a constraint names the table 'nowhere'"),
+    "more ranks than the process group": ("PlanError", "topology has 4 ranks, but the process group has 2"),
+}
+
+
+def test_every_rank_gets_the_error_and_can_go_on(tmp_path):
+    for errors in run_ranks(2, tmp_path, collective_plan_errors, list(FAILURES)):
+        for (kind, message), (expected, words) in zip(errors, FAILURES.values(), strict=True):
+            assert kind == expected
+            assert words in message
+
+
+def test_a_group_that_does_not_start_at_rank_0_plans_too(tmp_path):
+    first, *placements = run_ranks(3, tmp_path, subgroup_plan)
+    assert first == []
+    assert placements[0]
+    assert placements[0] == placements[1]

@@ -1,0 +1,205 @@
+"""The planner reads a model, keeps what TorchRec's constraints ask, and refuses what it cannot keep."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from search.small_models import small_models
+from torchrec import DataType, EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.optim import RowWiseAdagrad
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec_bridge.needs_torchrec import QUIET
+from torchrec_bridge.training import Batches, built, planner
+
+from neuroshard_pipeline.errors import CostModelError, NeuroShardError, PlanError, TaskError
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, to_torchrec
+from neuroshard_pipeline.torchrec_bridge.modules import read_module_tables, read_optimizer
+
+pytestmark = QUIET
+META = torch.device("meta")
+
+
+def topology(world_size: int = 4, device: str = "cuda") -> Topology:
+    return Topology(world_size, device, hbm_cap=2**24, ddr_cap=2**24, local_world_size=2, created_by_factory=True)
+
+
+def collection(*tables: EmbeddingBagConfig) -> torch.nn.ModuleDict:
+    tables = tables or (bag("a"), bag("b"))
+    return torch.nn.ModuleDict({"ebc": EmbeddingBagCollection(tables=list(tables), device=META)})
+
+
+def bag(name: str, **changes) -> EmbeddingBagConfig:
+    values = {"num_embeddings": 1000, "embedding_dim": 64, "feature_names": [f"f_{name}"]}
+    return EmbeddingBagConfig(name=name, **(values | changes))
+
+
+def make(constraints=None, **options) -> NeuroShardPlanner:
+    return NeuroShardPlanner(small_models(), topology(), 8, constraints, optimizer="sgd", **options)
+
+
+def test_tables_of_all_collections_are_read():
+    read = {entry.table.name: entry for entry in read_module_tables(built("several_collections"))}
+    assert len(read) == 8
+    assert read["t_weighted_1"].table == Table("t_weighted_1", 60, 32, 1.0)
+    assert read["t_weighted_1"].module_path == "tower.weighted"
+    assert read["t_weighted_1"].is_weighted
+    assert read["t_plain_2"].feature_names == ("plain_2",)
+    assert not read["t_mean_0"].is_weighted
+
+
+def test_a_plan_covers_a_meta_model_of_several_modules():
+    plan = make().plan(collection(bag("a"), bag("b", data_type=DataType.FP16)))
+    assert set(plan.plan) == {"ebc"}
+    parameter = plan.plan["ebc"]["a"]
+    assert parameter.sharding_type == "column_wise"
+    assert parameter.compute_kernel == "fused"
+    assert sum(shard.shard_sizes[1] for shard in parameter.sharding_spec.shards) == 64
+    rank = parameter.ranks[0]
+    assert str(parameter.sharding_spec.shards[0].placement) == f"rank:{rank}/cuda:{rank % 2}"
+
+
+def test_pooling_factors_come_from_the_constraints():
+    constraints = {"a": ParameterConstraints(pooling_factors=[7.5])}
+    task = make(constraints).task(collection())
+    assert [table.pooling_factor for table in task.tables] == [7.5, 1.0]
+    assert task.batch_size == 32
+    assert all(table.has_profile for table in task.tables)
+
+
+def test_id_statistics_come_from_batches():
+    model = built("several_collections")
+    task = planner(model, 2).task(model)
+    for table in task.tables:
+        assert 2.0 < table.pooling_factor < 3.0, "uniform lengths of 0 to 5"
+        assert 0 < table.unique_rows <= table.num_embeddings
+
+
+def test_a_table_of_two_features_counts_both_and_says_what_it_leaves_out():
+    model = collection(bag("a", feature_names=["f", "g"]))
+    with pytest.warns(UserWarning, match=r"1 tables \(such as 'a'\) answer several features"):
+        task = make({"a": ParameterConstraints(pooling_factors=[2.0, 3.0])}).task(model)
+    assert task.tables[0].pooling_factor == 5.0
+
+
+def test_memory_is_what_the_reservation_leaves():
+    reservation = FixedPercentageStorageReservation(0.5)
+    assert make(storage_reservation=reservation).task(collection()).memory_limits == (2**23,) * 4
+    assert make().task(collection()).memory_limits == (int(0.85 * 2**24),) * 4
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"), [(torch.optim.SGD, "sgd"), (RowWiseAdagrad, "rowwise_adagrad"), (torch.optim.Adam, "adam")]
+)
+def test_the_attached_optimizer_is_read(optimizer, name):
+    model = collection()
+    apply_optimizer_in_backward(optimizer, model.parameters(), {"lr": 0.1})
+    assert read_optimizer(model) == name
+
+
+def test_other_modules_can_be_left_out():
+    model = collection()
+    sequence = EmbeddingConfig(name="s", num_embeddings=10, embedding_dim=8, feature_names=["fs"])
+    model["sequence"] = EmbeddingCollection(tables=[sequence], device=META)
+    with pytest.raises(PlanError, match="'sequence' is a EmbeddingCollection"):
+        make().plan(model)
+    assert set(make(leave_out=["sequence"]).plan(model).plan) == {"ebc"}
+
+
+def test_models_of_other_hardware_are_refused():
+    @dataclasses.dataclass
+    class Measured:
+        provenance: dict
+
+    class Both:
+        compute = comm = Measured({"hardware": {"device": "cpu"}})
+
+    with pytest.raises(CostModelError, match="was measured on 'cpu', but the topology says 'cuda'"):
+        NeuroShardPlanner(Both(), topology(), 8)
+    NeuroShardPlanner(Both(), topology(device="cpu"), 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "constraints", "message"),
+    [
+        (torch.nn.Linear(2, 2), {}, "Linear holds no EmbeddingBagCollection"),
+        (collection(bag("a", embedding_dim=6)), {}, "table 'a': embedding_dim 6 is not a multiple of 4"),
+        (collection(bag("a", data_type=DataType.INT8)), {}, "'a' of 'ebc' stores INT8"),
+        (torch.nn.ModuleList([collection(), collection()]), {}, "'a' stands in '0.ebc' and in '1.ebc'"),
+        (collection(), {"c": ParameterConstraints()}, "names the table 'c', which the model does not have"),
+        (collection(), {"a": ParameterConstraints(pooling_factors=[1.0, 2.0])}, "1 features, .* 2 pooling_factors"),
+        (collection(), {"a": ParameterConstraints(sharding_types=["row_wise"])}, r"'a': .* \['row_wise'\]"),
+        (collection(), {"a": ParameterConstraints(compute_kernels=["dense"])}, r"'a': .* \['dense'\]"),
+        (collection(), {"a": ParameterConstraints(device_group="cpu")}, "'a': its constraint sets device_group"),
+        (collection(bag("a", num_embeddings=10**6)), {}, "bytes"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(model, constraints, message):
+    with pytest.raises(NeuroShardError, match=message):
+        make(constraints).plan(model)
+
+
+def test_no_optimizer_attached_is_refused():
+    with pytest.raises(PlanError, match=r"no optimizer attached, .*give optimizer= one of sgd"):
+        NeuroShardPlanner(small_models(), topology(), 8).plan(collection())
+
+
+def test_without_a_process_group_collective_plan_says_so():
+    with pytest.raises(PlanError, match=r"call torch\.distributed\.init_process_group first"):
+        make().collective_plan(collection())
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (ParameterConstraints(sharding_types=["table_wise"]), "splits it into widths"),
+        (ParameterConstraints(min_partition=32), "min_partition 32, but .* 16 columns"),
+    ],
+)
+def test_a_plan_that_breaks_a_constraint_is_refused(constraint, message):
+    from neuroshard_pipeline.torchrec_bridge.constraints import check_plan
+
+    table = Table("a", 1000, 64, 1.0)
+    task = ShardingTask([table], 2, 8, 2**30)
+    plan = Plan(task, (Shard(table, 0, 48), Shard(table, 48, 16)), (0, 1), "neuroshard")
+    with pytest.raises(PlanError, match=message):
+        check_plan(plan, {"a": constraint})
+    check_plan(plan, {"a": ParameterConstraints(min_partition=16)})
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ([Table("a", 1000, 64, 1.0)], "lacks the table 'b' of the model's 'ebc'"),
+        ([Table(name, 1000, 64, 1.0) for name in "abc"], "the table 'c', which is missing in the model"),
+        (
+            [Table("a", 1000, 64, 1.0), Table("b", 999, 64, 1.0)],
+            r"\(999, 64\) in the plan, but \(1000, 64\)",
+        ),
+        ([Table("a", 1000, 64, 1.0), Table("b", 1000, 32, 1.0)], r"'b' has .* \(1000, 32\) in the plan"),
+    ],
+)
+def test_a_plan_of_other_tables_is_refused(tables, message):
+    task = ShardingTask(tables, 1, 8, 2**30)
+    plan = Plan(task, tuple(Shard(t, 0, t.embedding_dim) for t in tables), (0,) * len(tables), "neuroshard")
+    with pytest.raises(PlanError, match=message):
+        to_torchrec(plan, collection())
+    with pytest.raises((PlanError, TaskError)):
+        to_torchrec(plan, collection(), local_world_size=3)
+
+
+def test_a_part_of_the_batches_is_the_same_samples_as_the_whole():
+    batches = Batches(built("dlrm"), 2)
+    whole, part = batches.draw(3, slice(0, 32)), batches.draw(3, slice(16, 32))
+    np.testing.assert_array_equal(whole[0][16:], part[0])
+    key = whole[1][0].keys()[5]
+    assert [ids.tolist() for ids in whole[1][0][key].to_dense()[16:]] == [
+        ids.tolist() for ids in part[1][0][key].to_dense()
+    ]
