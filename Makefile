@@ -54,8 +54,10 @@ check-pool: .venv/.run
 	@touch $@
 
 .venv/.test: .venv/.run
-	@echo "Installing the development tools into .venv ..."
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+	@echo "Installing TorchRec and the development tools into .venv ..."
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,dev]'
+	@# torchrec asks for the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
+	$(BIN)/python -m pip install --quiet --no-deps torchrec
 	@touch $@
 
 clean:

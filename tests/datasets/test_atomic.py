@@ -28,7 +28,9 @@ CASES = [
 
 
 def as_plain(data):
-    return data.to_dict() if isinstance(data, pd.DataFrame) else data.to_json() if isinstance(data, go.Figure) else data
+    if isinstance(data, go.Figure):
+        return json.loads(data.to_json())
+    return data.to_dict() if isinstance(data, pd.DataFrame) else data
 
 
 @pytest.mark.parametrize(("kind", "name", "data"), CASES)

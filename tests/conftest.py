@@ -1,0 +1,31 @@
+"""What several rooms' tests share: one finished run of the whole pipeline in the `test` environment."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A shared machine may be slow at any single example; hypothesis's deadline would then fail a sound test.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")
+
+
+def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_versions: dict | None = None) -> str:
+    """Run registered pipelines in the `test` environment and return the run's id."""
+    bootstrap_project(ROOT)
+    runtime_params = {"data_root": str(data_root), **(params or {})}
+    with KedroSession.create(project_path=ROOT, env="test", runtime_params=runtime_params) as session:
+        session.run(pipeline_names=list(names), load_versions=load_versions)
+        return session.session_id
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory) -> Path:
+    """The data root of a completed default run: real kernels, real collectives, tiny."""
+    data_root = tmp_path_factory.mktemp("data")
+    run_pipeline(data_root)
+    return data_root

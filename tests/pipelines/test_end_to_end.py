@@ -1,0 +1,178 @@
+"""The whole path in the `test` environment: contracts of the catalog, versions, lineage, resumption."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import ROOT, run_pipeline
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from kedro.io import MemoryDataset
+
+import neuroshard_pipeline as ns
+from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
+
+REUSE = [f"reuse_{number:02d}" for number in range(17)]
+COLUMNS = {
+    "02_intermediate/table_pool": ["table", "num_embeddings", "pooling_factor", "unique_rows", *REUSE],
+    "03_primary/compute_samples": ["sample_id", "batch_size", "table", "embedding_dim"],
+    "03_primary/comm_samples": ["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"],
+    "03_primary/sharding_tasks": [
+        *["task_id", "world_size", "batch_size", "memory_bytes", "table", "num_embeddings", "embedding_dim"],
+        *["pooling_factor", "unique_rows", *REUSE],
+    ],
+    "04_feature/compute_costs": ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"],
+    "04_feature/comm_costs": ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"],
+    "07_model_output/plans": ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"],
+    "07_model_output/plan_costs": [
+        *["task_id", "sharder", "rank", "memory_bytes"],
+        *["predicted_compute_ms", "predicted_forward_comm_ms", "predicted_backward_comm_ms"],
+        *["measured_compute_ms", "measured_forward_comm_ms", "measured_backward_comm_ms"],
+    ],
+}
+
+
+def newest(data_root: Path, name: str, suffix: str = ".parquet") -> Path:
+    """The newest version of a versioned file."""
+    return sorted((data_root / f"{name}{suffix}").iterdir())[-1] / f"{Path(name).name}{suffix}"
+
+
+def frame(data_root: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(newest(data_root, name))
+
+
+def document(data_root: Path, name: str) -> dict:
+    return json.loads(newest(data_root, name, ".json").read_text())
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_dataset_has_the_columns_of_its_contract(finished_run, name):
+    assert list(frame(finished_run, name).columns) == COLUMNS[name]
+
+
+def test_every_sample_is_measured_or_says_why_not(finished_run):
+    for kind in ("compute", "comm"):
+        samples = frame(finished_run, f"03_primary/{kind}_samples")
+        costs = frame(finished_run, f"04_feature/{kind}_costs")
+        assert set(samples["sample_id"]) == set(costs["sample_id"])
+        measured = costs["forward_ms"].gt(0) & costs["backward_ms"].gt(0)
+        assert (measured ^ costs["error"].notna()).all()
+
+
+def test_plans_cover_every_column_once_and_respect_memory(finished_run):
+    tasks = frame(finished_run, "03_primary/sharding_tasks").set_index(["task_id", "table"])
+    plans = frame(finished_run, "07_model_output/plans")
+    width = plans.groupby(["task_id", "sharder", "table"])["embedding_dim"].sum().reset_index()
+    asked = tasks["embedding_dim"].reindex(pd.MultiIndex.from_frame(width[["task_id", "table"]]))
+    assert (width["embedding_dim"].to_numpy() == asked.to_numpy()).all()
+    costs = frame(finished_run, "07_model_output/plan_costs")
+    limit = costs["task_id"].map(tasks["memory_bytes"].groupby("task_id").first())
+    assert (costs["memory_bytes"] <= limit).all()
+
+
+def test_every_plan_is_predicted_and_measured(finished_run):
+    costs = frame(finished_run, "07_model_output/plan_costs")
+    assert costs.filter(like="_ms").notna().all(axis=None)
+    assert costs.filter(like="_ms").ge(0).all(axis=None)
+
+
+def test_metrics_name_every_model_beside_its_noise_floor(finished_run):
+    metrics = document(finished_run, "08_reporting/metrics")
+    assert {"compute", "comm_forward", "comm_backward"} <= set(metrics)
+    for model in metrics.values():
+        assert {"mape", "median_ape", "r2", "kendall_tau", "noise_floor"} <= set(model)
+
+
+def test_summary_counts_every_attempt(finished_run):
+    summary = document(finished_run, "08_reporting/summary")
+    assert summary["num_tasks"] == 4
+    assert summary["sharders"]["neuroshard"]["tasks_solved"] == 4
+
+
+def test_torchrec_plans_are_the_plans(finished_run):
+    plans = frame(finished_run, "07_model_output/plans")
+    exported = sorted((finished_run / "07_model_output/torchrec_plans").glob("*.json"))
+    assert [path.stem for path in exported] == sorted(plans["task_id"].unique())
+    for path in exported:
+        plan = plan_from_json(json.loads(path.read_text()))
+        ours = plans[(plans["task_id"] == path.stem) & (plans["sharder"] == plan.sharder)]
+        columns = ["table", "column_offset", "embedding_dim", "rank"]
+        assert sorted(plan.to_frame()[columns].itertuples(index=False)) == sorted(ours[columns].itertuples(index=False))
+
+
+def test_the_report_needs_no_network(finished_run):
+    page = newest(finished_run, "08_reporting/report", ".html").read_text()
+    assert "neuroshard_plus" in page
+    assert '<script src="http' not in page
+    assert '<link rel="stylesheet" href="http' not in page
+
+
+def test_the_public_api_plans_with_the_saved_models(finished_run):
+    models = ns.load_cost_models(finished_run / "06_models")
+    tables = ns.read_tables(ROOT / "data/01_raw/criteo_kaggle.csv")
+    task = ns.ShardingTask(tables, world_size=2, batch_size=64, memory_bytes=2**31)
+    plan = ns.shard(task, models)
+    assert plan.predicted_cost_ms > 0
+    assert set(plan.to_frame()["table"]) == {table.name for table in tables}
+    assert "reuse profile" in plan.explain()
+    forward_ms, backward_ms = models.compute_ms(plan.shards_of(0))
+    assert forward_ms > 0
+    assert backward_ms > 0
+    forward, backward = models.comm_ms([64, 32, 96], [0.0, 1.0, 0.5], 64)
+    assert len(forward) == len(backward) == 3
+
+
+def test_a_search_uses_the_newest_models_and_a_pin_the_older_ones(finished_run):
+    model = "train.compute_cost_model"
+    first = document_of_newest_lineage(finished_run)["outputs"][model]
+    run_pipeline(finished_run, "train")
+    second = document_of_newest_lineage(finished_run)["outputs"][model]
+    assert second > first
+    run_pipeline(finished_run, "search")
+    assert document_of_newest_lineage(finished_run)["inputs"][model] == second
+    run_pipeline(finished_run, "search", load_versions={model: first})
+    assert document_of_newest_lineage(finished_run)["inputs"][model] == first
+
+
+def document_of_newest_lineage(data_root: Path) -> dict:
+    return json.loads(sorted((data_root / "08_reporting/lineage").glob("*.json"))[-1].read_text())
+
+
+def test_a_second_measurement_measures_nothing_again(finished_run):
+    shards = sorted((finished_run / "04_feature/compute_shards").rglob("*.parquet"))
+    before = {path: path.stat().st_mtime_ns for path in shards}
+    run_pipeline(finished_run, "measure")
+    after = {path: path.stat().st_mtime_ns for path in (finished_run / "04_feature/compute_shards").rglob("*.parquet")}
+    assert {path: after[path] for path in before} == before
+
+
+def test_a_plan_for_a_users_tables(finished_run):
+    run_pipeline(finished_run, "plan", params={"plan": {"task": {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv")}}})
+    assert "rank 0" in newest(finished_run, "08_reporting/plan_explanation", ".txt").read_text()
+    assert len(frame(finished_run, "07_model_output/plan")) >= 26
+    plan_from_json(document(finished_run, "07_model_output/torchrec_plan"))
+
+
+def test_every_dataset_of_every_pipeline_is_in_the_catalog():
+    bootstrap_project(ROOT)
+    in_memory = {"search.solutions", "report.inputs", "plan.sharding_task", "plan.found"}
+    in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
+    with KedroSession.create(project_path=ROOT, env="base") as session:
+        catalog = session.load_context().catalog
+        for name in pipelines:
+            names = {dataset for dataset in pipelines[name].datasets() if not dataset.startswith("params:")}
+            assert names - set(catalog.keys()) <= in_memory, name
+            for dataset in names - in_memory - {"lineage"}:
+                assert not isinstance(catalog.get(dataset), MemoryDataset), dataset
+
+
+def test_importing_the_package_imports_no_framework():
+    heavy = "('kedro', 'torchrec', 'fbgemm_gpu', 'torch')"
+    script = f"import sys, neuroshard_pipeline; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout.strip() == "[]"
