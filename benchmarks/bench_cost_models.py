@@ -3,7 +3,7 @@
 Reads the newest versions of a pre-training run from the catalog and prints tables; nothing is written.
 
     .venv/bin/kedro run --pipeline pretrain
-    .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--seeds 3]
+    .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3]
 
 About three minutes on 2 cores for 1,000 compute samples.
 """
@@ -24,7 +24,13 @@ from neuroshard_pipeline.cost_models.baselines import BASELINES, fit_predict_bas
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams
 from neuroshard_pipeline.cost_models.splits import Split, split_samples
-from neuroshard_pipeline.cost_models.training import ComputeData, compute_data, fit_compute, predict_compute
+from neuroshard_pipeline.cost_models.training import (
+    ComputeData,
+    compute_data,
+    fit_compute,
+    noise_floor_of,
+    predict_compute,
+)
 from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data, fit_comm, predict_comm
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -45,11 +51,13 @@ def main() -> None:
     """Print every table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="base", help="configuration environment, as for kedro run")
+    parser.add_argument("--data-root", help="where the run kept its data, if not in the environment's place")
     parser.add_argument("--seeds", type=int, default=3, help="splits and initial weights to average over")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parents[1]
     bootstrap_project(root)
-    with KedroSession.create(root, env=arguments.env) as session:
+    overrides = {"data_root": arguments.data_root} if arguments.data_root else {}
+    with KedroSession.create(root, env=arguments.env, runtime_params=overrides) as session:
         context = session.load_context()
         report(context.catalog, context.params["train"], range(arguments.seeds))
 
@@ -61,15 +69,21 @@ def report(catalog: Any, params: dict[str, Any], seeds: Sequence[int]) -> None:
     )
     floor = catalog.load("measure.hardware")["noise_floor"]
     chosen = chosen_shard_sets(catalog)
-    ours = ComputeTrainParams(**params["compute"])
-    print(f"compute: {len(data.samples)} samples, {data.left_out} left out, noise floor {floor['compute']}")
+    ours: ComputeTrainParams = params["compute"]  # Kedro has validated and built it
+    print(f"compute: {len(data.samples)} samples, {data.left_out} left out, noise floor {floors(floor['compute'])}")
     print(f"shard sets of measured plans: {len(chosen.samples) if chosen else 0}\n")
     print(table(compute_rows(data, chosen, ours, seeds)))
     print("\nlearning curve: held-out MAPE by share of the training samples\n")
     print(table(learning_rows(data, ours, seeds)))
     comm = comm_data(catalog.load("augment.comm_samples"), catalog.load("measure.comm_costs"))
-    print(f"\ncommunication: {len(comm.samples)} samples, noise floor {floor['comm']}\n")
-    print(table(comm_rows(comm, CommTrainParams(**params["comm"]), seeds)))
+    print(f"\ncommunication: {len(comm.samples)} samples, noise floor {floors(floor['comm'])}\n")
+    print(table(comm_rows(comm, params["comm"], seeds)))
+
+
+def floors(floor: dict[str, Any]) -> str:
+    """Median noise floors in words."""
+    parts = {part: noise_floor_of(floor, part) for part in ("forward", "backward", "total")}
+    return ", ".join(f"{part} {'unknown' if value is None else f'{value:.1%}'}" for part, value in parts.items())
 
 
 def chosen_shard_sets(catalog: Any) -> ComputeData | None:

@@ -6,7 +6,7 @@ import pytest
 
 from neuroshard_pipeline.cost_models import train_compute_model
 from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training import compute_data, fit_compute
+from neuroshard_pipeline.cost_models.training import compute_data, fit_compute, noise_floor_of
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 
@@ -124,3 +124,18 @@ def test_samples_of_several_batch_sizes_train_together(compute_training, compute
     short = compute_params.model_copy(update={"epochs": 2})
     model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.1, 0), short, {})
     assert model.batch_size in {512, 1024}
+
+
+@pytest.mark.parametrize(
+    ("floor", "expected"),
+    [
+        (None, None),
+        (0.02, 0.02),
+        ({"forward": 0.03, "total": 0.02}, 0.03),
+        ({"samples": 9, "forward": {"median": 0.03, "p90": 0.1}}, 0.03),
+        ({"samples": 0, "forward": {"median": None, "p90": None}}, None),
+        ({"total": 0.02}, None),
+    ],
+)
+def test_noise_floors_as_they_come(floor, expected):
+    assert noise_floor_of(floor, "forward") == expected

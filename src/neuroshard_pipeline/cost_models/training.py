@@ -33,6 +33,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Metrics = dict[str, dict[str, Any]]
 
+#: Names in the metrics and the held-out frame, and the part of the cost that each speaks of.
+_COMPUTE_MODELS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
+
 
 @dataclass(frozen=True)
 class ComputeData:
@@ -99,7 +102,7 @@ def train_compute_model(
         pool_frame: `augment.table_pool`.
         costs_frame: `measure.compute_costs`.
         params: architecture and schedule.
-        provenance: JSON values to store with the model; `noise_floor` (a number or None) goes into the metrics.
+        provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
 
     Returns:
         The model; metrics under `compute` (forward + backward), `compute_forward` and `compute_backward`; and the
@@ -114,11 +117,11 @@ def train_compute_model(
     model, fitted = fit_compute(data, split, params, provenance)
     held_out = compute_held_out(model, data.take(split.test))
     about = fit_summary(split, fitted, data.left_out, time.perf_counter() - started)
-    noise_floor = provenance.get("noise_floor")
-    metrics = {
-        str(name): {**accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor), **about}
-        for name, rows in held_out.groupby("model", sort=True)
-    }
+    metrics = {}
+    for name, part in _COMPUTE_MODELS.items():
+        rows = held_out[held_out["model"] == name]
+        floor = noise_floor_of(provenance.get("noise_floor"), part)
+        metrics[name] = {**accuracy(rows["measured_ms"], rows["predicted_ms"], floor), **about}
     return model, metrics, held_out
 
 
@@ -175,6 +178,19 @@ def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -
         rows = [row for row, sample in enumerate(samples) if sample.batch_size == batch_size]
         costs[rows] = model.predict([samples[row].shards for row in rows], batch_size)
     return costs
+
+
+def noise_floor_of(floor: Any, part: str) -> float | None:
+    """The noise floor of a part of the cost.
+
+    Args:
+        floor: one number for all parts, None where unknown, or a mapping of parts to numbers or to quantiles of
+            which the `median` counts, as `measurement.noise_floor` returns it.
+        part: `forward`, `backward` or `total`.
+    """
+    if isinstance(floor, Mapping):
+        return noise_floor_of(floor["median"] if "median" in floor else floor.get(part), part)
+    return None if floor is None else float(floor)
 
 
 def fit_summary(split: Split, fitted: Fit, left_out: int, seconds: float) -> dict[str, Any]:

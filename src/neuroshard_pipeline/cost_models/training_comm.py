@@ -30,7 +30,7 @@ from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.cost_models.params import CommTrainParams
 from neuroshard_pipeline.cost_models.splits import Split, split_samples
-from neuroshard_pipeline.cost_models.training import Metrics, fit_summary, held_out_frame, usable_costs
+from neuroshard_pipeline.cost_models.training import Metrics, fit_summary, held_out_frame, noise_floor_of, usable_costs
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
@@ -97,7 +97,7 @@ def train_comm_model(
         samples_frame: `augment.comm_samples`.
         costs_frame: `measure.comm_costs`.
         params: architecture and schedule.
-        provenance: JSON values to store with the model; `noise_floor` (a number or None) goes into the metrics.
+        provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
 
     Returns:
         The model; metrics under `comm_forward` and `comm_backward`; and the held-out predictions
@@ -117,8 +117,9 @@ def train_comm_model(
     metrics = {}
     for direction in COMM_DIRECTIONS:
         rows = held_out[held_out["model"] == f"comm_{direction}"]
+        floor = noise_floor_of(provenance.get("noise_floor"), direction)
         metrics[f"comm_{direction}"] = {
-            **accuracy(rows["measured_ms"], rows["predicted_ms"], provenance.get("noise_floor")),
+            **accuracy(rows["measured_ms"], rows["predicted_ms"], floor),
             **fit_summary(split, fits[direction], data.left_out, seconds),
             "world_sizes": list(model.world_sizes),
         }

@@ -1,0 +1,67 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from neuroshard_pipeline.cost_models import CommTrainParams
+from neuroshard_pipeline.cost_models.fitting import fit, relative_loss
+
+from .conftest import FIT
+
+ROWS = np.arange(20)
+
+
+def params(**changes):
+    return CommTrainParams(**{**FIT, "architecture": "universal", "weight_decay": 0.0, **changes})
+
+
+def towards(target):
+    """Loss of a line through the origin whose slope should be `target`, one per member."""
+    x = torch.arange(20, dtype=torch.float32)
+    return lambda weights, rows: ((weights["slope"][:, 0] * x[rows] - target * x[rows]) ** 2).mean(dim=1)
+
+
+def run(loss_of, **changes):
+    start = {"slope": torch.zeros(3, 1, 1), "cost_scale": torch.ones(3, 1, 1)}
+    generator = torch.Generator().manual_seed(0)
+    return start, fit(start, loss_of, ROWS[:16], ROWS[16:], params(**changes), generator, "line")
+
+
+def test_every_member_finds_the_line():
+    start, fitted = run(towards(0.5), learning_rate=0.1, epochs=200, patience=200)
+    np.testing.assert_allclose(fitted.weights["slope"].ravel(), 0.5, atol=0.02)
+    assert torch.all(start["slope"] == 0), "the caller's weights must not change"
+    np.testing.assert_array_equal(fitted.weights["cost_scale"], np.ones((3, 1, 1)))
+
+
+def test_the_best_epoch_is_kept_not_the_last():
+    """Validation pulls the other way: the first epoch, when least has been learned, is the best."""
+
+    def loss_of(weights, rows):
+        return towards(-1.0 if rows.max() >= 16 else 1.0)(weights, rows)
+
+    _, fitted = run(loss_of, learning_rate=0.1, epochs=60, patience=5)
+    assert fitted.best_epoch == [0, 0, 0]
+    assert fitted.epochs == 6
+    assert np.all(fitted.weights["slope"] < 0.2)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_relative_loss_does_not_depend_on_scale_and_is_even_in_the_logarithm(factor):
+    small = relative_loss(torch.tensor([factor * 0.1]), torch.tensor([0.1]), 0.05)
+    large = relative_loss(torch.tensor([factor * 10.0]), torch.tensor([10.0]), 0.05)
+    mirrored = relative_loss(torch.tensor([10.0]), torch.tensor([factor * 10.0]), 0.05)
+    torch.testing.assert_close(small, large)
+    torch.testing.assert_close(large, mirrored)
+
+
+def test_relative_loss_is_quadratic_within_the_noise_and_linear_beyond():
+    at = [relative_loss(torch.exp(torch.tensor([gap])), torch.ones(1), 0.1).item() for gap in (0.05, 0.1, 0.2, 0.3)]
+    assert at == pytest.approx([0.125, 0.5, 1.5, 2.5], rel=1e-4)
+
+
+def test_predicting_needs_no_torch():
+    code = "import sys, neuroshard_pipeline.cost_models; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
