@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from search.small_models import small_models
+from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
 from torchrec import DataType, EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.training import Batches, built, planner
 
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError, PlanError, TaskError

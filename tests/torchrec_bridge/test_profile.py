@@ -7,8 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from torchrec import KeyedJaggedTensor
 from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
+from torchrec import KeyedJaggedTensor
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Table

@@ -7,8 +7,10 @@ from collections import defaultdict
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from torchrec import DataType, EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
+from torchrec import DataType, EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec_bridge.plan_strategies import module_names, plans
 
 from neuroshard_pipeline.errors import PlanError

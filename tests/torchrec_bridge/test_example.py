@@ -1,0 +1,58 @@
+"""The example that users copy runs, with cost models on disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cost_models.conftest import FIT
+from cost_models.machine import make_comm_sample, make_shards, make_table, true_comm_ms, true_compute_ms
+from torchrec_bridge import needs_torchrec  # noqa: F401, skips this module where TorchRec is absent
+
+from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams
+from neuroshard_pipeline.cost_models.splits import split_samples
+from neuroshard_pipeline.cost_models.training import ComputeData, fit_compute
+from neuroshard_pipeline.cost_models.training_comm import CommData, fit_comm
+from neuroshard_pipeline.tables.samples import ComputeSample
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
+QUICK = FIT | {"epochs": 3}
+
+
+@pytest.fixture
+def models_folder(tmp_path: Path) -> Path:
+    """Barely trained cost models in the catalog's layout."""
+    rng = np.random.default_rng(0)
+    tables = [make_table(rng, f"t{index}") for index in range(20)]
+    samples = tuple(ComputeSample(f"compute-{i}", 512, make_shards(rng, tables, 1 + i % 9)) for i in range(50))
+    costs = np.array([true_compute_ms(sample.shards, 512) for sample in samples])
+    data = ComputeData(samples, costs, left_out=0)
+    params = ComputeTrainParams(**QUICK, architecture="universal", gates=2, pressures=2)
+    compute, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), params, {"hardware": {"device": "cpu"}})
+    comm_samples = tuple(make_comm_sample(rng, index, 2) for index in range(50))
+    volumes = CommData(comm_samples, tuple(true_comm_ms(sample) for sample in comm_samples), left_out=0)
+    comm_params = CommTrainParams(**QUICK, architecture="universal")
+    comm, _ = fit_comm(volumes, split_samples(volumes.sample_ids, 0.1, 0.2, 0), comm_params, {})
+    compute.save(tmp_path / "compute_cost_model" / "v1" / "compute_cost_model")
+    comm.save(tmp_path / "comm_cost_model" / "v1" / "comm_cost_model")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_example_trains_on_two_ranks(models_folder):
+    assert len(EXAMPLE.read_text().splitlines()) < 100
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run(
+        [*launch, str(EXAMPLE), str(models_folder)], capture_output=True, text=True, timeout=55, env=environment
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", result.stdout)]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0] - 0.05
+    assert "8 tables" in result.stdout
