@@ -58,8 +58,9 @@ def parameter_problems(text: str) -> str:
     return "\n".join(["bad parameters", *(f"  {line}" for line in sorted(set(lines))), remedy])
 
 
-def _plainly(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command's callback so that expected errors end in one line and exit status 1."""
+def _plainly(command: click.Command) -> click.Command:
+    """The same command, with expected errors told in plain words and ending in exit status 1."""
+    callback: Callable[..., Any] = command.callback  # type: ignore[assignment]
 
     @functools.wraps(callback)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -75,11 +76,12 @@ def _plainly(callback: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise click.ClickException(message) from None
 
-    return wrapped
+    plain = copy.copy(command)
+    plain.callback = wrapped
+    return plain
 
 
-run = copy.copy(kedro_run)
-run.callback = _plainly(kedro_run.callback)
+run = _plainly(kedro_run)
 
 
 @click.group(name="neuroshard_pipeline")

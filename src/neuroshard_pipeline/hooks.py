@@ -56,10 +56,10 @@ def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[st
     known = read | {"data_root"}
     for given in _leaves(parameters):
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
-            close = difflib.get_close_matches(given, [*known, *(f"{name}." for name in known)], n=1, cutoff=0.3)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            close = difflib.get_close_matches(given, known, n=1, cutoff=0.3)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
             raise UnknownParameterError(
-                f"parameter {given!r} is read by no pipeline{hint} Parameters and their values stand in conf/base/parameters_*.yml"
+                f"parameter {given!r} is read by no pipeline{hint} All parameters stand in conf/base/parameters_*.yml."
             )
 
 
@@ -150,7 +150,7 @@ def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None
     for name, dataset in _versioned(pipeline.inputs(), catalog).items():
         if dataset.exists():
             continue
-        pinned = dataset._version.load
+        pinned = dataset._version.load if dataset._version else None
         if pinned:
             known = ", ".join(dataset.list_versions(full_path=False)[:5]) or "none"
             raise MissingVersionError(

@@ -152,7 +152,8 @@ def test_a_second_measurement_measures_nothing_again(finished_run):
 
 
 def test_a_plan_for_a_users_tables(finished_run):
-    run_pipeline(finished_run, "plan", params={"plan": {"task": {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv")}}})
+    tables = str(ROOT / "data/01_raw/criteo_kaggle.csv")
+    run_pipeline(finished_run, "plan", params={"plan": {"task": {"tables": tables}}})
     assert "rank 0" in newest(finished_run, "08_reporting/plan_explanation", ".txt").read_text()
     assert len(frame(finished_run, "07_model_output/plan")) >= 26
     plan_from_json(document(finished_run, "07_model_output/torchrec_plan"))

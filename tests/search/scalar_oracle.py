@@ -59,10 +59,10 @@ class ScalarOracle:
     def plan_cost_ms(self, items_of_rank) -> float:
         compute = [self.rank_compute_ms(items) for items in items_of_rank]
         dims = [sum(width for _, width in items) for items in items_of_rank]
-        _, backward = self.models.comm.predict(np.array(dims), np.zeros(len(dims)), self.task.batch_size)
+        backward = self.models.comm.backward_ms(np.array(dims), self.task.batch_size)
         ready = [c + float(b) for c, b in zip(compute, backward, strict=True)]
         skew = [r - min(ready) for r in ready]
-        forward, _ = self.models.comm.predict(np.array(dims), np.array(skew), self.task.batch_size)
+        forward = self.models.comm.forward_ms(np.array(dims), np.array(skew), self.task.batch_size)
         return max(r + float(f) for r, f in zip(ready, forward, strict=True))
 
     # ---- placement

@@ -55,13 +55,18 @@ class SmallCommModel:
         rng = np.random.default_rng(seed)
         self.own, self.worst, self.wait = rng.uniform(0.002, 0.01, 3) * (1.0, 1.0, 60.0)
 
-    def predict(self, dim_sums, start_skew_ms, batch_size):  # noqa: ARG002
-        dims = np.asarray(dim_sums, dtype=np.float64)
+    def forward_ms(self, dim_sums, start_skew_ms, batch_size):  # noqa: ARG002
         skew = np.asarray(start_skew_ms, dtype=np.float64)
-        volume = self.own * dims + self.worst * np.sqrt((dims**2).mean(axis=-1, keepdims=True)) + 0.1
-        backward = volume + 0.3 * self.worst * dims.max(axis=-1, keepdims=True)
         waiting = (skew.max(axis=-1, keepdims=True) - skew) * (1 - self.wait / 2)
-        return 1.2 * volume + waiting, backward
+        return 1.2 * self._volume_ms(dim_sums) + waiting
+
+    def backward_ms(self, dim_sums, batch_size):  # noqa: ARG002
+        largest = np.asarray(dim_sums, dtype=np.float64).max(axis=-1, keepdims=True)
+        return self._volume_ms(dim_sums) + 0.3 * self.worst * largest
+
+    def _volume_ms(self, dim_sums):
+        dims = np.asarray(dim_sums, dtype=np.float64)
+        return self.own * dims + self.worst * np.sqrt((dims**2).mean(axis=-1, keepdims=True)) + 0.1
 
 
 @dataclass(frozen=True)

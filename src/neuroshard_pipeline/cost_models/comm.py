@@ -165,15 +165,25 @@ class CommCostModel:
         Raises:
             CostModelError: shapes differ, or `paper` is asked for a world size that it was not trained on.
         """
+        return self.forward_ms(dim_sums, start_skew_ms, batch_size), self.backward_ms(dim_sums, batch_size)
+
+    def forward_ms(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> FloatArray:
+        """The forward half of `predict`."""
         dims, skew = np.asarray(dim_sums, dtype=np.float64), np.asarray(start_skew_ms, dtype=np.float64)
         if dims.shape != skew.shape or dims.ndim == 0 or dims.shape[-1] == 0:
             raise CostModelError(f"dim_sums {dims.shape} and start_skew_ms {skew.shape} must both be (..., world_size)")
-        if batch_size < 1:
-            raise CostModelError(f"batch_size {batch_size} must be at least 1")
-        forward = self._costs("forward", dims, skew, batch_size)
-        return forward, self._costs("backward", dims, np.zeros_like(skew), batch_size)
+        return self._costs("forward", dims, skew, batch_size)
+
+    def backward_ms(self, dim_sums: ArrayLike, batch_size: int) -> FloatArray:
+        """The backward half of `predict`."""
+        dims = np.asarray(dim_sums, dtype=np.float64)
+        if dims.ndim == 0 or dims.shape[-1] == 0:
+            raise CostModelError(f"dim_sums {dims.shape} must be (..., world_size)")
+        return self._costs("backward", dims, np.zeros_like(dims), batch_size)
 
     def _costs(self, direction: str, dims: FloatArray, skew: FloatArray, batch_size: int) -> FloatArray:
+        if batch_size < 1:
+            raise CostModelError(f"batch_size {batch_size} must be at least 1")
         network = self.networks[direction]
         if self.architecture == "paper":
             return _paper_costs(network, dims, skew, self.world_sizes[0])

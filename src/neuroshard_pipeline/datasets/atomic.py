@@ -30,10 +30,11 @@ def save_atomically(dataset: AbstractVersionedDataset, stock: type[AbstractVersi
     """
     target = Path(dataset._get_save_path())
     staged = staged_path(target)
-    writer = copy.copy(dataset)
+    writer: Any = copy.copy(dataset)
     writer._get_save_path = lambda: PurePosixPath(staged)
+    undecorated: Any = stock.save
     try:
-        stock.save.__wrapped__(writer, data)  # the undecorated save: Kedro's wrapper already runs around ours
+        undecorated.__wrapped__(writer, data)  # Kedro's logging and error handling already run around our own save
         commit(staged, target)
     finally:
         staged.unlink(missing_ok=True)

@@ -37,8 +37,12 @@ class ComputeModel(Protocol):
 class CommModel(Protocol):
     """What a search asks of a communication cost model."""
 
-    def predict(self, dim_sums: NDArray, start_skew_ms: NDArray, batch_size: int) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward ms (..., W) each; the backward cost does not depend on the start skew."""
+    def forward_ms(self, dim_sums: NDArray, start_skew_ms: NDArray, batch_size: int) -> FloatArray:
+        """Forward ms (..., W), from each rank's own start until it has everything."""
+        ...
+
+    def backward_ms(self, dim_sums: NDArray, batch_size: int) -> FloatArray:
+        """Backward ms (..., W); all ranks start together."""
         ...
 
 
@@ -70,11 +74,10 @@ def communication_ms(
     dense model in between. They enter the forward collective of the next iteration when their own compute is done:
     the start skew is compute + backward communication, minus the minimum over ranks.
     """
-    _, backward_ms = models.comm.predict(dim_sums, np.zeros_like(compute_ms), batch_size)
+    backward_ms = models.comm.backward_ms(dim_sums, batch_size)
     ready_ms = compute_ms + backward_ms
     start_skew_ms = ready_ms - ready_ms.min(axis=-1, keepdims=True)
-    forward_ms, _ = models.comm.predict(dim_sums, start_skew_ms, batch_size)
-    return forward_ms, backward_ms
+    return models.comm.forward_ms(dim_sums, start_skew_ms, batch_size), backward_ms
 
 
 def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:

@@ -24,6 +24,7 @@ from neuroshard_pipeline.sharders.greedy import (
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
 from neuroshard_pipeline.sharders.neuroshard_plus import NeuroShardPlus
 from neuroshard_pipeline.sharders.random import RandomSharder
+from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _MAKERS: dict[str, Callable[[SharderSettings], Sharder]] = {
@@ -32,6 +33,7 @@ _MAKERS: dict[str, Callable[[SharderSettings], Sharder]] = {
     "dim_greedy": lambda settings: GreedySharder("dim_greedy", dim_weight, settings.memory),
     "lookup_greedy": lambda settings: GreedySharder("lookup_greedy", lookup_weight, settings.memory),
     "size_lookup_greedy": lambda settings: GreedySharder("size_lookup_greedy", size_lookup_weight, settings.memory),
+    "torchrec": lambda settings: TorchRecSharder(settings.memory),
     "neuroshard": lambda settings: NeuroShard(settings.search, settings.memory),
     "neuroshard_plus": lambda settings: NeuroShardPlus(settings.search, settings.plus, settings.memory),
 }

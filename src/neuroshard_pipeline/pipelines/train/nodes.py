@@ -51,7 +51,7 @@ def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
     """What a cost model remembers of its making: hardware, noise floor, and the versions of its data."""
     return {
         "hardware": hardware,
-        "noise_floor": hardware["noise_floor"][campaign]["total"]["median"],
+        "noise_floor": hardware["noise_floor"][campaign],
         "data_versions": {**lineage["inputs"], **lineage["outputs"]},
         "run_id": lineage["run_id"],
     }
