@@ -59,3 +59,14 @@ def test_scattered_samples_get_visits_the_widest_first(compute_samples, limits):
     measured = measured[measured["key"].str.contains("visit-001")]
     more = extra_stretches(pd.concat([rows, measured.assign(key=extra.key)]), samples, limits, "c")
     assert "/wide-0001/" in more[0].key
+
+
+def test_a_sample_that_keeps_scattering_gets_at_most_twice_its_visits(compute_samples, limits):
+    samples = compute_samples(4)
+    rows = rows_of(samples, limits, lambda visit, _: 4.0 if visit else 1.0, quiet)
+    for number in range(limits.visits):
+        (extra,) = extra_stretches(rows, samples, limits, "c")
+        assert f"/wide-{number:04d}/" in extra.key
+        again = rows[rows["key"].str.contains("visit-001")].assign(key=extra.key)
+        rows = pd.concat([rows, again])
+    assert extra_stretches(rows, samples, limits, "c") == []

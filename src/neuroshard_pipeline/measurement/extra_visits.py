@@ -20,8 +20,8 @@ def extra_stretches(
 
     First every regular stretch in whose course the reference probe ran `disturbed_slowdown` times slower than its
     best is measured once more, the worst first. Then the samples whose spread exceeds `wide_spread_share` of their
-    cost get one more visit, the least visited first and among them the widest. The choice follows from the rows
-    alone, so a resumed campaign goes on where it stopped.
+    cost get one more visit, the least visited first and among them the widest, until a sample has had twice the
+    regular visits. The choice follows from the rows alone, so a resumed campaign goes on where it stopped.
 
     Args:
         rows: everything measured so far (`costs.load_rows`).
@@ -68,7 +68,8 @@ def _wide_stretches(
     share = costs["spread_ms"] / (costs["forward_ms"] + costs["backward_ms"])
     by_sample = costs.assign(share=share).groupby("sample_id", sort=False)[["share", "repeats"]].max()
     by_sample["index"] = np.arange(len(samples))
-    wide = by_sample[by_sample["share"] > params.wide_spread_share]
+    still = by_sample["repeats"] < 2 * params.visits
+    wide = by_sample[still & (by_sample["share"] > params.wide_spread_share)]
     wide = wide.sort_values(["repeats", "share"], ascending=[True, False])
     known = rows.loc[rows["key"].str.contains(f"/{_WIDE}-"), "key"].nunique()
     stretches: list[Stretch] = []

@@ -29,7 +29,8 @@ class ComputeMeasureParams(BaseModel):
         noise_floor_share: share of the samples that are measured a second time, independently.
         disturbed_slowdown: a stretch whose reference probe ran this many times slower than the best probe of
             the campaign is measured again.
-        wide_spread_share: a sample whose `spread_ms` exceeds this share of its cost gets extra visits.
+        wide_spread_share: a sample whose `spread_ms` exceeds this share of its cost gets extra visits, at most as
+            many as regular ones.
         extra_visit_budget_s: time for both kinds of extra visits, summed over workers, in seconds.
         timeout_s: a stretch that takes longer counts as hung; its worker is replaced.
     """
