@@ -22,6 +22,8 @@ from neuroshard_pipeline.report import summary_table
 LINEAGE_DATASET = "lineage"
 _SUMMARY_DATASET = "search.summary"
 _REPORT_DATASET = "search.report"
+_EXPLANATION_DATASET = "plan.explanation"
+_TORCHREC_DATASET = "plan.torchrec_plan"
 
 
 class MissingVersionError(NeuroShardError):
@@ -101,7 +103,7 @@ class LineageHooks:
 
 
 class SummaryHooks:
-    """Print the table of sharders and where the report lies."""
+    """Print what a person ran the pipeline for: the table of sharders, the report's place, the plan in words."""
 
     @hook_impl
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
@@ -111,6 +113,9 @@ class SummaryHooks:
             click.echo("\n" + summary_table(catalog.load(_SUMMARY_DATASET)))
         if _REPORT_DATASET in made:
             click.echo(f"\nReport: {Path(catalog[_REPORT_DATASET]._get_load_path())}")
+        if _EXPLANATION_DATASET in made:
+            click.echo("\n" + catalog.load(_EXPLANATION_DATASET))
+            click.echo(f"\nTorchRec plan: {Path(catalog[_TORCHREC_DATASET]._get_load_path())}")
 
 
 def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:

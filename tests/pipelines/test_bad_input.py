@@ -1,0 +1,106 @@
+"""Whatever a person gets wrong is answered in plain words, before anything is written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run_pipeline
+
+from neuroshard_pipeline.cli import explain
+
+MODEL = "train.compute_cost_model"
+
+
+def refusal(data_root: Path, *names: str, **kwargs) -> str:
+    """What the command line would tell of a run that must fail."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - its kind is what `explain` decides by
+        run_pipeline(data_root, *names, **kwargs)
+    told = explain(caught.value)
+    assert told is not None, f"a defect, not a refusal: {caught.value!r}"
+    return told
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+BAD_PARAMETERS = [
+    ({"augment": {"pool": {"num_tables": 1}}}, ["augment.pool.num_tables", "greater than or equal to 2", "1"]),
+    ({"augment": {"pool": {"num_tables": "many"}}}, ["augment.pool.num_tables", "integer", "many"]),
+    ({"augment": {"pool": {"row_scale": 0}}}, ["augment.pool.row_scale", "greater than 0"]),
+    ({"augment": {"pool": {"tables": 5}}}, ["augment.pool.tables", "not permitted"]),
+    ({"augment": {"compute_samples": {"dimensions": [3]}}}, ["augment.compute_samples", "4", "3"]),
+    ({"augment": {"compute_samples": {"min_tables": 9, "max_tables": 2}}}, ["augment.compute_samples", "min_tables 9"]),
+    ({"augment": {"sharding_tasks": {"memory_fill": 1.5}}}, ["augment.sharding_tasks.memory_fill", "1.5"]),
+    ({"measure": {"compute": {"visits": 0}}}, ["measure.compute.visits", "0"]),
+    ({"measure": {"compute": {"backend": "tpu"}}}, ["measure.compute.backend", "fbgemm_cpu", "tpu"]),
+    ({"measure": {"comm": {"backend": "mpi"}}}, ["measure.comm.backend", "gloo", "mpi"]),
+    ({"train": {"compute": {"architecture": "deep"}}}, ["train.compute.architecture", "universal", "paper", "deep"]),
+    ({"train": {"comm": {"test_share": 0.9}}}, ["train.comm.test_share", "0.9"]),
+    ({"search": {"neuroshard": {"beam_width": -1}}}, ["search.neuroshard.beam_width", "-1"]),
+    ({"search": {"neuroshard": {"max_cap_ratio": 0.5}}}, ["search.neuroshard.max_cap_ratio", "0.5"]),
+    ({"search": {"contest": {"sharders": []}}}, ["search.contest.sharders"]),
+    ({"search": {"torchrec": {"compute_device": "tpu"}}}, ["search.torchrec.compute_device", "cuda", "tpu"]),
+    ({"plan": {"task": {"memory_gib": -1}}}, ["plan.task.memory_gib", "-1"]),
+    ({"serch": {"seed": 1}}, ["serch.seed", "no pipeline"]),
+    ({"augment": {"poole": {"seed": 1}}}, ["augment.poole.seed", "augment.pool"]),
+]
+
+
+@pytest.mark.parametrize(("params", "told"), BAD_PARAMETERS, ids=lambda value: str(value)[:60])
+def test_a_bad_parameter_is_named_with_its_value(tmp_path, params, told):
+    message = refusal(tmp_path, params=params)
+    for word in told:
+        assert word in message
+    assert files_below(tmp_path) == []
+
+
+def test_a_search_without_models_says_how_to_make_them(tmp_path):
+    message = refusal(tmp_path, "search")
+    assert "kedro run --pipeline pretrain" in message
+    assert files_below(tmp_path) == []
+
+
+def test_a_pinned_version_that_is_missing_is_named_beside_those_that_exist(finished_run):
+    message = refusal(finished_run, "search", load_versions={MODEL: "2001-01-01T00.00.00.000Z"})
+    existing = sorted((finished_run / "06_models/compute_cost_model").iterdir())[-1].name
+    assert "2001-01-01T00.00.00.000Z" in message
+    assert existing in message
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, ["tables.csv"]),
+        ("table,num_embeddings,embedding_dim,pooling_factor\na,10,6,1\n", ["tables.csv", "6", "4"]),
+        ("table,num_embeddings,embedding_dim,pooling_factor\na,10,8,1\na,10,8,1\n", ["tables.csv", "'a'"]),
+        ("table,num_embeddings,embedding_dim,pooling_factor\na,-1,8,1\n", ["tables.csv", "-1"]),
+        ("table,num_embeddings,pooling_factor\na,10,1\n", ["tables.csv", "embedding_dim"]),
+        ("table,num_embeddings,embedding_dim,pooling_factor\na,9000000000,64,1\n", ["144000000000 bytes", "rank"]),
+    ],
+    ids=["missing", "width", "duplicate", "negative", "column", "no room"],
+)
+def test_a_bad_table_file_is_told_and_plans_nothing(finished_run, tmp_path, content, told):
+    path = tmp_path / "tables.csv"
+    if content is not None:
+        path.write_text(content)
+    before = files_below(finished_run / "07_model_output")
+    message = refusal(finished_run, "plan", params={"plan": {"task": {"tables": str(path)}}})
+    for word in told:
+        assert word in message
+    assert files_below(finished_run / "07_model_output") == before
+
+
+def test_an_unknown_sharder_is_told_beside_those_that_exist(finished_run):
+    message = refusal(finished_run, "plan", params={"plan": {"task": {"sharder": "best"}}})
+    assert "'best'" in message
+    assert "neuroshard_plus" in message
+
+
+def test_the_command_line_tells_it_in_one_message_and_fails():
+    command = [sys.executable, "-m", "kedro", "run", "--env", "test", "--params", "measure.compute.visits=-3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "measure.compute.visits: Input should be greater than or equal to 1, but is -3" in done.stderr
+    assert "Traceback" not in done.stderr
