@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any
 
 from neuroshard_pipeline.errors import MeasurementError
@@ -17,7 +20,7 @@ from neuroshard_pipeline.errors import MeasurementError
 #: How worker processes start: forked from a server that has imported everything, and inherits nothing from us.
 START_METHOD = "forkserver"
 #: Imported once by the server that all workers are forked from, so that a worker starts in a hundredth of a second.
-_PRELOAD = ["__main__", *(f"neuroshard_pipeline.measurement.{name}" for name in ("crew", "fbgemm"))]
+_PRELOAD = [f"neuroshard_pipeline.measurement.{name}" for name in ("crew", "fbgemm")]
 _EXIT_GRACE_S = 5.0
 
 
@@ -103,7 +106,8 @@ class Team:
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, self._setup, (rank, *arguments)), daemon=True)
-            process.start()
+            with _without_main():
+                process.start()
             theirs.close()
             self._members.append(_Member(process, ours))
 
@@ -131,6 +135,21 @@ class Team:
         if kind == "failure":
             raise TeamFailedError(f"worker {rank} failed: {answer}")
         return answer
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep multiprocessing from running the program's main script again in every worker, which needs nothing of it.
+
+    Under the `kedro` command that script would import all of Kedro, a second of work for each of many ranks; and a
+    plain user script would need the guard `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _serve(connection: Connection, setup: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...]) -> None:
