@@ -1,0 +1,131 @@
+"""Reads samples of Criteo's click logs: a label, 13 integers and 26 categories per line, separated by tabs.
+
+Criteo Kaggle and Criteo 1TB files have this form (https://ailab.criteo.com/ressources/). Integers and categories may
+be missing (nothing between two tabs); categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.tables.ids import TableIds
+
+NUM_INTEGERS = 13
+NUM_CATEGORIES = 26
+NUM_FIELDS = 1 + NUM_INTEGERS + NUM_CATEGORIES
+#: What stands for a missing category.
+MISSING = -1
+
+_LABEL = re.compile(rb"[01]")
+_INTEGER = re.compile(rb"(-?[0-9]{1,18})?")
+_CATEGORY = re.compile(rb"([0-9a-fA-F]{1,8})?")
+_LINE = re.compile(rb"[01](?:\t(?:-?[0-9]{1,18})?){%d}(?:\t(?:[0-9a-fA-F]{1,8})?){%d}" % (NUM_INTEGERS, NUM_CATEGORIES))
+
+#: Multipliers of the finaliser of SplitMix64 (Steele et al., OOPSLA 2014), and its increment, the golden ratio.
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class CriteoFileError(NeuroShardError):
+    """A file of click logs is missing, unreadable or has a line of another form."""
+
+
+@dataclass(frozen=True)
+class CriteoBatch:
+    """Consecutive samples of a file.
+
+    Attributes:
+        labels: 1 for a click, (B,).
+        integers: log(1 + x) of the integer features x, 0 where x is negative or missing, (B, 13).
+        categories: the category features, `MISSING` where there is none, (B, 26).
+    """
+
+    labels: NDArray[np.float32]
+    integers: NDArray[np.float32]
+    categories: NDArray[np.int64]
+
+
+def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
+    """Batches of a file from its first line on, read as they are asked for; the last one may be smaller.
+
+    Args:
+        path: the file, as text or compressed (`.gz`).
+        batch_size: B.
+
+    Raises:
+        CriteoFileError: the file is missing or damaged, or a line is malformed; the message names file, line, field
+            and value.
+    """
+    path = Path(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            lines = enumerate(file, start=1)
+            while chunk := list(itertools.islice(lines, batch_size)):
+                yield _batch([_fields(path, number, line.rstrip(b"\r\n")) for number, line in chunk])
+    except FileNotFoundError:
+        raise CriteoFileError(f"{path}: no such file; give a click log in Criteo's format") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CriteoFileError(f"{path}: not a complete gzip file ({error}); download it again") from error
+    except OSError as error:
+        raise CriteoFileError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def hashed_ids(categories: NDArray[np.int64], num_embeddings: int, feature: int) -> TableIds:
+    """Row numbers of one category feature: one id per sample, none where the category is missing.
+
+    A category's row is its value, mixed with the feature's number by the finaliser of SplitMix64, modulo the rows.
+
+    Args:
+        categories: (B,), `MISSING` where there is none.
+        num_embeddings: rows of the table.
+        feature: number of the feature, so that features that share values do not share their collisions.
+    """
+    present = categories != MISSING
+    mixed = categories[present].astype(np.uint64) + np.uint64((feature + 1) * _GOLDEN % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
+    mixed ^= mixed >> np.uint64(31)
+    indices = (mixed % np.uint64(num_embeddings)).astype(np.int64)
+    return TableIds(indices, np.concatenate([[0], np.cumsum(present)]).astype(np.int64))
+
+
+def _fields(path: Path, number: int, line: bytes) -> list[bytes]:
+    fields = line.split(b"\t")
+    if _LINE.fullmatch(line) is None:
+        raise CriteoFileError(f"{path}: line {number}: {_problem(fields)}")
+    return fields
+
+
+def _problem(fields: list[bytes]) -> str:
+    """What is wrong with a line that does not match."""
+    if len(fields) != NUM_FIELDS:
+        return (
+            f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: a label, {NUM_INTEGERS} integers and "
+            f"{NUM_CATEGORIES} categories"
+        )
+    names = ["label", *(f"I{i + 1}" for i in range(NUM_INTEGERS)), *(f"C{i + 1}" for i in range(NUM_CATEGORIES))]
+    forms = [_LABEL] + [_INTEGER] * NUM_INTEGERS + [_CATEGORY] * NUM_CATEGORIES
+    wanted = {_LABEL: "0 or 1", _INTEGER: "a whole number or empty", _CATEGORY: "a hexadecimal number or empty"}
+    place = next(at for at, form in enumerate(forms) if form.fullmatch(fields[at]) is None)
+    value = fields[place].decode("utf-8", "backslashreplace")[:40]
+    return f"field {names[place]} is {value!r}, not {wanted[forms[place]]}; correct the line or leave it out"
+
+
+def _batch(rows: list[list[bytes]]) -> CriteoBatch:
+    integers = np.array([[int(field or 0) for field in row[1 : NUM_INTEGERS + 1]] for row in rows], dtype=np.float64)
+    categories = [[int(field, 16) if field else MISSING for field in row[NUM_INTEGERS + 1 :]] for row in rows]
+    return CriteoBatch(
+        labels=np.array([row[0] == b"1" for row in rows], dtype=np.float32),
+        integers=np.log1p(np.maximum(integers, 0.0)).astype(np.float32),
+        categories=np.array(categories, dtype=np.int64),
+    )
