@@ -46,6 +46,7 @@ class PlanParams(BaseModel):
         batch_size: global batch.
         memory_gib: memory for embeddings on every rank, GiB.
         optimizer: one of `tables.OPTIMIZERS`.
+        constraints: path of a YAML or JSON file of constraints, or null for none; see `tables.constraint_file`.
         sharder: one of `sharders.SHARDERS`.
         seed: of sharders that draw random numbers.
     """
@@ -57,5 +58,6 @@ class PlanParams(BaseModel):
     batch_size: int = Field(ge=1)
     memory_gib: float = Field(gt=0)
     optimizer: str
+    constraints: str | None
     sharder: str
     seed: int = Field(ge=0)

@@ -4,10 +4,12 @@
 - `memory`: `MemoryModel`, what counts against the memory of a rank
 - `params`: `SearchParams`, `PlusParams`
 - `simulator`: predicted embedding cost of plans, many at once
+- `units`: tables, or tables kept together, with what constraints ask of them
 - `kinds`: `ShardKinds`, every distinct (table, width) of a search
 - `placement`: greedy grid search for the ranks of shards
 - `columns`: beam search over column splits
 - `packing`: packing by bytes, and the errors when nothing fits
+- `exact_fit`: an arrangement, or the proof that there is none, where packing gives up
 - `moves`, `refine`: local search
 - `explain`: a plan in words
 """

@@ -1,11 +1,12 @@
 """Beam search over column-wise splits [Zha2023] §3.3.
 
-A state is a multiset of shard kinds. The first state holds the whole tables; where it has no placement, it is the
-state that `packing.make_room` finds. A step halves one shard of a state. Candidates are, among the distinct shards
-that can still be halved, the N largest in bytes and the N most expensive alone (ties: the table that comes first in
-the task, then the wider shard); they are tried in the order of tables, the wider first. States met twice in one step
-are tried once. The K states of lowest cost go on (ties: tried first); states without a placement do not. After L
-steps, or when nothing can be halved, the best placement seen anywhere wins (ties: seen first).
+A state is a multiset of shard kinds. The first state holds the whole tables; where it has no placement, it is the state
+that `packing.make_room` finds, or `exact_fit.fit_exactly` where that finds none. A step halves one shard of a state.
+Candidates are, among the distinct shards that can still be halved (constraints allowing), the N largest in bytes and
+the N most expensive alone (ties: the table that comes first in the task, then the wider shard); they are tried in the
+order of tables, the wider first. States met twice in one step are tried once. The K states of lowest cost go on (ties:
+tried first); states without a placement do not. After L steps, or when nothing can be halved, the best placement seen
+anywhere wins (ties: seen first).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.exact_fit import fit_exactly
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.packing import check_room, make_room
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.placement import Placement, dimension_caps, place
+from neuroshard_pipeline.search.placement import Placement, dimension_caps, place, placement_costs
 from neuroshard_pipeline.search.simulator import IntArray
 
 
@@ -47,10 +50,27 @@ def _first_placement(kinds: ShardKinds, params: SearchParams) -> Placement:
     check_room(kinds.task, kinds.memory)
     caps = dimension_caps(kinds, params)
     placement = place(kinds.whole_tables[None], kinds, caps)[0]
-    if placement is None:
-        placement = place(make_room(kinds)[None], kinds, caps)[0]
+    if placement is not None:
+        return placement
+    try:
+        state = make_room(kinds)
+    except DoesNotFitError as error:
+        return _exactly_fitted(kinds, error)
+    placement = place(state[None], kinds, caps)[0]
     assert placement is not None, "a state that packs by size has a placement"
     return placement
+
+
+def _exactly_fitted(kinds: ShardKinds, refusal: DoesNotFitError) -> Placement:
+    """A placement found by integer programming where packing gave up."""
+    fit = fit_exactly(kinds.task, kinds.memory)
+    if fit.impossible:
+        raise DoesNotFitError(f"{refusal} (there is no arrangement at all: integer programming shows it)") from refusal
+    if fit.shards is None:
+        raise refusal
+    state = kinds.numbers((unit, width) for unit, width, _ in fit.shards)
+    ranks = np.array([rank for *_, rank in fit.shards], dtype=np.int64)
+    return Placement(state, ranks, float(placement_costs(state[None], ranks[None], kinds)[0]))
 
 
 def _expansions(beam: list[Placement], kinds: ShardKinds, num_candidates: int) -> IntArray:
@@ -67,7 +87,7 @@ def _expansions(beam: list[Placement], kinds: ShardKinds, num_candidates: int) -
 
 def _candidates(state: IntArray, kinds: ShardKinds, num_candidates: int) -> Iterator[tuple[int, int]]:
     """The kinds of `state` to halve, each with the kind of its half."""
-    distinct = np.unique(state)
+    distinct = np.unique(state[kinds.may_split(state)])
     distinct = distinct[kinds.can_halve[distinct]]
     distinct = distinct[np.lexsort((-kinds.width[distinct], kinds.table[distinct]))]
     largest = np.argsort(-kinds.bytes[distinct], kind="stable")[:num_candidates]

@@ -121,21 +121,27 @@ def propose(
     parts = (
         _relocations(layout, shards, targets),
         _swaps(layout, shards, targets),
-        _splits(layout, kinds, shards, targets),
+        _splits(layout, kinds, shards[kinds.may_split(layout.kinds)[shards]], targets),
         _shifts(layout, kinds, shards),
     )
     return _concatenated([_at_most(moves, max_moves, rng) for moves in parts])
 
 
 def feasible(layout: Layout, moves: Moves, kinds: ShardKinds) -> np.ndarray:
-    """(P,) whether both ranks keep within their memory."""
+    """(P,) whether both ranks keep within their memory and get only what constraints allow there."""
     sizes = np.append(kinds.bytes, 0)  # the kind NONE
     shard_sizes = np.append(kinds.bytes[layout.kinds], 0)
     to_source = sizes[moves.to_source] - shard_sizes[moves.shard]
     to_target = sizes[moves.to_target] - shard_sizes[moves.other]
     within = moves.source == moves.target
     source_fits = layout.free[moves.source] >= to_source + np.where(within, to_target, 0)
-    return source_fits & (within | (layout.free[moves.target] >= to_target))
+    fits = source_fits & (within | (layout.free[moves.target] >= to_target))
+    if kinds.rank_allowed is None:
+        return fits
+    unit = np.append(kinds.table, 0)
+    on_source = kinds.rank_allowed[unit[moves.to_source], moves.source] | (moves.to_source == NONE)
+    on_target = kinds.rank_allowed[unit[moves.to_target], moves.target] | (moves.to_target == NONE)
+    return fits & on_source & on_target
 
 
 def loads_after(layout: Layout, moves: Moves, kinds: ShardKinds) -> Loads:
@@ -184,7 +190,8 @@ def _splits(layout: Layout, kinds: ShardKinds, shards: IntArray, targets: IntArr
     """One part stays, the other goes to a target."""
     width = kinds.width[layout.kinds[shards]]
     parts = COLUMN_GRANULARITY * np.rint(width[:, None] * _SPLIT_SHARES / COLUMN_GRANULARITY).astype(np.int64)
-    usable = (parts > 0) & (parts < width[:, None])
+    least = kinds.min_width[kinds.table[layout.kinds[shards]]][:, None]
+    usable = (parts >= least) & (parts <= width[:, None] - least)
     usable[:, 1:] &= parts[:, 1:] != parts[:, :-1]
     which, share = np.nonzero(usable)
     gone = parts[which, share]
@@ -206,10 +213,11 @@ def _shifts(layout: Layout, kinds: ShardKinds, shards: IntArray) -> Moves:
     shard, other = shard[distinct], other[distinct]
     width, other_width = kinds.width[layout.kinds[shard]], kinds.width[layout.kinds[other]]
     within = layout.ranks[shard] == layout.ranks[other]
+    least = kinds.min_width[table[shard]]
     parts = []
     for columns in (*(np.full_like(width, step) for step in _SHIFTED_COLUMNS), width):
         merges = columns is width
-        keep = (~within | (shard < other)) if merges else (~within & (columns < width))
+        keep = (~within | (shard < other)) if merges else (~within & (columns <= width - least))
         pick, moved = np.flatnonzero(keep), columns[keep]
         names = table[shard[pick]].tolist()
         stays = np.full(len(pick), NONE)

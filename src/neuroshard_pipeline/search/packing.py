@@ -11,23 +11,29 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.simulator import IntArray
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
+from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Shards halved at once when whatever did not fit is already at its narrowest: one in twenty.
 _ROUND_DIVISOR = 20
 
 
-def pack_by_size(sizes: Sequence[int], limits: Sequence[int]) -> tuple[list[int], list[int]]:
+def pack_by_size(
+    sizes: Sequence[int], limits: Sequence[int], allowed: np.ndarray | None = None
+) -> tuple[list[int], list[int]]:
     """Put shards, largest first, on the rank with the most free bytes.
 
     Args:
         sizes: bytes of every shard; equal sizes keep their order.
         limits: bytes of every rank; ranks with equally many free bytes are taken in order.
+        allowed: (N, W) whether a shard may lie on a rank, or None where all may lie anywhere; shards with fewer
+            ranks to choose from are put first.
 
     Returns:
         The rank of every shard (-1 where no rank had room), and the indices of the shards without a rank.
     """
+    if allowed is not None:
+        return _pack_where_allowed(sizes, limits, allowed)
     free = [(-limit, rank) for rank, limit in enumerate(limits)]
     heapq.heapify(free)
     ranks = [-1] * len(sizes)
@@ -42,27 +48,73 @@ def pack_by_size(sizes: Sequence[int], limits: Sequence[int]) -> tuple[list[int]
     return ranks, left_over
 
 
+def _pack_where_allowed(
+    sizes: Sequence[int], limits: Sequence[int], allowed: np.ndarray
+) -> tuple[list[int], list[int]]:
+    free = np.array(limits, dtype=np.int64)
+    choices = allowed.sum(axis=1).tolist()
+    ranks = [-1] * len(sizes)
+    left_over = []
+    for index in sorted(range(len(sizes)), key=lambda i: (choices[i], -sizes[i])):
+        rank = int(np.where(allowed[index], free, -1).argmax())
+        if not allowed[index, rank] or sizes[index] > free[rank]:
+            left_over.append(index)
+            continue
+        free[rank] -= sizes[index]
+        ranks[index] = rank
+    return ranks, left_over
+
+
 def check_room(task: ShardingTask, memory: MemoryModel) -> None:
     """Refuse a task that no splitting of columns can fit.
 
     Raises:
-        DoesNotFitError: all tables need more bytes than all ranks have, or the narrowest shard of a table needs
-            more than any rank has.
+        DoesNotFitError: all tables need more bytes than all ranks have, or those that are pinned to some ranks more
+            than these have, or the narrowest shard of a table more than any rank that it may lie on.
     """
     limits = memory.limits(task)
-    for table in task.tables:
-        narrowest = memory.table_bytes(table, COLUMN_GRANULARITY, task)
-        if narrowest > max(limits):
-            raise DoesNotFitError(
-                f"{task.task_id}: table {table.name!r} does not fit: even a shard of {COLUMN_GRANULARITY} columns "
-                f"needs {narrowest} bytes, {narrowest - max(limits)} more than the roomiest rank has ({max(limits)}); "
-                f"give every rank at least {narrowest} bytes or reduce the table's {table.num_embeddings} rows"
-            )
-    needed = sum(memory.table_bytes(table, table.embedding_dim, task) for table in task.tables)
+    units = units_of(task)
+    for unit in units:
+        _check_narrowest(unit, task, memory, limits)
+    needed = sum(unit.bytes(unit.width, task, memory) for unit in units)
     if needed > sum(limits):
         raise DoesNotFitError(
             f"{task.task_id}: the tables need {needed} bytes but the {task.world_size} ranks have {sum(limits)}: "
             f"{needed - sum(limits)} bytes are missing; {_remedy(task, memory)}"
+        )
+    for ranks in dict.fromkeys(unit.ranks for unit in units if unit.ranks is not None):
+        _check_pinned(ranks, units, task, memory, limits)
+
+
+def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
+    """Split as evenly as allowed, the widest shard of `unit` must fit the roomiest of its ranks."""
+    width = unit.finest[0]
+    narrowest = unit.bytes(width, task, memory)
+    roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
+    if narrowest <= roomiest:
+        return
+    rows = " + ".join(str(task.tables[index].num_embeddings) for index in unit.members)
+    allowed = "" if unit.ranks is None else f" of those allowed for it, {list(unit.ranks)},"
+    raise DoesNotFitError(
+        f"{task.task_id}: table {unit.name!r} does not fit: even a shard of {width} columns "
+        f"needs {narrowest} bytes, {narrowest - roomiest} more than the roomiest rank{allowed} has ({roomiest}); "
+        f"give every rank at least {narrowest} bytes or reduce the table's {rows} rows"
+        + (", or loosen its constraints" if task.constraints else "")
+    )
+
+
+def _check_pinned(
+    ranks: tuple[int, ...], units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]
+) -> None:
+    """All units that may lie on `ranks` only must fit these together."""
+    pinned = [unit for unit in units if unit.ranks is not None and set(unit.ranks) <= set(ranks)]
+    needed = sum(unit.bytes(unit.width, task, memory) for unit in pinned)
+    room = sum(limits[rank] for rank in ranks)
+    if needed > room:
+        raise DoesNotFitError(
+            f"{task.task_id}: the {len(pinned)} tables that may lie on ranks {list(ranks)} only, among them "
+            f"{pinned[0].name!r}, need {needed} bytes but these ranks have {room}: {needed - room} bytes are missing; "
+            f"allow more ranks for some of them"
         )
 
 
@@ -79,17 +131,32 @@ def make_room(kinds: ShardKinds) -> IntArray:
     while True:
         state = kinds.in_placement_order(state)
         sizes = kinds.bytes[state]
-        _, left_over = pack_by_size(sizes.tolist(), kinds.limits.tolist())
+        _, left_over = pack_by_size(sizes.tolist(), kinds.limits.tolist(), kinds.allowed_on(state))
         if not left_over:
             return state
-        halvable = kinds.can_halve[state]
+        halvable = kinds.can_halve[state] & kinds.may_split(state)
         chosen = [index for index in left_over if halvable[index]]
         if not chosen:
             chosen = _largest(sizes, np.flatnonzero(halvable))
+        chosen = _within_max_shards(chosen, state, kinds)
         if not chosen:
             raise _fragmented(kinds, state[left_over])
         halves = kinds.halves(state[chosen].tolist())
         state = np.concatenate([np.delete(state, chosen), np.repeat(halves, 2)])
+
+
+def _within_max_shards(chosen: list[int], state: IntArray, kinds: ShardKinds) -> list[int]:
+    """Those of `chosen`, first come first served, that may all be halved at once."""
+    if not kinds.limits_shards:
+        return chosen
+    counts = np.bincount(kinds.table[state], minlength=len(kinds.units))
+    kept = []
+    for index in chosen:
+        unit = kinds.table[state[index]]
+        if counts[unit] < kinds.max_shards[unit]:
+            counts[unit] += 1
+            kept.append(index)
+    return kept
 
 
 def _largest(sizes: IntArray, indices: IntArray) -> list[int]:
@@ -100,11 +167,11 @@ def _largest(sizes: IntArray, indices: IntArray) -> list[int]:
 def _fragmented(kinds: ShardKinds, left_over: IntArray) -> DoesNotFitError:
     """The error for shards that found no rank although the bytes of all ranks together would do."""
     task = kinds.task
-    table = task.tables[int(kinds.table[left_over[0]])]
+    name = kinds.units[int(kinds.table[left_over[0]])].name
     missing = int(kinds.bytes[left_over].sum())
     return DoesNotFitError(
         f"{task.task_id}: no arrangement was found for {len(left_over)} of the shards, {missing} bytes in all, among "
-        f"them one of table {table.name!r} ({int(kinds.bytes[left_over[0]])} bytes), although every table was split "
+        f"them one of table {name!r} ({int(kinds.bytes[left_over[0]])} bytes), although every table was split "
         f"as far as it goes; {_remedy(task, kinds.memory)}"
     )
 
@@ -117,13 +184,12 @@ def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
 
 
 def ranks_needed(task: ShardingTask, memory: MemoryModel) -> int:
-    """Fewest ranks, each with the memory of the task's roomiest, on which the narrowest shards pack by size."""
+    """Fewest ranks, each with the memory of the task's roomiest, on which the narrowest shards pack by size.
+
+    Constraints on ranks do not count: there are more of these then.
+    """
     limit = max(memory.limits(task))
-    sizes = [
-        memory.table_bytes(table, COLUMN_GRANULARITY, task)
-        for table in task.tables
-        for _ in range(table.embedding_dim // COLUMN_GRANULARITY)
-    ]
+    sizes = [unit.bytes(width, task, memory) for unit in units_of(task) for width in unit.finest]
     ranks = max(1, -(-sum(sizes) // limit))
     while pack_by_size(sizes, [limit] * ranks)[1]:
         ranks += max(1, ranks // 50)

@@ -1,12 +1,12 @@
 """Greedy grid search for the placement of shards [Zha2023] §3.3, all caps and all states in lockstep.
 
-The algorithm, for one state (a multiset of shard kinds) and one cap: take the shards in descending single-table
-cost (ties: the table that comes first in the task, then the wider shard); put each on the feasible rank with the
-lowest predicted compute cost so far (ties: the lowest rank). A rank is feasible when it has the memory and when its
-dimension sum stays within the cap; a shard without a feasible rank fails the run. Of the runs that do not fail,
-the one with the lowest predicted embedding cost wins (ties: the smallest cap). Where all runs fail, the shards are
-packed by size alone (`packing.pack_by_size`, in the same order); where this fails too, the state has no placement.
-Costs are compared in whole units of 1e-9 ms (`simulator.quantised`).
+The algorithm, for one state (a multiset of shard kinds) and one cap: take the shards in descending single-table cost
+(ties: the table that comes first in the task, then the wider shard); put each on the feasible rank with the lowest
+predicted compute cost so far (ties: the lowest rank). A rank is feasible when it has the memory, when its dimension sum
+stays within the cap and when the constraints allow the shard there; a shard without a feasible rank fails the run. Of
+the runs that do not fail, the one with the lowest predicted embedding cost wins (ties: the smallest cap). Where all
+runs fail, the shards are packed by size alone (`packing.pack_by_size`, in the same order); where this fails too, the
+state has no placement. Costs are compared in whole units of 1e-9 ms (`simulator.quantised`).
 
 How it is fast: caps share a run for as long as they would choose alike (a looser cap has every feasible rank of a
 tighter one, so that equal choices form ranges of caps), only the rank that got a shard is priced again, and one
@@ -93,7 +93,7 @@ def _best_of_runs(runs: _Runs, sequences: IntArray, kinds: ShardKinds) -> list[P
 
 
 def _packed_by_size(sequence: IntArray, kinds: ShardKinds) -> Placement | None:
-    ranks, left_over = pack_by_size(kinds.bytes[sequence].tolist(), kinds.limits.tolist())
+    ranks, left_over = pack_by_size(kinds.bytes[sequence].tolist(), kinds.limits.tolist(), kinds.allowed_on(sequence))
     if left_over:
         return None
     where = np.array(ranks, dtype=np.int64)
@@ -157,6 +157,8 @@ class _Runs:
         kind = self.sequences[self.state[:live], step]
         fits = self.free[cell] >= self.kinds.bytes[kind]
         fits &= self.dims[cell] + self.kinds.width[kind] <= self.caps[self.low[:live]]
+        if self.kinds.rank_allowed is not None:
+            fits &= self.kinds.rank_allowed[self.kinds.table[kind], rank]
         self.choices[:live, step] = rank
         if not fits.all():
             self._resolve(np.flatnonzero(~fits), step)
@@ -191,6 +193,8 @@ class _Runs:
             dims = self.of_runs(self.dims, pending)
             feasible = self.of_runs(self.free, pending) >= self.kinds.bytes[kind][:, None]
             feasible &= dims <= (self.caps[self.high[pending]] - width)[:, None]
+            if self.kinds.rank_allowed is not None:
+                feasible &= self.kinds.rank_allowed[self.kinds.table[kind]]
             rank = np.where(feasible, self.of_runs(self.cost, pending), np.inf).argmin(axis=1)
             row = np.arange(len(pending))
             found = feasible[row, rank]

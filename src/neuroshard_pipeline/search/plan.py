@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.explain import explain_plan
 from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
+from neuroshard_pipeline.tables.constraints import TableConstraint
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -56,8 +58,8 @@ class Plan:
         memory: what counts against the memory of a rank.
 
     Raises:
-        PlanError: columns uncovered or covered twice, an unknown table, a rank outside the world, or more shards on
-            a rank than its memory holds.
+        PlanError: columns uncovered or covered twice, an unknown table, a rank outside the world, more shards on
+            a rank than its memory holds, or a violated constraint of the task.
     """
 
     task: ShardingTask
@@ -75,6 +77,9 @@ class Plan:
                 raise PlanError(f"{self.task.task_id}: rank {rank} lies outside 0..{self.task.world_size - 1}")
         _check_cover(self)
         _check_memory(self)
+        if self.task.constraints:
+            for violation in constraint_violations(self.task, self.shards, self.ranks):
+                raise PlanError(f"{self.task.task_id}: {violation}")
 
     @property
     def predicted_cost_ms(self) -> float | None:
@@ -149,3 +154,32 @@ def _check_cover(plan: Plan) -> None:
             at = end
         if at != table.embedding_dim:
             raise PlanError(f"{plan.task.task_id}: table {table.name!r} has columns not covered from {at}")
+
+
+def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
+    """What in a plan contradicts the constraints of its task."""
+    placed: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        placed[shard.table.name].append((shard.embedding_dim, rank))
+    for table in task.tables:
+        for problem in _table_violations(task.constraints.of(table.name), placed[table.name], task.world_size):
+            yield f"table {table.name!r} {problem}"
+    for group in task.constraints.together:
+        where = sorted({rank for name in group for _, rank in placed[name]})
+        if len(where) > 1:
+            yield f"tables {', '.join(map(repr, group))} are to be kept together but lie on ranks {where}"
+        for name in group:
+            if len(placed[name]) > 1:
+                yield f"table {name!r} is kept together with others but split into {len(placed[name])} shards"
+
+
+def _table_violations(constraint: TableConstraint, placed: list[tuple[int, int]], world_size: int) -> Iterator[str]:
+    allowed = constraint.allowed_ranks(world_size)
+    for _, rank in placed:
+        if rank not in allowed:
+            yield f"lies on rank {rank} but may lie on {list(allowed)} only"
+    narrowest = min(width for width, _ in placed)
+    if len(placed) > 1 and narrowest < constraint.min_width:
+        yield f"has a shard of {narrowest} columns but shards need {constraint.min_width} at least"
+    if constraint.max_shards is not None and len(placed) > constraint.max_shards:
+        yield f"has {len(placed)} shards but may have {constraint.max_shards} at most"

@@ -75,7 +75,7 @@ def _improved(layout: Layout, kinds: ShardKinds, num_exact: int, rng: np.random.
     loads = loads_after(layout, moves, kinds)
     gain = _potential_gain(load, moves, loads, price)
     chosen = np.argsort(gain, kind="stable")[:num_exact]
-    sets = _sets_to_try(moves, chosen)
+    sets = _sets_to_try(moves, chosen, kinds.table[layout.kinds] if kinds.limits_shards else None)
     cost = _exact_costs(layout, moves, loads, sets, kinds)
     best = int(cost.argmin())
     if cost[best] >= layout.cost:
@@ -105,15 +105,20 @@ def _potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) 
     return change_at_source + np.where(within, 0.0, after[:, 1] - before[moves.target])
 
 
-def _sets_to_try(moves: Moves, chosen: IntArray) -> list[IntArray]:
-    """Every chosen move alone, and the first 2, 4, 8 ... of those that share no rank together."""
+def _sets_to_try(moves: Moves, chosen: IntArray, unit_of_shard: IntArray | None) -> list[IntArray]:
+    """Every chosen move alone, and the first 2, 4, 8 ... of those that share no rank together.
+
+    Where the number of a unit's shards is limited, they share no unit either: two splits may be one too many.
+    """
     disjoint: list[int] = []
-    used: set[int] = set()
+    used: set[tuple[str, int]] = set()
     for move in chosen.tolist():
-        ranks = {int(moves.source[move]), int(moves.target[move])}
-        if not ranks & used:
+        touched = {("rank", int(moves.source[move])), ("rank", int(moves.target[move]))}
+        if unit_of_shard is not None:
+            touched.add(("unit", int(unit_of_shard[moves.shard[move]])))
+        if not touched & used:
             disjoint.append(move)
-            used |= ranks
+            used |= touched
     sets = [np.array([move]) for move in chosen.tolist()]
     count = 2
     while count < 2 * len(disjoint):

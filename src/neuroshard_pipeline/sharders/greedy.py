@@ -13,6 +13,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.search.units import ranks_of_tables, units_of
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -62,22 +63,25 @@ class GreedySharder:
         """
         check_room(task, self.memory)
         limits = self.memory.limits(task)
-        sizes = [self.memory.shard_bytes(whole(table), task) for table in task.tables]
-        weights = [self.weight(table) for table in task.tables]
-        used, loads, ranks = [0] * task.world_size, [0.0] * task.world_size, [0] * len(sizes)
+        units = units_of(task)
+        sizes = [unit.bytes(unit.width, task, self.memory) for unit in units]
+        weights = [sum(self.weight(task.tables[index]) for index in unit.members) for unit in units]
+        used, loads, ranks = [0] * task.world_size, [0.0] * task.world_size, [0] * len(units)
         for index in sorted(range(len(sizes)), key=lambda i: (-weights[i], -sizes[i])):
-            with_room = [rank for rank in range(task.world_size) if used[rank] + sizes[index] <= limits[rank]]
+            allowed = units[index].ranks or range(task.world_size)
+            with_room = [rank for rank in allowed if used[rank] + sizes[index] <= limits[rank]]
             if not with_room:
-                raise self._no_room(task, index, sizes[index], max(map(int.__sub__, limits, used)))
+                most_free = max(limits[rank] - used[rank] for rank in allowed)
+                raise self._no_room(task, units[index].name, sizes[index], most_free)
             rank = min(with_room, key=lambda r: (loads[r], used[r]))
             ranks[index] = rank
             used[rank] += sizes[index]
             loads[rank] += weights[index]
-        return Plan(task, tuple(map(whole, task.tables)), tuple(ranks), self.name, memory=self.memory)
+        return Plan(task, tuple(map(whole, task.tables)), ranks_of_tables(units, ranks), self.name, memory=self.memory)
 
-    def _no_room(self, task: ShardingTask, index: int, size: int, most_free: int) -> DoesNotFitError:
+    def _no_room(self, task: ShardingTask, table: str, size: int, most_free: int) -> DoesNotFitError:
         return DoesNotFitError(
-            f"{task.task_id}: {self.name} found no rank for table {task.tables[index].name!r}: it needs {size} bytes "
+            f"{task.task_id}: {self.name} found no rank for table {table!r}: it needs {size} bytes "
             f"and the roomiest rank has {most_free} left, {size - most_free} bytes are missing; use a sharder that "
             f"splits tables, such as neuroshard, or raise memory_bytes"
         )

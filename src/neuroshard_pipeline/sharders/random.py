@@ -11,6 +11,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.search.units import allowed_ranks, ranks_of_tables, units_of
 from neuroshard_pipeline.tables.table import whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -20,7 +21,10 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True)
 class RandomSharder:
-    """Every table on a rank drawn uniformly among those with room for it; drawn again while a table has none."""
+    """Every table on a rank drawn uniformly among those with room for it; drawn again while a table has none.
+
+    Constraints leave a table fewer ranks; tables that are kept together are drawn as one.
+    """
 
     memory: MemoryModel
     name: str = "random"
@@ -32,26 +36,32 @@ class RandomSharder:
             DoesNotFitError: no draw fitted.
         """
         check_room(task, self.memory)
-        sizes = np.array([self.memory.shard_bytes(whole(table), task) for table in task.tables], dtype=np.int64)
+        units = units_of(task)
+        sizes = np.array([unit.bytes(unit.width, task, self.memory) for unit in units], dtype=np.int64)
+        allowed = allowed_ranks(units, task.world_size)
         limits = np.array(self.memory.limits(task), dtype=np.int64)
         for _ in range(_ATTEMPTS):
-            ranks = _draw(sizes, limits, rng)
+            ranks = _draw(sizes, limits, allowed, rng)
             if ranks is not None:
-                return Plan(task, tuple(map(whole, task.tables)), tuple(ranks), self.name, memory=self.memory)
+                where = ranks_of_tables(units, ranks)
+                return Plan(task, tuple(map(whole, task.tables)), where, self.name, memory=self.memory)
         largest = int(sizes.argmax())
         raise DoesNotFitError(
             f"{task.task_id}: {self.name} found no rank for every table in {_ATTEMPTS} draws; the largest, "
-            f"{task.tables[largest].name!r}, needs {sizes[largest]} bytes and the roomiest rank has {limits.max()}; "
+            f"{units[largest].name!r}, needs {sizes[largest]} bytes and the roomiest rank has {limits.max()}; "
             f"use a sharder that splits tables, such as neuroshard, or raise memory_bytes"
         )
 
 
-def _draw(sizes: np.ndarray, limits: np.ndarray, rng: np.random.Generator) -> list[int] | None:
+def _draw(
+    sizes: np.ndarray, limits: np.ndarray, allowed: np.ndarray | None, rng: np.random.Generator
+) -> list[int] | None:
     """A random rank for every table, taken in random order; None where one has no room."""
     free = limits.copy()
     ranks = [0] * len(sizes)
     for index in rng.permutation(len(sizes)).tolist():
-        with_room = np.flatnonzero(free >= sizes[index])
+        has_room = free >= sizes[index]
+        with_room = np.flatnonzero(has_room if allowed is None else has_room & allowed[index])
         if not len(with_room):
             return None
         ranks[index] = int(rng.choice(with_room))

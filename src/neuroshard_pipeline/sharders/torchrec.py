@@ -61,9 +61,15 @@ class TorchRecSharder:
         """The plan that TorchRec's planner rates best.
 
         Raises:
+            NeuroShardError: the task has constraints.
             TorchRecMissingError: the extra `torchrec` is not installed.
             DoesNotFitError: TorchRec found no plan within the memory.
         """
+        if task.constraints:
+            raise NeuroShardError(
+                f"{task.task_id}: the sharder {self.name!r} cannot respect constraints, as TorchRec's planner knows "
+                "none of these; use another sharder"
+            )
         require_torchrec()
         renamed = _renamed(task)
         largest_dim = max(table.embedding_dim for table in task.tables)

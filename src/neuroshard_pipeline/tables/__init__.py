@@ -1,14 +1,18 @@
 """Embedding tables: what they are, where they come from, and what is drawn from them.
 
-Nouns            `table` (Table, Shard), `task` (ShardingTask), `samples` (ComputeSample, CommSample)
+Nouns            `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint),
+                 `samples` (ComputeSample, CommSample)
 Ids and reuse    `profile` (what is assumed where nothing is known), `ids` (one batch of ids with a given profile)
-Sources          `readers` and `records` (a user's file), `dlrm_dataset` (Meta's public files), `pool` (generated in
-                 their shape), `published` (the shape), `pool_statistics` (whether it was met)
+Sources          `readers` and `records` (a user's file), `constraint_file` (a user's constraints), `dlrm_dataset`
+                 (Meta's public files), `pool` (generated in their shape), `published` (the shape),
+                 `pool_statistics` (whether it was met)
 Draws            `augment` (samples to measure), `task_draws` (tasks to solve)
 Files            `frames` (nouns to data frames and back)
 """
 
 from neuroshard_pipeline.tables.augment import CommSampleParams, ComputeSampleParams, comm_samples, compute_samples
+from neuroshard_pipeline.tables.constraint_file import read_constraints
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.dlrm_dataset import DlrmDataset, open_dlrm_dataset, read_dlrm_dataset
 from neuroshard_pipeline.tables.frames import (
     comm_samples_from_frame,
@@ -33,6 +37,7 @@ __all__ = [
     "CommSampleParams",
     "ComputeSample",
     "ComputeSampleParams",
+    "Constraints",
     "DlrmDataset",
     "FileTaskParams",
     "PoolParams",
@@ -41,6 +46,7 @@ __all__ = [
     "ShardingTask",
     "ShardingTaskParams",
     "Table",
+    "TableConstraint",
     "TableIds",
     "comm_samples",
     "comm_samples_from_frame",
@@ -51,6 +57,7 @@ __all__ = [
     "generate_pool",
     "open_dlrm_dataset",
     "pool_statistics",
+    "read_constraints",
     "read_dlrm_dataset",
     "read_tables",
     "reuse_comparison_frame",

@@ -88,7 +88,7 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     fp32 and sgd.
 
     Raises:
-        TaskError: a task's ranks differ in memory, which the frame has no column for.
+        TaskError: a task's ranks differ in memory or it has constraints, which the frame has no columns for.
     """
     return _joined([_task_frame(task) for task in tasks], TASK_COLUMNS)
 
@@ -96,6 +96,8 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
 def _task_frame(task: ShardingTask) -> pd.DataFrame:
     if len(set(task.memory_limits)) > 1:
         raise TaskError(f"{task.task_id}: a frame of tasks has one memory_bytes for all ranks, not {task.memory_bytes}")
+    if task.constraints:
+        raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
     frame = tables_to_frame([with_profile(table, task.batch_size) for table in task.tables])
     head: dict[str, str | int] = {
         "task_id": task.task_id,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems
 from neuroshard_pipeline.tables.table import Table
 
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
@@ -23,6 +24,7 @@ class ShardingTask:
         memory_bytes: memory for embeddings on every rank, or one number per rank.
         optimizer: one of `OPTIMIZERS`; decides the optimizer state that counts against the memory.
         task_id: how frames and errors call the task.
+        constraints: what plans must respect besides memory; none by default.
 
     Raises:
         TaskError: a value is impossible.
@@ -34,6 +36,7 @@ class ShardingTask:
     memory_bytes: int | Sequence[int]
     optimizer: str = "sgd"
     task_id: str = "task"
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
@@ -69,4 +72,6 @@ def _task_problems(task: ShardingTask) -> list[str]:
         problems.append(f"memory_bytes {task.memory_bytes} must be at least 1 on every rank")
     if task.optimizer not in OPTIMIZERS:
         problems.append(f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}")
+    if task.constraints:
+        problems += constraint_problems(task.constraints, (table.name for table in task.tables), task.world_size)
     return problems

@@ -14,12 +14,14 @@ from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
-from neuroshard_pipeline.tables import ShardingTask, read_tables
+from neuroshard_pipeline.tables import ShardingTask, read_constraints, read_tables
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 
 def read_task(params: PlanParams) -> ShardingTask:
-    """Read the user's tables and state the task."""
+    """Read the user's tables and constraints and state the task."""
+    constraints = UNCONSTRAINED if params.constraints is None else read_constraints(params.constraints)
     return ShardingTask(
         read_tables(params.tables),
         params.world_size,
@@ -27,6 +29,7 @@ def read_task(params: PlanParams) -> ShardingTask:
         int(params.memory_gib * 2**30),
         params.optimizer,
         task_id=Path(params.tables).stem,
+        constraints=constraints,
     )
 
 

@@ -1,0 +1,75 @@
+"""Reads a user's constraints from a YAML or JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from neuroshard_pipeline.errors import TableFileError, TaskError
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
+
+_SUFFIXES = (".yml", ".yaml", ".json")
+
+
+class _TableEntry(BaseModel):
+    """What a file may say of one table; what it leaves out is not constrained."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    ranks: list[int] | None = None
+    forbidden_ranks: list[int] = Field(default_factory=list)
+    min_width: int = COLUMN_GRANULARITY
+    max_shards: int | None = None
+    split: bool = True
+
+
+class _ConstraintFile(BaseModel):
+    """A whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    tables: dict[str, _TableEntry] = Field(default_factory=dict)
+    together: list[list[str]] = Field(default_factory=list)
+    min_width: int = COLUMN_GRANULARITY
+    max_shards: int | None = None
+
+
+def read_constraints(path: str | Path) -> Constraints:
+    """Constraints from a `.yml`, `.yaml` or `.json` file.
+
+    Keys, all optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`),
+    `together` (a list of lists of names), `min_width` and `max_shards` (for all tables); see `Constraints`.
+
+    Raises:
+        TableFileError: one message naming file, key, value and remedy.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise TableFileError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(_SUFFIXES)}; write YAML or JSON")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))  # every JSON document is a YAML one
+    except OSError as error:
+        raise TableFileError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise TableFileError(f"{path}: not readable YAML or JSON ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        raise TableFileError(f"{path}: must hold keys such as 'tables' and 'together', not {content!r}")
+    try:
+        return _constraints(_ConstraintFile.model_validate(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise TableFileError(f"{path}: {key}: {first['msg']}, but is {first['input']!r}") from error
+    except TaskError as error:
+        raise TableFileError(f"{path}: {error}") from error
+
+
+def _constraints(file: _ConstraintFile) -> Constraints:
+    tables = [
+        TableConstraint(name, entry.ranks, entry.forbidden_ranks, entry.min_width, entry.max_shards, entry.split)
+        for name, entry in file.tables.items()
+    ]
+    return Constraints(tables, file.together, file.min_width, file.max_shards)

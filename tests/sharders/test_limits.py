@@ -1,0 +1,84 @@
+"""2,000 random tasks: every plan covers every column once and keeps all limits, or "does not fit" is true."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from search.constrained_tasks import constrained_tasks, fits_somehow
+from search.small_models import small_models
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import make_sharder
+
+QUICK = {
+    "search": SearchParams(
+        num_candidates=3, beam_width=2, max_steps=2, num_caps=3, min_cap_ratio=1.0, max_cap_ratio=1.5
+    ),
+    "plus": REFINEMENT.model_copy(update={"max_rounds": 6}),
+}
+MODELS = small_models()
+
+
+def attempt(name, task, memory):
+    """The plan, or the refusal."""
+    sharder = make_sharder(name, SharderSettings(memory=memory, **QUICK))
+    try:
+        return sharder.shard(task, MODELS, np.random.default_rng(0)), ""
+    except DoesNotFitError as error:
+        return None, str(error)
+
+
+def check_plan(plan, task, memory):
+    """Counts columns, bytes, ranks, widths and shards by itself, without the checks of `Plan`."""
+    used = np.zeros(task.world_size, dtype=int)
+    for table in task.tables:
+        placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table is table]
+        covered = sorted(c for s, _ in placed for c in range(s.column_offset, s.column_offset + s.embedding_dim))
+        assert covered == list(range(table.embedding_dim))
+        constraint = task.constraints.of(table.name)
+        assert {rank for _, rank in placed} <= set(constraint.allowed_ranks(task.world_size))
+        assert len(placed) == 1 or min(s.embedding_dim for s, _ in placed) >= constraint.min_width
+        assert len(placed) <= (constraint.max_shards or 100)
+        for shard, rank in placed:
+            used[rank] += memory.table_bytes(table, shard.embedding_dim, task)
+    assert (used <= memory.limits(task)).all()
+    rank_of = dict(zip([s.table.name for s in plan.shards], plan.ranks, strict=True))
+    for group in task.constraints.together:
+        assert len({rank_of[name] for name in group}) == 1
+        assert sum(s.table.name in group for s in plan.shards) == len(group)
+
+
+def check_attempt(name, task, memory, *, complete):
+    plan, refusal = attempt(name, task, memory)
+    if plan is not None:
+        check_plan(plan, task, memory)
+        return
+    assert "bytes" in refusal
+    assert task.task_id in refusal
+    if complete or name not in refusal:  # else the message says of itself that another sharder may do it
+        assert not fits_somehow(task, memory), refusal
+
+
+BY_SHARDER = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@settings(BY_SHARDER, max_examples=700)
+@given(constrained_tasks())
+def test_neuroshard_solves_whatever_can_be_solved(case):
+    check_attempt("neuroshard", *case, complete=True)
+
+
+@settings(BY_SHARDER, max_examples=500)
+@given(constrained_tasks())
+def test_neuroshard_plus_solves_whatever_can_be_solved(case):
+    check_attempt("neuroshard_plus", *case, complete=True)
+
+
+@pytest.mark.parametrize("name", ["random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"])
+@settings(BY_SHARDER, max_examples=160)
+@given(constrained_tasks())
+def test_baselines_keep_to_limits_and_constraints(name, case):
+    check_attempt(name, *case, complete=False)
