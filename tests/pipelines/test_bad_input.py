@@ -92,6 +92,19 @@ def test_a_bad_table_file_is_told_and_plans_nothing(finished_run, tmp_path, cont
     assert files_below(finished_run / "07_model_output") == before
 
 
+def test_constraints_that_cannot_hold_are_told_and_plan_nothing(finished_run, tmp_path):
+    path = tmp_path / "constraints.yml"
+    path.write_text("tables: {nobody: {ranks: [0]}}")
+    before = files_below(finished_run / "07_model_output")
+    message = refusal(finished_run, "plan", params={"plan": {"task": {"constraints": str(path)}}})
+    assert "'nobody'" in message
+    path.write_text("tables: {C1: {pin: [0]}}")
+    message = refusal(finished_run, "plan", params={"plan": {"task": {"constraints": str(path)}}})
+    assert "constraints.yml" in message
+    assert "tables.C1.pin" in message
+    assert files_below(finished_run / "07_model_output") == before
+
+
 def test_an_unknown_sharder_is_told_beside_those_that_exist(finished_run):
     message = refusal(finished_run, "plan", params={"plan": {"task": {"sharder": "best"}}})
     assert "'best'" in message

@@ -4,6 +4,7 @@ import pytest
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -33,6 +34,22 @@ def test_per_rank_views_agree():
 def test_invariants(shards, ranks, message):
     with pytest.raises(PlanError, match=message):
         Plan(TASK, shards, ranks, "by hand")
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        (Constraints([TableConstraint("a", ranks=[0, 1])]), r"'a' lies on rank 2 but may lie on \[0, 1\] only"),
+        (Constraints([TableConstraint("b", forbidden_ranks=[0])]), r"'b' lies on rank 0 but may lie on \[1, 2\]"),
+        (Constraints(min_width=8), "'a' has a shard of 4 columns but shards need 8"),
+        (Constraints([TableConstraint("a", split=False)]), "'a' has 2 shards but may have 1 at most"),
+        (Constraints(together=[["a", "b"]]), r"'a', 'b' are to be kept together but lie on ranks \[0, 2\]"),
+    ],
+)
+def test_a_violated_constraint_is_refused(constraints, message):
+    task = dataclasses.replace(TASK, constraints=constraints)
+    with pytest.raises(PlanError, match=message):
+        Plan(task, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand")
 
 
 def test_explanation_names_what_binds():

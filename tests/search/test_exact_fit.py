@@ -1,0 +1,33 @@
+import dataclasses
+
+from hypothesis import HealthCheck, given, settings
+
+from neuroshard_pipeline.search.exact_fit import fit_exactly
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.constrained_tasks import constrained_tasks, fits_somehow
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(constrained_tasks())
+def test_it_finds_an_arrangement_exactly_where_there_is_one(case):
+    fit = fit_exactly(*case)
+    assert (fit.shards is not None) == fits_somehow(*case)
+    assert fit.impossible == (fit.shards is None)
+
+
+def test_widths_that_no_halving_reaches():
+    table = Table("t", 1000, 20, 1.0)  # 80,000 bytes: 12 + 8 columns
+    task = ShardingTask([table], 2, 16, [48_000, 32_000], constraints=Constraints(min_width=8, max_shards=2))
+    assert fit_exactly(task, WEIGHTS_AND_OPTIMIZER).shards == [(0, 12, 0), (0, 8, 1)]
+    one_byte_less = dataclasses.replace(task, memory_bytes=[47_999, 32_000])
+    assert fit_exactly(one_byte_less, WEIGHTS_AND_OPTIMIZER).impossible
+
+
+def test_a_task_beyond_its_size_stays_open():
+    task = ShardingTask([Table(f"t{i}", 1000, 20, 1.0) for i in range(600)], 4, 16, 1)
+    fit = fit_exactly(task, WEIGHTS_AND_OPTIMIZER)
+    assert fit.shards is None
+    assert not fit.impossible

@@ -1,0 +1,48 @@
+import pytest
+
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.units import allowed_ranks, ranks_of_tables, units_of
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+TABLES = [Table("a", 100, 16, 1.0), Table("b", 50, 8, 1.0), Table("c", 20, 20, 1.0)]
+
+
+def a_task(constraints=UNCONSTRAINED):
+    return ShardingTask(TABLES, 3, 32, 2**20, constraints=constraints)
+
+
+def test_without_constraints_every_table_is_a_unit():
+    units = units_of(a_task())
+    assert [unit.members for unit in units] == [(0,), (1,), (2,)]
+    assert [unit.width for unit in units] == [16, 8, 20]
+    assert allowed_ranks(units, 3) is None
+
+
+def test_tables_kept_together_are_one_unit_on_their_common_ranks():
+    pins = [TableConstraint("a", ranks=[0, 1]), TableConstraint("c", forbidden_ranks=[0])]
+    task = a_task(Constraints(pins, together=[["c", "a"]]))
+    group, single = units_of(task)
+    assert (group.members, group.width, group.ranks, group.finest) == ((0, 2), 36, (1,), [36])
+    assert group.bytes(36, task, WEIGHTS_AND_OPTIMIZER) == 100 * 16 * 4 + 20 * 20 * 4
+    assert single.members == (1,)
+    assert ranks_of_tables((group, single), [1, 2]) == (1, 2, 1)
+    assert allowed_ranks((group, single), 3).tolist() == [[False, True, False], [True] * 3]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "widths"),
+    [
+        ({}, [4] * 5),
+        ({"min_width": 8}, [12, 8]),
+        ({"min_width": 7}, [12, 8]),
+        ({"max_shards": 3}, [8, 8, 4]),
+        ({"min_width": 12}, [20]),
+        ({"min_width": 100}, [20]),
+        ({"split": False}, [20]),
+    ],
+)
+def test_the_finest_split_that_is_allowed(constraint, widths):
+    units = units_of(a_task(Constraints([TableConstraint("c", **constraint)])))
+    assert units[2].finest == widths

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+import yaml
+
+from neuroshard_pipeline.errors import TableFileError
+from neuroshard_pipeline.tables.constraint_file import read_constraints
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+
+CONTENT = {
+    "min_width": 8,
+    "max_shards": 4,
+    "together": [["a", "b"]],
+    "tables": {
+        "c": {"ranks": [0, 1], "max_shards": 2},
+        "d": {"forbidden_ranks": [2], "min_width": 16, "split": False},
+    },
+}
+
+
+@pytest.mark.parametrize(("suffix", "write"), [("yml", yaml.safe_dump), ("yaml", json.dumps), ("json", json.dumps)])
+def test_yaml_and_json_say_the_same(tmp_path, suffix, write):
+    path = tmp_path / f"constraints.{suffix}"
+    path.write_text(write(CONTENT))
+    single = [
+        TableConstraint("c", ranks=[0, 1], max_shards=2),
+        TableConstraint("d", forbidden_ranks=[2], min_width=16, split=False),
+    ]
+    assert read_constraints(path) == Constraints(single, [["a", "b"]], 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("tables: {a: {rank: [0]}}", "tables.a.rank: Extra inputs are not permitted"),
+        ("tables: {a: {ranks: [zero]}}", r"tables.a.ranks.0: .* valid integer, but is 'zero'"),
+        ("tables: {a: {ranks: []}}", "on table 'a': ranks is empty"),
+        ("together: [[a]]", "needs two at least"),
+        ("- a", "must hold keys such as 'tables'"),
+        ("", "must hold keys"),
+        ("tables: [", "not readable YAML or JSON"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_name_and_key(tmp_path, content, message):
+    path = tmp_path / "bad.yml"
+    path.write_text(content)
+    with pytest.raises(TableFileError, match=message) as caught:
+        read_constraints(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_suffix_are_refused(tmp_path):
+    with pytest.raises(TableFileError, match="cannot be read"):
+        read_constraints(tmp_path / "none.yml")
+    with pytest.raises(TableFileError, match=r"suffix '\.txt'"):
+        read_constraints(tmp_path / "none.txt")
