@@ -11,5 +11,6 @@
 - `packing`: packing by bytes, and the errors when nothing fits
 - `exact_fit`: an arrangement, or the proof that there is none, where packing gives up
 - `moves`, `refine`: local search
+- `changes`: the best single changes that a plan does not make
 - `explain`: a plan in words
 """

@@ -15,13 +15,13 @@ _SHARDS_SHOWN = 12
 
 
 def explain_plan(plan: Plan) -> str:
-    """Readable text: per rank its shards, memory used of its limit and predicted cost, what binds, what was assumed."""
+    """Readable text: per rank its shards, memory and predicted cost, what binds, what else was possible, assumptions."""
     lines = [_headline(plan), ""]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
     for rank, shards in enumerate(plan.shards_by_rank):
         lines.append(_rank_line(plan, rank, shards, _share_text(used[rank], limits[rank])))
         lines.append(f"    {_shards_text(plan, shards)}")
-    lines += ["", *_binding_lines(plan), *_assumption_lines(plan)]
+    lines += ["", *_binding_lines(plan), *_rejection_lines(plan), *_assumption_lines(plan)]
     return "\n".join(lines)
 
 
@@ -89,6 +89,21 @@ def _cost_lines(cost: PlanCost) -> list[str]:
         f"compute: rank {busiest} is the busiest with {cost.compute_ms[busiest]:.3f} ms; max / mean over ranks is "
         f"{_max_over_mean(cost.compute_ms):.3f}",
     ]
+
+
+def _rejection_lines(plan: Plan) -> list[str]:
+    """The best single change not made, and a better one that memory or constraints rule out."""
+    if plan.predicted is None:
+        return []
+    lines = []
+    for change in plan.rejected:
+        more = change.cost_ms - plan.predicted.embedding_cost_ms
+        cost = f"{change.cost_ms:.3f} ms ({more:+.3f} ms)"
+        if change.hindrance:
+            lines.append(f"ruled out: {change.text}, which would give {cost}; {change.hindrance}")
+        else:
+            lines.append(f"best single change not made: {change.text}, which would give {cost}")
+    return lines
 
 
 def _assumption_lines(plan: Plan) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -46,6 +46,21 @@ class PlanCost:
 
 
 @dataclass(frozen=True)
+class RejectedChange:
+    """A single change to a plan that was not made.
+
+    Attributes:
+        text: the change in words.
+        cost_ms: predicted embedding cost with it.
+        hindrance: what memory is missing or that a constraint forbids it; empty where it would be allowed.
+    """
+
+    text: str
+    cost_ms: float
+    hindrance: str = ""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Shards and the rank of each: every column of every table covered exactly once, no rank over its memory.
 
@@ -56,6 +71,8 @@ class Plan:
         sharder: which sharder made it.
         predicted: its predicted cost, or None where no cost model was asked.
         memory: what counts against the memory of a rank.
+        rejected: the best single changes not made, where they were looked for; two plans that differ in nothing
+            else are equal.
 
     Raises:
         PlanError: columns uncovered or covered twice, an unknown table, a rank outside the world, more shards on
@@ -68,6 +85,7 @@ class Plan:
     sharder: str
     predicted: PlanCost | None = None
     memory: MemoryModel = WEIGHTS_AND_OPTIMIZER
+    rejected: tuple[RejectedChange, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.ranks):

@@ -35,10 +35,10 @@ from neuroshard_pipeline.search.simulator import FloatArray, IntArray, communica
 _POWER = 16.0
 
 #: Busiest ranks that moves start from, and idlest ranks that they lead to, where there are more of them.
-_MAX_SOURCES, _MAX_TARGETS = 8, 16
+MAX_SOURCES, MAX_TARGETS = 8, 16
 
 #: Moves of every sort looked at in a round.
-_MAX_MOVES = 1500
+MAX_MOVES = 1500
 
 
 def refine(start: Placement, kinds: ShardKinds, params: PlusParams, rng: np.random.Generator) -> Placement:
@@ -65,18 +65,18 @@ def refine(start: Placement, kinds: ShardKinds, params: PlusParams, rng: np.rand
 
 def _improved(layout: Layout, kinds: ShardKinds, num_exact: int, rng: np.random.Generator) -> Layout | None:
     """A cheaper layout one round away, or None where the round found none."""
-    price = _column_price_ms(layout, kinds)
+    price = column_price_ms(layout, kinds)
     load = layout.compute_ms + price * layout.dims
     order = np.argsort(-load, kind="stable")
-    moves = propose(layout, kinds, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], _MAX_MOVES, rng)
+    moves = propose(layout, kinds, order[:MAX_SOURCES], order[-MAX_TARGETS:], MAX_MOVES, rng)
     moves = moves.take(np.flatnonzero(feasible(layout, moves, kinds)))
     if not len(moves):
         return None
     loads = loads_after(layout, moves, kinds)
-    gain = _potential_gain(load, moves, loads, price)
+    gain = potential_gain(load, moves, loads, price)
     chosen = np.argsort(gain, kind="stable")[:num_exact]
     sets = _sets_to_try(moves, chosen, kinds.table[layout.kinds] if kinds.limits_shards else None)
-    cost = _exact_costs(layout, moves, loads, sets, kinds)
+    cost = exact_costs(layout, moves, loads, sets, kinds)
     best = int(cost.argmin())
     if cost[best] >= layout.cost:
         return None
@@ -84,7 +84,7 @@ def _improved(layout: Layout, kinds: ShardKinds, num_exact: int, rng: np.random.
     return better if better.cost < layout.cost else None
 
 
-def _column_price_ms(layout: Layout, kinds: ShardKinds) -> float:
+def column_price_ms(layout: Layout, kinds: ShardKinds) -> float:
     """What one column more on every rank adds to the communication cost of a rank, at the present volumes."""
     batch_size = kinds.task.batch_size
     more = max(1.0, 0.1 * layout.dims.mean())
@@ -95,7 +95,7 @@ def _column_price_ms(layout: Layout, kinds: ShardKinds) -> float:
     return max(float(total[1] - total[0]) / more, 0.0)
 
 
-def _potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -> FloatArray:
+def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -> FloatArray:
     """(P,) change of the potential; negative is better."""
     top = max(float(load.max()), 1e-12)
     after = ((loads.compute_ms + price * loads.dims) / top) ** _POWER  # (P, 2)
@@ -127,7 +127,7 @@ def _sets_to_try(moves: Moves, chosen: IntArray, unit_of_shard: IntArray | None)
     return sets
 
 
-def _exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], kinds: ShardKinds) -> FloatArray:
+def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], kinds: ShardKinds) -> FloatArray:
     """Embedding cost of every set of moves in units of 1e-9 ms."""
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
@@ -144,7 +144,7 @@ def _perturbed(layout: Layout, kinds: ShardKinds, count: int, rng: np.random.Gen
     for _ in range(count):
         source = rng.integers(kinds.task.world_size, size=1)
         targets = rng.integers(kinds.task.world_size, size=2)
-        moves = propose(layout, kinds, source, targets, _MAX_MOVES, rng)
+        moves = propose(layout, kinds, source, targets, MAX_MOVES, rng)
         allowed = np.flatnonzero(feasible(layout, moves, kinds))
         if len(allowed):
             layout = apply_moves(layout, moves.take(rng.choice(allowed, size=1)), kinds)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.search.changes import with_rejected_changes
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import Models, with_predicted_cost
 from neuroshard_pipeline.sharders.base import Sharder, SharderSettings
@@ -70,14 +71,14 @@ def shard(
         seed: of sharders that draw random numbers.
 
     Returns:
-        A plan with its predicted cost.
+        A plan with its predicted cost and the best single changes that it does not make.
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
         NeuroShardError: the sharder's name is unknown.
     """
     found = make_sharder(sharder, params).shard(task, models, _generator(seed, task.task_id, sharder))
-    return with_predicted_cost(found, models)
+    return with_rejected_changes(with_predicted_cost(found, models), models)
 
 
 @dataclass(frozen=True)

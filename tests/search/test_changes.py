@@ -1,0 +1,80 @@
+"""Against every relocation, tried one by one with whole plans."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.changes import with_rejected_changes
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.small_models import small_models
+from search.tasks import random_task
+
+
+def narrow_task(seed, memory_bytes=2**30, **constraints):
+    """Tables of 4 columns: nothing to split, shift or merge."""
+    tables = [dataclasses.replace(t, embedding_dim=4) for t in random_task(np.random.default_rng(seed), 5, 2).tables]
+    return ShardingTask(tables, 2, 512, memory_bytes, constraints=Constraints(**constraints))
+
+
+def relocations_and_swaps(plan, models):
+    """Cost of every plan one change away that is allowed."""
+    costs = []
+    flips = [{i} for i in range(5)] + [{i, j} for i in range(5) for j in range(i) if plan.ranks[i] != plan.ranks[j]]
+    for flipped in flips:
+        ranks = tuple(1 - rank if i in flipped else rank for i, rank in enumerate(plan.ranks))
+        try:
+            costs.append(with_predicted_cost(dataclasses.replace(plan, ranks=ranks), models).predicted_cost_ms)
+        except PlanError:
+            continue
+    return costs
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_change_named_is_the_best_there_is(seed):
+    task, models = narrow_task(seed), small_models(seed)
+    ranks = tuple(np.random.default_rng(seed).integers(2, size=5).tolist())
+    plan = with_predicted_cost(Plan(task, tuple(map(whole, task.tables)), ranks, "by hand"), models)
+    found = with_rejected_changes(plan, models)
+    assert found == plan
+    (change,) = found.rejected
+    assert change.hindrance == ""
+    assert change.cost_ms == pytest.approx(min(relocations_and_swaps(plan, models)), abs=1e-6)
+    assert f"best single change not made: {change.text}, which would give {change.cost_ms:.3f} ms" in found.explain()
+
+
+def test_a_cheaper_change_that_memory_rules_out_is_named_with_the_missing_bytes():
+    tables = [Table("a", 1000, 4, 5.0), Table("b", 1000, 4, 5.0), Table("c", 1000, 4, 5.0)]
+    task, models = ShardingTask(tables, 2, 512, [48_000, 15_000]), small_models()
+    plan = with_predicted_cost(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), models)
+    (ruled_out,) = with_rejected_changes(plan, models).rejected
+    assert ruled_out.hindrance == "rank 1 lacks 1000 bytes for it"
+    assert ruled_out.cost_ms < plan.predicted_cost_ms
+    assert "ruled out: move " in with_rejected_changes(plan, models).explain()
+
+
+def test_a_cheaper_change_that_a_constraint_rules_out_is_named():
+    tables = [Table(name, 1000, 4, 5.0) for name in "abc"]
+    pins = [TableConstraint(name, ranks=[0]) for name in "abc"]
+    task = ShardingTask(tables, 2, 512, 2**30, constraints=Constraints(pins))
+    plan = with_predicted_cost(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), small_models())
+    (ruled_out,) = with_rejected_changes(plan, small_models()).rejected
+    assert ruled_out.hindrance == "constraints forbid it"
+
+
+def test_tables_kept_together_move_together():
+    task = narrow_task(1, together=[["table_0000", "table_0002"]])
+    plan = Plan(task, tuple(map(whole, task.tables)), (0, 1, 0, 1, 1), "by hand")
+    change = with_rejected_changes(with_predicted_cost(plan, small_models()), small_models()).rejected[0]
+    assert ("table_0000" in change.text) <= ("table_0000 + table_0002" in change.text)
+
+
+def test_a_plan_on_one_rank_has_nothing_to_change():
+    task = ShardingTask([Table("a", 10, 8, 1.0)], 1, 16, 2**20)
+    plan = with_predicted_cost(Plan(task, (whole(task.tables[0]),), (0,), "by hand"), small_models())
+    assert with_rejected_changes(plan, small_models()).rejected == ()
