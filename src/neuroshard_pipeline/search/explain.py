@@ -15,7 +15,7 @@ _SHARDS_SHOWN = 12
 
 
 def explain_plan(plan: Plan) -> str:
-    """Readable text: per rank its shards, memory and predicted cost, what binds, what else was possible, assumptions."""
+    """Readable text: per rank its shards, memory and predicted cost, what binds, what else could be, assumptions."""
     lines = [_headline(plan), ""]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
     for rank, shards in enumerate(plan.shards_by_rank):

@@ -1,0 +1,174 @@
+"""A lower bound on the predicted embedding cost of every plan of a task, whatever its splits.
+
+Let f(R) be the predicted compute cost of a rank with shards R, and f0 that of a launch without work. The bound
+needs f to have one of two shapes; for models without either, none is claimed.
+
+- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). So it is with the network `universal`: the base of a
+  cost is additive, and a gate that opens with the summed pressure is at least as far open for R + Q as for each.
+  Of k ranks with shards, one costs at least f0 + T / k, where T sums f({shard}) - f0 over all shards, and at least,
+  over all ways to split, the sum over tables of the least that the parts of a table can add up to.
+- `convex`: f is convex and never falls, in the summed embedding. The busiest of k ranks then costs at least
+  f(L / k), where L is, number by number, the least that the embeddings of all shards can add up to.
+
+Whichever it is, some rank holds the widest shard of a table and costs at least as much as that shard alone.
+
+Of communication, only the network `universal` allows a statement: the work of a collective times its price, averaged
+over the k ranks with shards, is least for evenly spread columns, and no learned correction is smaller than
+exp(-`MAX_LOG_CORRECTION`). Ignored (each may only raise the cost): memory, constraints on ranks, waiting.
+
+Shapes: N widths of a unit, H numbers of a shard embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from neuroshard_pipeline.cost_models.architectures import MAX_LOG_CORRECTION
+from neuroshard_pipeline.cost_models.comm import COMM_DIRECTIONS, COMM_WORK_TERMS, CommCostModel, comm_features
+from neuroshard_pipeline.cost_models.compute import ComputeCostModel
+from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.simulator import FloatArray, Models
+from neuroshard_pipeline.search.units import Unit
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
+
+Shape = Literal["superadditive", "convex"]
+
+
+@dataclass(frozen=True)
+class CostBound:
+    """Lower bounds in ms that hold for every plan of a task.
+
+    Attributes:
+        compute_ms: on the compute cost of the busiest rank.
+        embedding_cost_ms: on the embedding cost; the same where nothing is known of communication.
+    """
+
+    compute_ms: float
+    embedding_cost_ms: float
+
+
+def shape_of(models: Models) -> Shape | None:
+    """The shape that the compute model is known to have, or None where none is proved."""
+    if isinstance(models.compute, ComputeCostModel) and models.compute.architecture == "universal":
+        return "superadditive"
+    return None
+
+
+def cost_bound(kinds: ShardKinds, shape: Shape | None = None) -> CostBound | None:
+    """Lower bound on the cost of every plan for the task of `kinds`.
+
+    Args:
+        kinds: the task and the models.
+        shape: that of the compute model, where the caller knows it; else `shape_of` decides.
+
+    Returns:
+        None where the compute model has no shape that allows a proof.
+    """
+    shape = shape or shape_of(kinds.models)
+    if shape is None:
+        return None
+    kinds.numbers((index, width) for index, unit in enumerate(kinds.units) for width in _widths_of(unit))  # one call
+    most_ranks = min(kinds.task.world_size, sum(len(unit.finest) for unit in kinds.units))
+    mean_ms = _superadditive_mean_ms(kinds) if shape == "superadditive" else _convex_mean_ms(kinds)
+    by_count = [(mean_ms(count), comm_floor_ms(kinds, count)) for count in range(1, most_ranks + 1)]
+    widest = _widest_shard_ms(kinds)
+    compute_ms = max(widest, min(compute for compute, _ in by_count))
+    alone = widest + comm_floor_ms(kinds, kinds.task.world_size, without=("send_bytes", "receive_bytes"))
+    return CostBound(compute_ms, max(alone, min(compute + comm for compute, comm in by_count)))
+
+
+def comm_floor_ms(kinds: ShardKinds, num_ranks: int, without: tuple[str, ...] = ()) -> float:
+    """Least mean of forward plus backward communication over the `num_ranks` ranks that hold shards.
+
+    Args:
+        kinds: the task and the models.
+        num_ranks: how many ranks share the columns.
+        without: work terms that do not count; without a rank's own volume, what any one rank pays at least.
+    """
+    comm = kinds.models.comm
+    world_size = kinds.task.world_size
+    if not isinstance(comm, CommCostModel) or comm.architecture != "universal":
+        return 0.0
+    dims = np.zeros(world_size)
+    dims[:num_ranks] = sum(unit.width for unit in kinds.units) / num_ranks
+    counted = np.array([name not in without for name in COMM_WORK_TERMS], dtype=float)[1:]  # without the wait
+    total = 0.0
+    for direction in COMM_DIRECTIONS:
+        network = comm.networks[direction]
+        work, _ = comm_features(dims, np.zeros(world_size), kinds.task.batch_size, direction)
+        transfer = network.normalisation.work(work)[:num_ranks, 1:].mean(axis=0) * counted
+        total += float((transfer @ np.exp(network.weights["log_price"])).mean())
+    return total * float(np.exp(-MAX_LOG_CORRECTION))
+
+
+def _superadditive_mean_ms(kinds: ShardKinds) -> Callable[[int], float]:
+    launch = _launch_ms(kinds)
+    total = sum(
+        float(_least_sum(_alone_ms(unit, kinds)[:, None] - launch, kinds.units[unit])[0]) for unit in _all(kinds)
+    )
+    return lambda num_ranks: launch + total / num_ranks
+
+
+def _convex_mean_ms(kinds: ShardKinds) -> Callable[[int], float]:
+    least = np.sum(
+        [_least_sum(kinds.embedding[_widths(unit, kinds)], kinds.units[unit]) for unit in _all(kinds)], axis=0
+    )
+    batch_size = kinds.task.batch_size
+    return lambda num_ranks: float(kinds.models.compute.costs_from_sums(least / num_ranks, batch_size).sum())
+
+
+def _launch_ms(kinds: ShardKinds) -> float:
+    nothing = np.zeros(kinds.embedding.shape[1])
+    return float(kinds.models.compute.costs_from_sums(nothing, kinds.task.batch_size).sum())
+
+
+def _widest_shard_ms(kinds: ShardKinds) -> float:
+    """The widest shard of a unit has at least the width that an even split gives it."""
+    costs = []
+    for index, unit in enumerate(kinds.units):
+        alone = _alone_ms(index, kinds)
+        costs.append(float(alone[[width >= unit.finest[0] for width in _widths_of(unit)]].min()))
+    return max(costs)
+
+
+def _alone_ms(unit: int, kinds: ShardKinds) -> FloatArray:
+    """(N,) compute cost of a shard of every width, alone on a rank."""
+    widths = _widths(unit, kinds)
+    return kinds.models.compute.costs_from_sums(kinds.embedding[widths], kinds.task.batch_size).sum(axis=-1)
+
+
+def _widths(unit: int, kinds: ShardKinds) -> np.ndarray:
+    return kinds.numbers((unit, width) for width in _widths_of(kinds.units[unit]))
+
+
+def _widths_of(unit: Unit) -> list[int]:
+    """Widths that a shard of the unit may have, ascending."""
+    if len(unit.finest) == 1:
+        return [unit.width]
+    return list(range(unit.min_width, unit.width + 1, COLUMN_GRANULARITY))
+
+
+def _least_sum(values: FloatArray, unit: Unit) -> FloatArray:
+    """(H,) least sum over the parts of a unit, number by number, over all ways to split it.
+
+    Args:
+        values: (N, H) of a part of every width in `_widths_of(unit)`.
+        unit: whose width the parts add up to.
+    """
+    steps = [width // COLUMN_GRANULARITY for width in _widths_of(unit)]
+    least = np.full((unit.width // COLUMN_GRANULARITY + 1, values.shape[1]), np.inf)
+    least[0] = 0.0
+    for total in range(1, len(least)):
+        usable = [index for index, step in enumerate(steps) if step <= total]
+        if usable:
+            rest = least[[total - steps[index] for index in usable]]
+            least[total] = (values[usable] + rest).min(axis=0)
+    return least[-1]
+
+
+def _all(kinds: ShardKinds) -> range:
+    return range(len(kinds.units))

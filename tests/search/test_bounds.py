@@ -1,0 +1,115 @@
+"""Lower bounds against the cheapest of all plans, and against every split of every table."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.cost_models.architectures import DIRECTIONS
+from neuroshard_pipeline.cost_models.comm import COMM_DIRECTIONS, CommCostModel, CommNetwork, comm_features
+from neuroshard_pipeline.cost_models.compute import ComputeCostModel
+from neuroshard_pipeline.cost_models.features import shard_features
+from neuroshard_pipeline.cost_models.models import CostModels
+from neuroshard_pipeline.cost_models.normalisation import Normalisation
+from neuroshard_pipeline.search.bounds import cost_bound
+from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.simulator import simulate
+from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.small_models import small_models
+from search.tasks import random_tables
+
+
+def network(rng, members, inputs, outputs, hidden=8):
+    sizes = {"in": (inputs, hidden), "mid": (hidden, hidden), "out": (hidden, outputs)}
+    weights = {f"{name}.weight": rng.normal(size=(members, *size)) for name, size in sizes.items()}
+    return weights | {f"{name}.bias": rng.normal(size=(members, 1, size[1])) for name, size in sizes.items()}
+
+
+def universal_models(seed, members=2, gates=2, pressures=2):
+    """Models of the trained architecture with random weights, among them gates that open within a few shards."""
+    rng = np.random.default_rng(seed)
+    shards = [Shard(table, 0, table.embedding_dim) for table in random_tables(rng, 50)]
+    features = shard_features(shards, 512)
+    channels = DIRECTIONS * (1 + gates) + pressures
+    weights = network(rng, members, features.context.shape[1], channels)
+    weights["log_price"] = rng.normal(size=(members, features.work.shape[1], channels))
+    weights["log_launch"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
+    weights["gate.log_weight"] = rng.normal(size=(members, pressures, DIRECTIONS * gates)) - 0.5
+    weights["gate.bias"] = rng.normal(size=(members, 1, DIRECTIONS * gates)) - 2.0
+    compute = ComputeCostModel("universal", weights, Normalisation.fit(features.work, features.context), 512)
+    networks = {}
+    for direction in COMM_DIRECTIONS:
+        work, context = comm_features(rng.uniform(0, 200, (40, 2)), rng.uniform(0, 2, (40, 2)), 512, direction)
+        work, context = work.reshape(-1, work.shape[-1]), context.reshape(-1, context.shape[-1])
+        made = network(rng, members, context.shape[1], 2)
+        made["log_price"] = rng.normal(size=(members, work.shape[1] - 1, 1)) - 1.0
+        networks[direction] = CommNetwork(made, Normalisation.fit(work, context))
+    return CostModels(compute, CommCostModel("universal", networks, 512, (2, 3)))
+
+
+def every_split(table):
+    """All multisets of widths that add up to the table's, as shards."""
+    steps = table.embedding_dim // 4
+    for count in range(1, steps + 1):
+        for parts in itertools.combinations_with_replacement(range(1, steps + 1), count):
+            if sum(parts) == steps:
+                yield [Shard(table, 4 * sum(parts[:i]), 4 * part) for i, part in enumerate(parts)]
+
+
+def cheapest(task, models):
+    """Least compute cost of the busiest rank and least embedding cost over all plans."""
+    compute, total = np.inf, np.inf
+    for splits in itertools.product(*(list(every_split(table)) for table in task.tables)):
+        shards = [shard for split in splits for shard in split]
+        for ranks in itertools.product(range(task.world_size), repeat=len(shards)):
+            cost = simulate(models, shards, ranks, task.world_size, task.batch_size)
+            compute, total = min(compute, max(cost.compute_ms)), min(total, cost.embedding_cost_ms)
+    return compute, total
+
+
+def tiny_task(seed, world_size):
+    rng = np.random.default_rng(seed)
+    return ShardingTask(random_tables(rng, 2, dims=(4, 8, 12)), world_size, 512, 2**40)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_plan_is_cheaper_than_the_bound(seed, world_size):
+    task, models = tiny_task(seed, world_size), universal_models(seed)
+    bound = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER))
+    compute, total = cheapest(task, models)
+    assert 0 < bound.compute_ms <= compute + 1e-9
+    assert bound.compute_ms < bound.embedding_cost_ms <= total + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_convex_model_has_a_bound_too(seed):
+    task, models = tiny_task(seed, 2), small_models(seed)
+    bound = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER), "convex")
+    compute, _ = cheapest(task, models)
+    assert 0 < bound.compute_ms <= compute + 1e-9
+
+
+def test_the_bound_is_reached_by_equal_tables_on_as_many_ranks():
+    """One unsplittable table per rank costs what the bound says."""
+    tables = [Table(f"t{i}", 1000, 4, 5.0) for i in range(3)]
+    models = universal_models(0)
+    task = ShardingTask(tables, 3, 512, 2**40)
+    bound = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER))
+    cost = simulate(models, [Shard(table, 0, 4) for table in tables], [0, 1, 2], 3, 512)
+    assert bound.compute_ms == pytest.approx(max(cost.compute_ms))
+
+
+def test_constraints_that_forbid_splits_raise_the_bound():
+    task, models = tiny_task(1, 3), universal_models(1)
+    free = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER))
+    whole_tables = ShardingTask(task.tables, 3, 512, 2**40, constraints=Constraints(max_shards=1))
+    bound = cost_bound(ShardKinds(whole_tables, models, WEIGHTS_AND_OPTIMIZER))
+    assert bound.compute_ms >= free.compute_ms
+
+
+def test_nothing_is_claimed_of_a_model_without_a_proof():
+    assert cost_bound(ShardKinds(tiny_task(0, 2), small_models(), WEIGHTS_AND_OPTIMIZER)) is None
