@@ -26,12 +26,13 @@ from search.scalar_oracle import ScalarOracle
 from search.small_models import small_models
 from search.tasks import random_task
 
+from neuroshard_pipeline.search.bounds import cost_bound, shape_of
 from neuroshard_pipeline.search.columns import beam_search
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
 from neuroshard_pipeline.search.params import PAPER_SEARCH, REFINEMENT
 from neuroshard_pipeline.search.refine import refine
-from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.search.simulator import Models, with_predicted_cost
 from neuroshard_pipeline.tables.task import ShardingTask
 
 NEVER = 10**9
@@ -110,6 +111,37 @@ def against_brute_force(models: Models, num_tasks: int) -> None:
         )
 
 
+def against_lower_bounds(models: Models, num_tasks: int) -> None:
+    """How far the plans may be from the best one, by what no plan can cost less than."""
+    shape = None if shape_of(models) else "convex"  # the fixed networks: non-negative weights and a ReLU head
+    print(
+        f"\nAgainst a proved lower bound ({shape or shape_of(models)} compute model), paper's settings, then 2 s more"
+    )
+    print(
+        "task ranks tables | compute of the busiest rank: bound  refined    gap | embedding cost: bound  refined    gap"
+    )
+    for index in range(num_tasks):
+        rng = np.random.default_rng(2000 + index)
+        world_size = 4 if index % 2 == 0 else 8
+        task = random_task(rng, int(rng.integers(10, 61)) * world_size // 4, world_size, 0.6)
+        kinds, placement, _ = searched(task, models)
+        params = REFINEMENT.model_copy(update={"max_rounds": NEVER, "time_budget_seconds": 2.0})
+        found = refine(placement, kinds, params, rng)
+        plan = with_predicted_cost(kinds.plan(found.kinds, found.ranks, "refined"), models)
+        bound = cost_bound(kinds, shape)
+        assert plan.predicted is not None
+        assert bound is not None
+        busiest, total = max(plan.predicted.compute_ms), plan.predicted.embedding_cost_ms
+        assert bound.compute_ms <= busiest, "a plan is cheaper than its lower bound"
+        assert bound.embedding_cost_ms <= total, "a plan is cheaper than its lower bound"
+        print(
+            f"{index:4d} {world_size:5d} {len(task.tables):6d} | {bound.compute_ms:34.4f} {busiest:8.4f} "
+            f"{busiest / bound.compute_ms - 1:6.1%} | {bound.embedding_cost_ms:21.4f} {total:8.4f} "
+            f"{total / bound.embedding_cost_ms - 1:6.1%}",
+            flush=True,
+        )
+
+
 def scale(models: Models, sizes: list[tuple[int, int]]) -> None:
     """Time against tables and ranks."""
     print("\nScale, paper's settings, then local search of 5 s")
@@ -141,6 +173,7 @@ def main() -> None:
 
         models = load_cost_models(arguments.models)
     against_brute_force(models, 8)
+    against_lower_bounds(models, 8)
     sizes = [(125, 16), (250, 32), (500, 64), (1000, 64), (1000, 128), (2000, 128), (5000, 512)]
     scale(models, [size for size in sizes if size[0] <= arguments.largest])
     if arguments.tasks:

@@ -18,12 +18,21 @@ from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.registry import SHARDERS, shard
-from neuroshard_pipeline.tables import Shard, ShardingTask, Table, read_tables
+from neuroshard_pipeline.tables import (
+    Constraints,
+    Shard,
+    ShardingTask,
+    Table,
+    TableConstraint,
+    read_constraints,
+    read_tables,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SHARDERS",
+    "Constraints",
     "CostModels",
     "NeuroShardError",
     "Plan",
@@ -31,7 +40,9 @@ __all__ = [
     "Shard",
     "ShardingTask",
     "Table",
+    "TableConstraint",
     "load_cost_models",
+    "read_constraints",
     "read_tables",
     "shard",
 ]

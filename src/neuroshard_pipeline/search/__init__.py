@@ -11,6 +11,8 @@
 - `packing`: packing by bytes, and the errors when nothing fits
 - `exact_fit`: an arrangement, or the proof that there is none, where packing gives up
 - `moves`, `refine`: local search
+- `bounds`: what no plan can cost less than
+- `rank_order`: which physical rank takes which shards, where links differ
 - `changes`: the best single changes that a plan does not make
 - `explain`: a plan in words
 """

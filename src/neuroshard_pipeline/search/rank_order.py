@@ -1,0 +1,157 @@
+"""Which physical rank takes which shards of a plan, where links differ (after Cloud Collectives).
+
+A cost model treats all ranks alike, so a plan's ranks may be renamed without a change in its predicted cost. On hosts
+with unequal links the renaming decides what the collectives really cost. Between ranks p and q a byte costs
+`ms_per_byte[p, q]`. Forward, the rank with d columns sends `4 * batch_size / W * d` bytes to each other rank; backward
+it receives as many from each. A rank sends one message after the other and receives one after the other, both at
+once, and a collective ends with the slowest rank.
+
+Shapes: W ranks, S candidate swaps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.search.simulator import FloatArray, IntArray
+
+_BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
+
+#: Weight of the mean over ranks beside the slowest one: it decides between orders that are equally slow.
+_MEAN_WEIGHT = 1e-6
+
+
+def two_level_topology(
+    ranks_per_host: Sequence[int], inside_ms_per_byte: Sequence[float], across_ms_per_byte: Sequence[float]
+) -> FloatArray:
+    """(W, W) ms per byte between ranks of hosts, host by host.
+
+    Args:
+        ranks_per_host: ranks of every host.
+        inside_ms_per_byte: cost of a byte between two ranks of a host, one number per host.
+        across_ms_per_byte: cost of a byte on a rank's share of its host's uplink, one number per host; between two
+            hosts the slower uplink counts.
+    """
+    host = np.repeat(np.arange(len(ranks_per_host)), ranks_per_host)
+    inside, across = np.asarray(inside_ms_per_byte, float)[host], np.asarray(across_ms_per_byte, float)[host]
+    cost = np.where(host[:, None] == host, inside[:, None], np.maximum(across[:, None], across))
+    np.fill_diagonal(cost, 0.0)
+    return cost
+
+
+def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int) -> float:
+    """Cost of the forward and the backward collective on these links.
+
+    Args:
+        dim_sums: (W,) columns on every physical rank.
+        ms_per_byte: (W, W) from row to column.
+        batch_size: global batch.
+    """
+    dims, cost = np.asarray(dim_sums, dtype=float), _checked(ms_per_byte, np.size(dim_sums))
+    return float(_slowest(_rank_ms(dims[None], cost))[0]) * _BYTES_PER_NUMBER * batch_size / len(dims)
+
+
+def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
+    """The same shards together, on the physical ranks where the collectives are cheapest.
+
+    Ranks with many columns first go where sending is cheap; then pairs of ranks are swapped for as long as that
+    helps. Deterministic, and never dearer than the plan as it stands. Memory limits and constraints are kept.
+
+    Args:
+        plan: any plan.
+        ms_per_byte: (W, W) cost of a byte from row to column, measured or from `two_level_topology`.
+
+    Raises:
+        PlanError: the matrix is not (W, W), not finite or has a negative number.
+    """
+    world_size = plan.task.world_size
+    cost = _checked(ms_per_byte, world_size)
+    dims = np.array(plan.dim_sums, dtype=float)
+    allowed = _allowed(plan)
+    identity = np.arange(world_size)
+    starts = [identity]
+    by_size = np.empty(world_size, dtype=np.int64)
+    by_size[np.argsort(cost.sum(axis=1), kind="stable")] = np.argsort(-dims, kind="stable")
+    if allowed[by_size, identity].all():
+        starts.append(by_size)
+    orders = [_swapped(start, dims, cost, allowed) for start in starts]
+    best = min([identity, *orders], key=lambda order: float(_score(dims[order][None], cost)[0]))
+    return _renamed(plan, best)
+
+
+def _checked(ms_per_byte: ArrayLike, world_size: int) -> FloatArray:
+    cost = np.array(ms_per_byte, dtype=float)
+    if cost.shape != (world_size, world_size):
+        raise PlanError(f"the cost per byte has shape {cost.shape}, not ({world_size}, {world_size}): one per pair")
+    if not np.isfinite(cost).all() or (cost < 0).any():
+        raise PlanError("the cost per byte between ranks must be finite and not negative")
+    np.fill_diagonal(cost, 0.0)
+    return cost
+
+
+def _rank_ms(dims: FloatArray, cost: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(S, W) what each rank takes for the forward and the backward collective, per byte of a column to one rank."""
+    forward = np.maximum(dims * cost.sum(axis=1), dims @ cost)
+    backward = np.maximum(dims * cost.sum(axis=0), dims @ cost.T)
+    return forward, backward
+
+
+def _slowest(rank_ms: tuple[FloatArray, FloatArray]) -> FloatArray:
+    return rank_ms[0].max(axis=-1) + rank_ms[1].max(axis=-1)
+
+
+def _score(dims: FloatArray, cost: FloatArray) -> FloatArray:
+    """(S,) what an order is judged by."""
+    forward, backward = _rank_ms(dims, cost)
+    return _slowest((forward, backward)) + _MEAN_WEIGHT * (forward.mean(axis=-1) + backward.mean(axis=-1))
+
+
+def _swapped(order: IntArray, dims: FloatArray, cost: FloatArray, allowed: np.ndarray) -> IntArray:
+    """Swap the contents of two ranks until no swap helps; `order[p]` is what physical rank p takes."""
+    order, best = order.copy(), float(_score(dims[order][None], cost)[0])
+    improved = True
+    while improved:
+        improved = False
+        for rank in range(len(order)):
+            others = np.flatnonzero(allowed[order[rank]] & allowed[order, rank] & (dims[order] != dims[order[rank]]))
+            if not len(others):
+                continue
+            tried = np.repeat(order[None], len(others), axis=0)  # (S, W)
+            tried[np.arange(len(others)), others] = order[rank]
+            tried[:, rank] = order[others]
+            scores = _score(dims[tried], cost)
+            if scores.min() < best * (1.0 - 1e-12):
+                order, best, improved = tried[int(scores.argmin())], float(scores.min()), True
+    return order
+
+
+def _allowed(plan: Plan) -> np.ndarray:
+    """(W, W) whether the shards of rank v may lie on physical rank p."""
+    limits = np.array(plan.memory.limits(plan.task))
+    allowed = np.array(plan.memory_bytes)[:, None] <= limits
+    if plan.task.constraints:
+        for rank, shards in enumerate(plan.shards_by_rank):
+            for shard in shards:
+                allowed[rank] &= np.isin(
+                    np.arange(plan.task.world_size),
+                    plan.task.constraints.of(shard.table.name).allowed_ranks(plan.task.world_size),
+                )
+    return allowed
+
+
+def _renamed(plan: Plan, order: IntArray) -> Plan:
+    """`plan` with the content of rank `order[p]` on rank p."""
+    physical = np.empty_like(order)
+    physical[order] = np.arange(len(order))
+    predicted = plan.predicted
+    if predicted is not None:
+        parts = (getattr(predicted, field.name) for field in dataclasses.fields(predicted))
+        predicted = PlanCost(*(tuple(part[rank] for rank in order.tolist()) for part in parts))
+    ranks = tuple(physical[list(plan.ranks)].tolist())
+    return dataclasses.replace(plan, ranks=ranks, predicted=predicted, rejected=())

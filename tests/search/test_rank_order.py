@@ -1,0 +1,101 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks, two_level_topology
+from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.small_models import small_models
+
+#: Two hosts of three ranks; the second has a slow uplink and slow links inside.
+UNEVEN_HOSTS = two_level_topology([3, 3], [1e-8, 3e-8], [1e-7, 4e-7])
+
+
+def a_plan(dims, **options):
+    """One table per rank, as wide as `dims` says."""
+    tables = [Table(f"t{i}", 10, dim, 1.0) for i, dim in enumerate(dims)]
+    options = {"memory_bytes": 2**20} | options
+    task = ShardingTask(tables, len(dims), 60, **options)
+    return Plan(task, tuple(map(whole, tables)), tuple(range(len(dims))), "by hand")
+
+
+def message_by_message_ms(dims, ms_per_byte, batch_size):
+    """Both collectives, one message at a time."""
+    world = range(len(dims))
+    send = {(p, q): 4 * batch_size / len(dims) * dims[p] for p in world for q in world if p != q}
+    total = 0.0
+    for messages in (send, {(q, p): size for (p, q), size in send.items()}):
+        out = [sum(size * ms_per_byte[p][q] for (p, q), size in messages.items() if p == r) for r in world]
+        into = [sum(size * ms_per_byte[p][q] for (p, q), size in messages.items() if q == r) for r in world]
+        total += max(*out, *into)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_cost_is_that_of_all_messages(seed):
+    rng = np.random.default_rng(seed)
+    dims, cost = rng.integers(1, 50, 5).tolist(), rng.uniform(0, 1e-6, (5, 5))
+    assert collectives_ms(dims, cost, 60) == pytest.approx(message_by_message_ms(dims, cost.tolist(), 60))
+
+
+@pytest.mark.parametrize(
+    ("topology", "gain"),
+    [
+        (UNEVEN_HOSTS, 0.03),  # little to gain: whatever the order, the slow host receives all from the other one
+        (two_level_topology([2, 4], [1e-8, 1e-8], [1e-7, 1e-7]), 0.08),
+        (two_level_topology([2, 2, 2], [1e-8] * 3, [1e-7, 1e-7, 4e-7]), 0.35),
+    ],
+    ids=["two hosts, one slow", "a small and a large host", "three hosts, one slow"],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_uneven_hosts_gain_and_the_order_found_is_the_best_of_all(seed, topology, gain):
+    rng = np.random.default_rng(seed)
+    dims = (4 * rng.integers(1, 40, 6)).tolist()
+    plan = a_plan(sorted(dims))  # most columns on the last host
+    ordered = order_ranks(plan, topology)
+    before, after = (collectives_ms(p.dim_sums, topology, 60) for p in (plan, ordered))
+    best = min(collectives_ms(order, topology, 60) for order in itertools.permutations(dims))
+    assert sorted(ordered.dim_sums) == sorted(dims)
+    assert after < (1 - gain) * before
+    assert after <= (1 + 1e-9) * best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_measured_matrix_never_makes_it_worse(seed):
+    rng = np.random.default_rng(seed)
+    cost = rng.lognormal(-14, 1, (6, 6))
+    dims = (4 * rng.integers(1, 40, 6)).tolist()
+    ordered = order_ranks(a_plan(dims), cost)
+    best = min(collectives_ms(order, cost, 60) for order in itertools.permutations(dims))
+    assert best <= collectives_ms(ordered.dim_sums, cost, 60) + 1e-15
+    assert collectives_ms(ordered.dim_sums, cost, 60) <= min(collectives_ms(dims, cost, 60), 1.15 * best)
+
+
+def test_predicted_costs_move_with_their_ranks():
+    plan = with_predicted_cost(a_plan([4, 8, 16, 32, 64, 128]), small_models())
+    ordered = order_ranks(plan, UNEVEN_HOSTS)
+    assert ordered.ranks != plan.ranks
+    assert ordered.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms)
+    again = with_predicted_cost(ordered, small_models())
+    assert again.predicted.rank_ms == pytest.approx(ordered.predicted.rank_ms)
+
+
+def test_limits_and_constraints_are_kept():
+    forbidden = Constraints([TableConstraint("t5", forbidden_ranks=[0])])
+    plan = a_plan([4, 8, 16, 32, 64, 128], memory_bytes=[2**20, 2**20, 700, 2**20, 2**20, 2**20], constraints=forbidden)
+    ordered = order_ranks(plan, UNEVEN_HOSTS)  # `Plan` itself refuses what does not fit
+    assert collectives_ms(ordered.dim_sums, UNEVEN_HOSTS, 60) < collectives_ms(plan.dim_sums, UNEVEN_HOSTS, 60)
+    assert ordered.ranks[5] == 1  # the best rank for most columns is forbidden, the third too small
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"), [(np.zeros((2, 3)), r"shape \(2, 3\), not \(6, 6\)"), (-np.ones((6, 6)), "not negative")]
+)
+def test_impossible_matrices_are_refused(matrix, message):
+    with pytest.raises(PlanError, match=message):
+        order_ranks(a_plan([4] * 6), matrix)
