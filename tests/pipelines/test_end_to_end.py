@@ -159,17 +159,6 @@ def test_a_plan_for_a_users_tables(finished_run):
     plan_from_json(document(finished_run, "07_model_output/torchrec_plan"))
 
 
-def test_a_plan_keeps_to_a_users_constraints(finished_run, tmp_path):
-    path = tmp_path / "constraints.yml"
-    path.write_text("together: [[C1, C2, C3]]\ntables: {C3: {ranks: [2]}, C4: {forbidden_ranks: [0, 1, 2]}}\n")
-    task = {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv"), "constraints": str(path)}
-    run_pipeline(finished_run, "plan", params={"plan": {"task": task}})
-    plan = frame(finished_run, "07_model_output/plan")
-    ranks = plan.groupby("table")["rank"].agg(set)
-    assert ranks["C1"] == ranks["C2"] == ranks["C3"] == {2}
-    assert ranks["C4"] == {3}
-
-
 def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap_project(ROOT)
     in_memory = {"search.solutions", "report.inputs", "plan.sharding_task", "plan.found"}

@@ -38,6 +38,8 @@ def test_yaml_and_json_say_the_same(tmp_path, suffix, write):
         ("together: [[a]]", "needs two at least"),
         ("- a", "must hold keys such as 'tables'"),
         ("", "must hold keys"),
+        ("tables: {a: {split: false}, a: {max_shards: 3}}", "key 'a' stands 2 times"),
+        ("? [a, b]\n: 1", "not readable YAML or JSON"),
         ("tables: [", "not readable YAML or JSON"),
     ],
 )
@@ -47,6 +49,15 @@ def test_a_bad_file_is_refused_with_its_name_and_key(tmp_path, content, message)
     with pytest.raises(TableFileError, match=message) as caught:
         read_constraints(path)
     assert str(path) in str(caught.value)
+
+
+def test_json_may_be_indented_by_tabs_and_repeats_no_key_either(tmp_path):
+    path = tmp_path / "constraints.json"
+    path.write_text('{\n\t"min_width": 8\n}')
+    assert read_constraints(path).min_width == 8
+    path.write_text('{"min_width": 8, "min_width": 16}')
+    with pytest.raises(TableFileError, match="key 'min_width' stands 2 times"):
+        read_constraints(path)
 
 
 def test_a_missing_file_and_an_unknown_suffix_are_refused(tmp_path):

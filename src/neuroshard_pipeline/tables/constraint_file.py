@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
@@ -50,10 +53,12 @@ def read_constraints(path: str | Path) -> Constraints:
     if path.suffix.lower() not in _SUFFIXES:
         raise TableFileError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(_SUFFIXES)}; write YAML or JSON")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))  # every JSON document is a YAML one
+        text = path.read_text(encoding="utf-8")
+        is_json = path.suffix.lower() == ".json"
+        content = json.loads(text, object_pairs_hook=_distinct) if is_json else yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise TableFileError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # TypeError: a key that is a list or a mapping
         raise TableFileError(f"{path}: not readable YAML or JSON ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise TableFileError(f"{path}: must hold keys such as 'tables' and 'together', not {content!r}")
@@ -65,6 +70,25 @@ def read_constraints(path: str | Path) -> Constraints:
         raise TableFileError(f"{path}: {key}: {first['msg']}, but is {first['input']!r}") from error
     except TaskError as error:
         raise TableFileError(f"{path}: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain YAML, refusing what it would else drop: all but the last of equal keys."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    loader.flatten_mapping(node)
+    return _distinct(loader.construct_pairs(node, deep=True))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"key {key!r} stands {count} times; keep one of them")
+    return dict(pairs)
 
 
 def _constraints(file: _ConstraintFile) -> Constraints:
