@@ -24,6 +24,7 @@ _SUMMARY_DATASET = "search.summary"
 _REPORT_DATASET = "search.report"
 _EXPLANATION_DATASET = "plan.explanation"
 _TORCHREC_DATASET = "plan.torchrec_plan"
+_TRAINING_DATASET = "train_check.table"
 
 
 class MissingVersionError(NeuroShardError):
@@ -116,6 +117,8 @@ class SummaryHooks:
         if _EXPLANATION_DATASET in made:
             click.echo("\n" + catalog.load(_EXPLANATION_DATASET))
             click.echo(f"\nTorchRec plan: {Path(catalog[_TORCHREC_DATASET]._get_load_path())}")
+        if _TRAINING_DATASET in made:
+            click.echo("\n" + catalog.load(_TRAINING_DATASET))
 
 
 def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:

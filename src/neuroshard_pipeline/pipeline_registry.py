@@ -4,7 +4,7 @@ import warnings
 
 from kedro.pipeline import Pipeline
 
-from neuroshard_pipeline.pipelines import augment, measure, plan, report, search, train
+from neuroshard_pipeline.pipelines import augment, measure, plan, report, search, train, train_check
 
 
 def register_pipelines() -> dict[str, Pipeline]:
@@ -25,5 +25,6 @@ def register_pipelines() -> dict[str, Pipeline]:
         **stages,
         "pretrain": pretrain,
         "plan": plan.create_pipeline(),
+        "train_check": train_check.create_pipeline(),
         "__default__": pretrain + stages["search"],
     }

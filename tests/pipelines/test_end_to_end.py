@@ -162,6 +162,7 @@ def test_a_plan_for_a_users_tables(finished_run):
 def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap_project(ROOT)
     in_memory = {"search.solutions", "report.inputs", "plan.sharding_task", "plan.found"}
+    in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     with KedroSession.create(project_path=ROOT, env="base") as session:
         catalog = session.load_context().catalog

@@ -81,7 +81,7 @@ class NeuroShardPlanner(ShardingPlanner):
     ):
         if topology.compute_device not in ("cuda", "cpu"):
             raise PlanError(f"the topology's device {topology.compute_device!r} is not supported; use 'cuda' or 'cpu'")
-        _check_hardware(models, topology.compute_device)
+        check_hardware(models, topology.compute_device)
         self.models = models
         self.topology = topology
         self.batch_size = batch_size
@@ -186,8 +186,12 @@ class NeuroShardPlanner(ShardingPlanner):
         return f"{paths} {tables_sha256([entry.table for entry in read])}"
 
 
-def _check_hardware(models: Models, compute_device: str) -> None:
-    """Models know the hardware that they were measured on, if they were measured at all."""
+def check_hardware(models: Models, compute_device: str) -> None:
+    """Models know the hardware that they were measured on, if they were measured at all.
+
+    Raises:
+        CostModelError: it is not `compute_device`; the message names both.
+    """
     for part in (models.compute, models.comm):
         measured_on = getattr(part, "provenance", {}).get("hardware", {}).get("device")
         if measured_on is not None and not str(measured_on).startswith(compute_device):

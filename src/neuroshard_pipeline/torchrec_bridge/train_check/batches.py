@@ -1,0 +1,72 @@
+"""The global batches that are trained: drawn from the tables' reuse profiles, or read from a Criteo file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES, NUM_INTEGERS, hashed_ids, read_criteo
+from neuroshard_pipeline.tables.ids import TableIds, draw_ids
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
+
+#: Dense features of a sample: Criteo's integers, and as many random numbers where samples are drawn.
+DENSE_FEATURES = NUM_INTEGERS
+
+_DENSE_STREAM = 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One global batch of B samples.
+
+    Attributes:
+        dense: (B, 13).
+        ids: per table, in the order of the tables.
+        labels: 0 or 1, (B,).
+    """
+
+    dense: NDArray[np.float32]
+    ids: tuple[TableIds, ...]
+    labels: NDArray[np.float32]
+
+
+def drawn_batches(tables: Sequence[Table], batch_size: int, num_batches: int, seed: int) -> tuple[Batch, ...]:
+    """Batches with the ids of the tables' reuse profiles; the label is the sign of the first dense feature."""
+    return tuple(_drawn(tables, batch_size, seed + number) for number in range(num_batches))
+
+
+def _drawn(tables: Sequence[Table], batch_size: int, seed: int) -> Batch:
+    rng = np.random.default_rng([_DENSE_STREAM, seed])
+    dense = rng.normal(size=(batch_size, DENSE_FEATURES)).astype(np.float32)
+    ids = tuple(draw_ids(table, batch_size, seed) for table in tables)
+    return Batch(dense, ids, (dense[:, 0] > 0).astype(np.float32))
+
+
+def criteo_batches(path: str, tables: Sequence[Table], batch_size: int, num_batches: int) -> tuple[Batch, ...]:
+    """The first batches of a Criteo file; its 26 categories are hashed to the rows of 26 tables, in order.
+
+    Raises:
+        TrainCheckError: there are not 26 tables, or the file is too short.
+        CriteoFileError: the file is missing or malformed.
+    """
+    if len(tables) != NUM_CATEGORIES:
+        raise TrainCheckError(
+            f"{path}: its {NUM_CATEGORIES} categories need as many tables, but {len(tables)} are given"
+        )
+    found = []
+    for read in itertools.islice(read_criteo(path, batch_size), num_batches):
+        if len(read.labels) < batch_size:
+            break
+        ids = [hashed_ids(read.categories[:, at], table.num_embeddings, at) for at, table in enumerate(tables)]
+        found.append(Batch(read.integers, tuple(ids), read.labels))
+    if len(found) < num_batches:
+        raise TrainCheckError(
+            f"{path}: holds {len(found)} whole batches of {batch_size} lines, not num_batches {num_batches}; lower "
+            "num_batches or batch_size, or give a longer file"
+        )
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""A DLRM of the second generation for tables of any widths, and weights that do not depend on its sharding.
+
+Shapes: B samples, T tables, N ids, D widths of all tables and of the last dense layer together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from neuroshard_pipeline.sharders.torchrec import require_torchrec
+from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+
+require_torchrec()
+from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402
+from torchrec.modules.crossnet import LowRankCrossNet  # noqa: E402
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig  # noqa: E402
+from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
+
+
+class MixedWidthDlrm(nn.Module):
+    """TorchRec's `DLRM_DCN` [arXiv 2008.13535], MLPerf's DLRM-v2, without its condition that all widths are equal.
+
+    It is made of the same parts and computes the same where widths are equal and the last dense layer has them too.
+    The tables stand on the meta device, the dense network on the CPU with seeded weights.
+    """
+
+    def __init__(self, tables: Sequence[Table], params: TrainingParams) -> None:
+        """Build it for `tables`, each with one feature of the same name."""
+        super().__init__()
+        self.feature_names = [table.name for table in tables]
+        configs = [
+            EmbeddingBagConfig(
+                name=table.name,
+                num_embeddings=table.num_embeddings,
+                embedding_dim=table.embedding_dim,
+                feature_names=[table.name],
+                data_type=DataType[table.data_type.upper()],
+            )
+            for table in tables
+        ]
+        width = params.dense_layers[-1] + sum(table.embedding_dim for table in tables)
+        self.embedding_bag_collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.dense_arch = DenseArch(DENSE_FEATURES, list(params.dense_layers))
+        self.cross = LowRankCrossNet(width, params.cross_layers, params.cross_rank)
+        self.over_arch = OverArch(width, [*params.over_layers, 1])
+        _initialise(self.dense_parameters(), params.seed)
+
+    def forward(self, dense: torch.Tensor, ids: KeyedJaggedTensor) -> torch.Tensor:
+        """Logits (B,) of dense features (B, 13) and the ids of all tables."""
+        pooled = self.embedding_bag_collection(ids).to_dict()  # sharded, its columns are in another order
+        features = torch.cat([self.dense_arch(dense), *(pooled[name] for name in self.feature_names)], dim=1)  # (B, D)
+        return self.over_arch(self.cross(features)).squeeze(-1)
+
+    @property
+    def dense_modules(self) -> tuple[nn.Module, ...]:
+        """The parts of the dense network."""
+        return self.dense_arch, self.cross, self.over_arch
+
+    def dense_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the dense network."""
+        for part in self.dense_modules:
+            yield from part.parameters()
+
+
+def _initialise(parameters: Iterator[nn.Parameter], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in parameters:
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+
+
+def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> NDArray[np.float32]:
+    """The initial weights of a table's columns (rows, width), the same in whichever shards they stand.
+
+    Uniform within ±1/sqrt(embedding_dim * pooling_factor), so that pooled rows are about as long whatever the table
+    and every table moves the loss from the first step on: an id that goes astray is seen.
+    """
+    limit = 1.0 / math.sqrt(table.embedding_dim * max(table.pooling_factor, 1.0))
+    values = np.empty((table.num_embeddings, width), dtype=np.float32)
+    for at in range(0, width, COLUMN_GRANULARITY):
+        rng = np.random.default_rng([seed, crc32(table.name.encode()), column_offset + at])
+        block = rng.random((table.num_embeddings, COLUMN_GRANULARITY), dtype=np.float32)
+        values[:, at : at + COLUMN_GRANULARITY] = limit * (2.0 * block - 1.0)
+    return values
+
+
+def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> KeyedJaggedTensor:
+    """The ids of the samples in `part` of one batch.
+
+    Args:
+        names: of T features.
+        ids: of T features, for the whole batch.
+        part: a range of samples, with start and stop.
+    """
+    values = [of.indices[of.offsets[part.start] : of.offsets[part.stop]] for of in ids]
+    lengths = [np.diff(of.offsets[part.start : part.stop + 1]) for of in ids]
+    return KeyedJaggedTensor(
+        list(names), torch.from_numpy(np.concatenate(values)), lengths=torch.from_numpy(np.concatenate(lengths))
+    )

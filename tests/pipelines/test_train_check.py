@@ -1,0 +1,43 @@
+"""`kedro run --pipeline train_check`, tiny: real plans, real ranks, real training."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import run_pipeline
+from tables.criteo_files import write_criteo
+from torchrec_bridge.needs_torchrec import QUIET
+
+pytestmark = [pytest.mark.slow, *QUIET]
+
+SHARDERS = ["torchrec", "size_lookup_greedy", "neuroshard"]
+
+
+def newest(data_root: Path, name: str) -> Path:
+    return sorted((data_root / name).iterdir())[-1] / Path(name).name
+
+
+def test_the_check_compares_plans_and_prints_them(finished_run, capfd):
+    run_pipeline(finished_run, "train_check")
+    steps = pd.read_parquet(newest(finished_run, "07_model_output/train_check_steps.parquet"))
+    assert steps.groupby("sharder").size().to_dict() == dict.fromkeys(SHARDERS, 8)
+    summary = json.loads(newest(finished_run, "08_reporting/train_check_summary.json").read_text())
+    assert list(summary["sharders"]) == SHARDERS
+    assert summary["largest_loss_difference"] < 1e-3
+    plans = pd.read_parquet(newest(finished_run, "07_model_output/train_check_plans.parquet"))
+    assert plans.groupby("sharder")["table"].nunique().tolist() == [26] * 3
+    table = newest(finished_run, "08_reporting/train_check_table.txt").read_text()
+    assert table in capfd.readouterr().out
+    assert all(name in table for name in SHARDERS)
+
+
+def test_the_check_trains_a_criteo_file_with_a_fully_sharded_dense_network(finished_run, tmp_path):
+    write_criteo(tmp_path / "day_0.gz", 128, seed=0)
+    task = {"tables": "data/01_raw/criteo_kaggle.csv", "criteo_file": str(tmp_path / "day_0.gz")}
+    changes = {"task": task, "training": {"dense": "fsdp2"}, "contest": {"sharders": SHARDERS[1:]}}
+    run_pipeline(finished_run, "train_check", params={"train_check": changes})
+    summary = json.loads(newest(finished_run, "08_reporting/train_check_summary.json").read_text())
+    assert summary["training"]["dense"] == "fsdp2"
+    assert summary["task_id"] == "criteo_kaggle"
+    assert summary["largest_loss_difference"] < 1e-3

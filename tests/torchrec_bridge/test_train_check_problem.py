@@ -1,0 +1,102 @@
+"""What is trained: tables of a file or of a task, samples drawn or read; and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables.criteo_files import write_criteo
+from torchrec_bridge.needs_torchrec import QUIET
+
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.tables.criteo import MISSING, read_criteo
+from neuroshard_pipeline.tables.frames import tasks_to_frame
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
+from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
+
+pytestmark = QUIET
+
+BATCH_SIZE = 32
+
+
+def tasks() -> pd.DataFrame:
+    tables = [with_profile(Table(f"t{index}", 100 * (index + 1), 8, 2.0), BATCH_SIZE) for index in range(3)]
+    dotted = [with_profile(Table("user.id", 100, 8, 2.0), BATCH_SIZE)]
+    return tasks_to_frame(
+        [
+            ShardingTask(tables, 4, BATCH_SIZE, 2**20, task_id="drawn"),
+            ShardingTask(dotted, 4, BATCH_SIZE, 2**20, task_id="dotted"),
+        ]
+    )
+
+
+def params(**changes) -> TrainTaskParams:
+    given = {
+        "tables": "data/01_raw/criteo_kaggle.csv",
+        "row_scale": 1000.0,
+        "task_id": None,
+        "world_size": 2,
+        "batch_size": BATCH_SIZE,
+        "memory_gib": 0.5,
+        "criteo_file": None,
+        "num_batches": 3,
+        "seed": 0,
+    }
+    return TrainTaskParams(**given | changes)
+
+
+def test_a_tasks_tables_are_trained_on_the_ranks_that_are_asked_for():
+    task, batches = state_problem(tasks(), params(task_id="drawn"))
+    assert [table.name for table in task.tables] == ["t0", "t1", "t2"]
+    assert task.world_size == 2
+    assert task.memory_limits == (2**29, 2**29)
+    assert len(batches) == 3
+    assert [len(ids.indices) for ids in batches[0].ids] == [2 * BATCH_SIZE] * 3
+    assert not np.array_equal(batches[0].ids[0].indices, batches[1].ids[0].indices)
+
+
+def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
+    path = tmp_path / "log.txt"
+    write_criteo(path, 4 * BATCH_SIZE, seed=1)
+    task, batches = state_problem(tasks(), params(criteo_file=str(path)))
+    read = list(read_criteo(path, BATCH_SIZE))[:3]
+    present = [np.mean([batch.categories[:, at] != MISSING for batch in read]) for at in range(26)]
+    assert [table.pooling_factor for table in task.tables] == pytest.approx(present)
+    unique = [np.mean([len(np.unique(batch.ids[at].indices)) for batch in batches]) for at in range(26)]
+    assert [table.unique_rows for table in task.tables] == pytest.approx(unique)
+    np.testing.assert_array_equal(batches[2].dense, read[2].integers)
+    np.testing.assert_array_equal(batches[2].labels, read[2].labels)
+    for table, ids in zip(task.tables, batches[0].ids, strict=True):
+        assert ids.indices.max() < table.num_embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"task_id": "nobody"}, ["'nobody'", "drawn, dotted"]),
+        ({"task_id": "drawn", "batch_size": 64}, ["batches of 32", "64"]),
+        ({"task_id": "dotted"}, ["'user.id'", "rename"]),
+        ({"tables": "data/01_raw/nowhere.csv"}, ["nowhere.csv"]),
+        ({"task_id": "drawn", "criteo_file": "log.txt"}, ["log.txt", "26", "3 are given"]),
+        ({"criteo_file": "nowhere.txt"}, ["nowhere.txt", "no such file"]),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(changes, words):
+    with pytest.raises(NeuroShardError) as caught:
+        state_problem(tasks(), params(**changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_short_criteo_file_is_refused(tmp_path):
+    write_criteo(tmp_path / "log.txt", 3 * BATCH_SIZE - 1, seed=1)
+    with pytest.raises(NeuroShardError, match=r"log\.txt: holds 2 whole batches of 32 lines, not num_batches 3"):
+        state_problem(tasks(), params(criteo_file=str(tmp_path / "log.txt")))
+
+
+def test_every_rank_gets_the_same_share_of_a_batch():
+    with pytest.raises(ValueError, match="batch_size 32 must be a multiple of world_size 3"):
+        params(world_size=3)

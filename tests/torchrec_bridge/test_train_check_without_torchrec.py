@@ -1,0 +1,25 @@
+"""Where TorchRec is absent every pipeline is still registered, and only the training check refuses to run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys
+sys.modules["torchrec"] = None  # what an import then raises is what it raises where nothing is installed
+from neuroshard_pipeline.pipeline_registry import register_pipelines
+assert "train_check" in register_pipelines()
+from neuroshard_pipeline.sharders.torchrec import TorchRecMissingError
+from neuroshard_pipeline.pipelines.train_check.nodes import state_task
+try:
+    state_task(None, None)
+except TorchRecMissingError as error:
+    print(error)
+"""
+
+
+def test_only_the_check_itself_needs_torchrec():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "install the extra 'torchrec'" in done.stdout
