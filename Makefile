@@ -9,7 +9,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run test viz lint types contracts unit bench-search bench-measurement bench-cost-models check-pool clean help
+.PHONY: run test viz lint types contracts unit bench-search bench-measurement bench-cost-models check-pool gpu-campaign clean help
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
@@ -43,6 +43,10 @@ bench-measurement bench-cost-models bench-search: bench-%: .venv/.run
 
 check-pool: .venv/.run
 	$(BIN)/python benchmarks/check_table_pool.py
+
+# Runs in the Python at hand, which needs torch and fbgemm_gpu for CUDA: benchmarks/gpu_campaign.py says what else.
+gpu-campaign:
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name one with PYTHON=...")'

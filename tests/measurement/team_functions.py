@@ -9,7 +9,7 @@ import time
 import torch
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement.comm_bench import GlooBench, forward_splits, set_up_rank
+from neuroshard_pipeline.measurement.comm_bench import CollectiveBench, forward_splits, set_up_rank
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 
 WORLD = 3
@@ -34,7 +34,7 @@ def unfit(_rank):
 
 def exchange_of_rank(rank, params, store_file):
     """Every rank sends its number plus a hundredth of the receiver's; returns what came, forward and backward."""
-    bench = GlooBench(rank, WORLD, params, store_file)
+    bench = CollectiveBench(rank, WORLD, params, store_file)
 
     def answer(sample):
         results = []

@@ -4,50 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from neuroshard_pipeline.measurement import compute_bench
+from measurement.lookup_reference import SAMPLES, SEED, WIDE, random_weights, reference
+from neuroshard_pipeline.measurement import lookup_bench
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables.ids import draw_ids
-from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
-
-SEED = 3
-WIDE = Table("wide", 60, 16, 5.0)
-SAMPLES = [
-    ComputeSample("one table", 16, (whole(WIDE),)),
-    ComputeSample("columns of one table", 16, (Shard(WIDE, 0, 4), Shard(WIDE, 4, 12))),
-    ComputeSample("a table twice", 7, (whole(WIDE), whole(WIDE))),
-    ComputeSample("mixed", 33, (whole(Table("a", 1000, 8, 0.4)), whole(Table("b", 3, 4, 9.0)), Shard(WIDE, 8, 8))),
-]
-
-
-def reference(sample, weights, optimizer):
-    """Output and updated weights in float64 by torch's own embedding bag and the optimizers' textbook formulas."""
-    outputs, updated = [], []
-    for shard, weight in zip(sample.shards, weights, strict=True):
-        ids = draw_ids(with_profile(shard.table, sample.batch_size), sample.batch_size, SEED)
-        indices, offsets = torch.from_numpy(ids.indices), torch.from_numpy(ids.offsets)
-        double = weight.double().requires_grad_()
-        output = torch.nn.functional.embedding_bag(indices, double, offsets, mode="sum", include_last_offset=True)
-        output.sum().backward()
-        step = double.grad
-        if optimizer == "rowwise_adagrad":
-            state = step.square().mean(dim=1, keepdim=True)
-            step = step / (state.sqrt() + 1e-8)
-        outputs.append(output.detach())
-        updated.append((double - compute_bench.LEARNING_RATE * step).detach())
-    return torch.cat(outputs, dim=1), updated
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)
 def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch, sample, optimizer):
-    monkeypatch.setattr(compute_bench, "LEARNING_RATE", 0.5)  # large enough to be seen in float32
+    monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)  # large enough to be seen in float32
     bench = FbgemmCpuBench(compute_params(optimizer=optimizer), SEED)
-    generator = torch.Generator().manual_seed(0)
-    weights = [
-        torch.randn(shard.table.num_embeddings, shard.embedding_dim, generator=generator) for shard in sample.shards
-    ]
+    weights = random_weights(sample)
     output, updated = bench.run_once(sample, weights)
     expected_output, expected_weights = reference(sample, weights, optimizer)
     torch.testing.assert_close(output.double(), expected_output, rtol=1e-4, atol=1e-4)
@@ -111,7 +81,7 @@ def test_ids_are_drawn_once_per_table_whatever_its_width(compute_params, monkeyp
         drawn.append((table.name, batch_size))
         return draw_ids(table, batch_size, seed)
 
-    monkeypatch.setattr(compute_bench, "draw_ids", counting)
+    monkeypatch.setattr(lookup_bench, "draw_ids", counting)
     bench = FbgemmCpuBench(compute_params(), SEED)
     narrow = Table("wide", 60, 4, 5.0)
     bench.measure([ComputeSample("x", 16, (whole(WIDE), whole(narrow))), ComputeSample("y", 16, (Shard(WIDE, 4, 8),))])

@@ -7,9 +7,14 @@ Start with `campaign`; the other files in the order in which it leans on them:
     extra_visits   which samples are visited more often than planned
     crew           worker teams of a campaign, and failures as rows
     workers        processes that may die
-    compute_bench  one worker: FBGEMM lookups
-    fbgemm         what the bench uses of FBGEMM
-    comm_bench     one rank: torch.distributed collectives
+    compute_bench  one worker: FBGEMM lookups on the CPU
+    cuda_bench     the same on a GPU
+    lookup_bench   what the two share
+    fbgemm         what they use of FBGEMM
+    comm_bench     one rank: torch.distributed collectives, gloo's or NCCL's
+    cuda           which CUDA devices there are
+    recording      compute costs recorded elsewhere
+    topology       communication costs from a model of a cluster
     costs          from raw shards to costs and noise floor
     protocol       how a cost is timed
     params         parameters of the campaigns
@@ -25,20 +30,28 @@ from neuroshard_pipeline.measurement.campaign import (
     run_comm_campaign,
     run_compute_campaign,
 )
-from neuroshard_pipeline.measurement.hardware import describe_hardware
+from neuroshard_pipeline.measurement.hardware import describe_hardware, describe_machine
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
+from neuroshard_pipeline.measurement.recording import RecordingParams, make_card, open_recording, write_recording
+from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [
     "CommMeasureParams",
     "ComputeMeasureParams",
+    "RecordingParams",
     "TimingProtocol",
+    "TopologyParams",
     "describe_hardware",
+    "describe_machine",
+    "make_card",
     "measure_comm",
     "measure_compute",
     "noise_floor",
+    "open_recording",
     "reduce_comm",
     "reduce_compute",
     "run_comm_campaign",
     "run_compute_campaign",
+    "write_recording",
 ]

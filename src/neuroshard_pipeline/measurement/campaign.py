@@ -8,11 +8,19 @@ from dataclasses import dataclass
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.measurement.costs import Shards, load_rows, loaded, reduce_rows, relative_disagreement
+from neuroshard_pipeline.measurement.costs import (
+    Shards,
+    load_rows,
+    loaded,
+    no_disagreement,
+    reduce_rows,
+    relative_disagreement,
+)
 from neuroshard_pipeline.measurement.crew import Crew, comm_crew, compute_crew
 from neuroshard_pipeline.measurement.extra_visits import extra_seconds, extra_stretches
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
 from neuroshard_pipeline.measurement.stretches import (
     AnyParams,
     AnySample,
@@ -20,6 +28,7 @@ from neuroshard_pipeline.measurement.stretches import (
     campaign_hash,
     planned_stretches,
 )
+from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 _BUDGET_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
@@ -32,13 +41,15 @@ def run_compute_campaign(
 
     Args:
         samples: with unique ids; a longer list extends an earlier campaign.
-        params: protocol and backend.
+        params: protocol and backend; `recorded` has nothing to measure.
         seed: of ids and order.
         done: the shards of earlier runs.
 
     Yields:
         (key, raw shard); the caller stores each before asking for the next.
     """
+    if params.backend == "recorded":
+        return
     with compute_crew(samples, params, seed) as crew:
         yield from _run(samples, params, seed, done, crew)
 
@@ -46,47 +57,89 @@ def run_compute_campaign(
 def run_comm_campaign(
     samples: Sequence[CommSample], params: CommMeasureParams, seed: int, done: Shards
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Measure what is missing of a campaign of communication costs; see `run_compute_campaign`."""
+    """Measure what is missing of a campaign of communication costs; see `run_compute_campaign`.
+
+    The backend `topology` has nothing to measure.
+    """
+    if params.backend == "topology":
+        return
     with comm_crew(samples, params) as crew:
         yield from _run(samples, params, seed, done, crew)
 
 
 def reduce_compute(
-    shards: Shards, samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int
+    shards: Shards,
+    samples: Sequence[ComputeSample],
+    params: ComputeMeasureParams,
+    seed: int,
+    recording: RecordingParams | None = None,
 ) -> pd.DataFrame:
-    """Costs from the shards of a finished campaign: `sample_id, forward_ms, backward_ms, spread_ms, repeats, error`."""
+    """Costs of a finished campaign: `sample_id, forward_ms, backward_ms, spread_ms, repeats, error`.
+
+    With the backend `recorded` they are looked up in `recording`; a sample that it lacks is a row with an error.
+    """
+    if params.backend == "recorded":
+        return recorded_costs(open_recording(recording), samples, params.optimizer)
     return reduce_rows(_rows(shards, params, seed), samples).drop(columns="rank")
 
 
-def reduce_comm(shards: Shards, samples: Sequence[CommSample], params: CommMeasureParams, seed: int) -> pd.DataFrame:
-    """Costs from the shards of a finished campaign: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
+def reduce_comm(
+    shards: Shards,
+    samples: Sequence[CommSample],
+    params: CommMeasureParams,
+    seed: int,
+    topology: TopologyParams | None = None,
+) -> pd.DataFrame:
+    """Costs of a finished campaign: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`.
+
+    With the backend `topology` they are modelled, not measured.
+    """
+    if params.backend == "topology":
+        return topology_costs(samples, require_topology(topology))
     return reduce_rows(_rows(shards, params, seed), samples).drop(columns="repeats")
 
 
-def noise_floor(shards: Shards, samples: Sequence[AnySample], params: AnyParams, seed: int) -> dict[str, object]:
-    """How far two independent measurements lie apart, from a finished campaign (`costs.relative_disagreement`)."""
+def noise_floor(
+    shards: Shards,
+    samples: Sequence[AnySample],
+    params: AnyParams,
+    seed: int,
+    recording: RecordingParams | None = None,
+) -> dict[str, object]:
+    """How far two independent measurements lie apart, from a finished campaign (`costs.relative_disagreement`).
+
+    With the backend `recorded` it is the recording's own; with `topology` there is none and every value is null.
+    """
+    if params.backend == "recorded":
+        return dict(open_recording(recording).card["noise_floor"])
+    if params.backend == "topology":
+        return no_disagreement()
     return relative_disagreement(_rows(shards, params, seed), samples)
 
 
-def measure_compute(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> pd.DataFrame:
+def measure_compute(
+    samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int, recording: RecordingParams | None = None
+) -> pd.DataFrame:
     """Run a whole campaign in memory and return its costs (`reduce_compute`)."""
-    return reduce_compute(dict(run_compute_campaign(samples, params, seed, {})), samples, params, seed)
+    return reduce_compute(dict(run_compute_campaign(samples, params, seed, {})), samples, params, seed, recording)
 
 
-def measure_comm(samples: Sequence[CommSample], params: CommMeasureParams, seed: int) -> pd.DataFrame:
+def measure_comm(
+    samples: Sequence[CommSample], params: CommMeasureParams, seed: int, topology: TopologyParams | None = None
+) -> pd.DataFrame:
     """Run a whole campaign in memory and return its costs (`reduce_comm`)."""
-    return reduce_comm(dict(run_comm_campaign(samples, params, seed, {})), samples, params, seed)
+    return reduce_comm(dict(run_comm_campaign(samples, params, seed, {})), samples, params, seed, topology)
 
 
 def _rows(shards: Shards, params: AnyParams, seed: int) -> pd.DataFrame:
-    return load_rows(shards, campaign_hash(params, seed, fingerprint()))
+    return load_rows(shards, campaign_hash(params, seed, fingerprint(params.backend)))
 
 
 def _run(
     samples: Sequence[AnySample], params: AnyParams, seed: int, done: Shards, crew: Crew
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the missing regular stretches, then extra ones until their budget ends."""
-    campaign = campaign_hash(params, seed, fingerprint())
+    campaign = campaign_hash(params, seed, fingerprint(params.backend))
     shards = {key: loaded(shard) for key, shard in done.items() if key.startswith(f"{campaign}/")}
     planned = planned_stretches(samples, params, seed, campaign)
     missing = [stretch for stretch in planned if stretch.key not in shards]

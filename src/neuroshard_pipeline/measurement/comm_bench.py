@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import final
 
 import torch
 import torch.distributed as dist
 
+from neuroshard_pipeline.measurement.cuda import require_devices
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
 from neuroshard_pipeline.measurement.workers import settle_on_core
@@ -42,16 +44,20 @@ def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]
     return send, receive
 
 
-class GlooBench:
+@final
+class CollectiveBench:
     """One rank of the collective bench; every rank of the world must be given the same jobs.
 
     Ranks agree on a common start on the host's monotonic clock, sleep until it plus their start skew, and enter the
     collective. A rank's cost runs from its *intended* start: a late wake-up then only ever adds time, as every
-    other disturbance does.
+    other disturbance does. With `nccl` rank r works on GPU r, and the collective ends when the device is idle again.
+
+    Raises:
+        MeasurementError: `nccl` finds fewer GPUs than ranks.
     """
 
     def __init__(self, rank: int, world_size: int, params: CommMeasureParams, store_file: str) -> None:
-        settle_on_core(rank)
+        self._device = _settle(params.backend, rank, world_size)
         torch.set_num_threads(params.threads)
         self._params = params
         self._rank = rank
@@ -59,8 +65,8 @@ class GlooBench:
         timeout = timedelta(seconds=params.timeout_s)
         dist.init_process_group(params.backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         floats = params.buffer_bytes // _BYTES_PER_FLOAT
-        self._send = torch.ones(floats)
-        self._receive = torch.ones(floats)
+        self._send = torch.ones(floats, device=self._device)
+        self._receive = torch.ones(floats, device=self._device)
         self._probe_sample = CommSample("reference", _PROBE_BATCH, (_PROBE_DIM_SUM,) * world_size, (0.0,) * world_size)
 
     def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
@@ -80,7 +86,7 @@ class GlooBench:
     def exchange(self, sample: CommSample, send: torch.Tensor, backward: bool) -> torch.Tensor:
         """Exchange given values instead of timing: what the forward or backward all-to-all delivers."""
         outgoing, incoming = self._splits(sample, backward)
-        received = torch.empty(sum(incoming))
+        received = torch.empty(sum(incoming), device=self._device)
         dist.all_to_all_single(received, send, incoming, outgoing)
         return received
 
@@ -99,6 +105,7 @@ class GlooBench:
         start_ns = self._agree_on_start() + round(skew_ms * 1e6)
         _sleep_until(start_ns)
         dist.all_to_all_single(receive, send, incoming, outgoing)
+        self._wait()
         return (time.monotonic_ns() - start_ns) / 1e6
 
     def _splits(self, sample: CommSample, backward: bool) -> tuple[list[int], list[int]]:
@@ -107,9 +114,14 @@ class GlooBench:
 
     def _agree_on_start(self) -> int:
         """A moment on the monotonic clock shortly after the last rank has come here, the same on all ranks."""
-        now = torch.tensor([time.monotonic_ns()])
+        now = torch.tensor([time.monotonic_ns()], device=self._device)
         dist.all_reduce(now, op=dist.ReduceOp.MAX)
         return int(now.item()) + round(self._params.start_margin_ms * 1e6)
+
+    def _wait(self) -> None:
+        """Until the collective is over: gloo's returns then, NCCL's returns once it is launched."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _size_problem(self, sample: CommSample) -> str | None:
         """Why the sample cannot run; the same on all ranks, as a rank that stayed away would hang the others."""
@@ -125,8 +137,18 @@ def set_up_rank(
     rank: int, world_size: int, samples: Sequence[CommSample], params: CommMeasureParams, store_file: str
 ) -> Callable[[Sequence[int]], list[Timing]]:
     """What one worker process of a communication team runs: join the group, then measure samples by index."""
-    bench = GlooBench(rank, world_size, params, store_file)
+    bench = CollectiveBench(rank, world_size, params, store_file)
     return lambda indices: bench.measure([samples[index] for index in indices])
+
+
+def _settle(backend: str, rank: int, world_size: int) -> torch.device:
+    """The rank's device; a rank on the CPU also gets a core of its own, one on a GPU needs threads beside it."""
+    if backend == "nccl":
+        require_devices(backend, world_size)
+        torch.cuda.set_device(rank)
+        return torch.device("cuda", rank)
+    settle_on_core(rank)
+    return torch.device("cpu")
 
 
 def _sleep_until(target_ns: int) -> None:

@@ -102,6 +102,11 @@ def relative_disagreement(rows: pd.DataFrame, samples: Sequence[AnySample]) -> d
     return floor
 
 
+def no_disagreement() -> dict[str, object]:
+    """The noise floor of costs that nothing was measured for: as `relative_disagreement`, every value null."""
+    return {"samples": 0, **{name: {"median": None, "p90": None} for name in _COMPARED}}
+
+
 def loaded(shard: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """The frame of a shard that may still have to be read."""
     return shard if isinstance(shard, pd.DataFrame) else shard()

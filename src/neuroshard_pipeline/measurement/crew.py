@@ -13,6 +13,7 @@ import pandas as pd
 from neuroshard_pipeline.measurement.comm_bench import set_up_rank
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.costs import RAW_COLUMNS
+from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
 from neuroshard_pipeline.measurement.stretches import AnySample, Stretch, digest
@@ -100,7 +101,9 @@ class Crew:
 @contextmanager
 def compute_crew(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[Crew]:
     """As many single workers as `params.workers`, all at work at the same time."""
-    teams = [Team(1, set_up_worker, _constant(worker, samples, params, seed)) for worker in range(params.workers)]
+    spawn = needs_cuda(params.backend)
+    arguments = [_constant(worker, samples, params, seed) for worker in range(params.workers)]
+    teams = [Team(1, set_up_worker, constant, spawn) for constant in arguments]
     crew = Crew(samples, {0: teams}, params.workers, params.timeout_s)
     try:
         yield crew
@@ -118,7 +121,7 @@ def comm_crew(samples: Sequence[CommSample], params: CommMeasureParams) -> Itera
             def arguments(world_size: int = world_size) -> tuple[object, ...]:
                 return world_size, samples, params, f"{folder}/{uuid.uuid4().hex}"  # a new meeting point every time
 
-            teams[world_size] = [Team(world_size, set_up_rank, arguments)]
+            teams[world_size] = [Team(world_size, set_up_rank, arguments, needs_cuda(params.backend))]
         crew = Crew(samples, teams, 1, params.timeout_s)
         try:
             yield crew

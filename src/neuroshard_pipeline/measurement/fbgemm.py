@@ -8,7 +8,7 @@ with warnings.catch_warnings():
     # FBGEMM's training module imports modules of its own that are deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
         ComputeDevice,
@@ -18,4 +18,7 @@ with warnings.catch_warnings():
 #: FBGEMM's fused optimizers by the names that the parameters use.
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 
-__all__ = ["OPTIMIZERS", "ComputeDevice", "EmbeddingLocation", "SplitTableBatchedEmbeddingBagsCodegen"]
+#: FBGEMM's storage types by the names that tables use.
+PRECISIONS = {"fp32": SparseType.FP32, "fp16": SparseType.FP16}
+
+__all__ = ["OPTIMIZERS", "PRECISIONS", "ComputeDevice", "EmbeddingLocation", "SplitTableBatchedEmbeddingBagsCodegen"]

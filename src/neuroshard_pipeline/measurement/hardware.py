@@ -10,14 +10,24 @@ from pathlib import Path
 
 import psutil
 
+from neuroshard_pipeline.measurement.cuda import device_facts, needs_cuda, require_devices
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording
+from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology
 
 _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
 
-def fingerprint() -> dict[str, object]:
-    """What decides a measurement besides its parameters: processor, cores, operating system, library versions."""
-    return {
+def fingerprint(backend: str) -> dict[str, object]:
+    """What decides a measurement besides its parameters: device, cores, operating system, library versions.
+
+    Args:
+        backend: of the campaign; those on GPUs add the GPU's model and memory and the CUDA version.
+
+    Raises:
+        MeasurementError: the backend needs a CUDA device and there is none.
+    """
+    facts = {
         "device": "cpu",
         "cpu_model": _cpu_model(),
         "cores": _usable_cores(),
@@ -26,6 +36,10 @@ def fingerprint() -> dict[str, object]:
         "python": platform.python_version(),
         "libraries": _library_versions(),
     }
+    if needs_cuda(backend):
+        require_devices(backend, 1)
+        facts |= device_facts()
+    return facts
 
 
 def describe_hardware(
@@ -33,22 +47,45 @@ def describe_hardware(
     comm: CommMeasureParams,
     compute_noise_floor: dict[str, object],
     comm_noise_floor: dict[str, object],
+    recording: RecordingParams | None = None,
+    topology: TopologyParams | None = None,
 ) -> dict[str, object]:
     """The content of `measure.hardware`.
 
+    Args:
+        compute: of the compute campaign.
+        comm: of the communication campaign.
+        compute_noise_floor: as `campaign.noise_floor` returns it; so also
+        comm_noise_floor: of communication.
+        recording: needed by the backend `recorded`.
+        topology: needed by the backend `topology`.
+
     Returns:
-        Device, processor, cores, memory in bytes, backends, library versions, the date (ISO 8601, UTC) and both
-        noise floors as `campaign.compute_noise_floor` and `campaign.comm_noise_floor` return them.
+        Device, processor, cores, memory in bytes, backends, library versions, the date (ISO 8601, UTC), both noise
+        floors, and whether communication costs are modelled rather than measured. Where compute costs were recorded,
+        the device is the one they were recorded on and `recording` holds the card; where communication is modelled,
+        `topology` holds the model's parameters.
     """
-    return {
-        **fingerprint(),
-        "memory_bytes": psutil.virtual_memory().total,
+    facts: dict[str, object] = {
+        **describe_machine(compute.backend),
         "compute_backend": compute.backend,
         "comm_backend": comm.backend,
+        "comm_costs_are": "modelled" if comm.backend == "topology" else "measured",
         "optimizer": compute.optimizer,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "noise_floor": {"compute": compute_noise_floor, "comm": comm_noise_floor},
     }
+    if comm.backend == "topology":
+        facts["topology"] = require_topology(topology).model_dump()
+    if compute.backend == "recorded":
+        card = open_recording(recording).card
+        facts |= {**card["hardware"], "recording": card}
+    return facts
+
+
+def describe_machine(backend: str) -> dict[str, object]:
+    """Device, processor, cores, memory in bytes and library versions, as `backend` sees them."""
+    return {**fingerprint(backend), "memory_bytes": psutil.virtual_memory().total}
 
 
 def _cpu_model() -> str:

@@ -13,7 +13,9 @@ class ComputeMeasureParams(BaseModel):
     """What decides a campaign of compute costs.
 
     Attributes:
-        backend: which kernels run. `fbgemm_cpu`: FBGEMM's table-batched embedding on CPU.
+        backend: which kernels run. `fbgemm_cpu`: FBGEMM's table-batched embedding on CPU. `fbgemm_cuda`: the same on
+            GPUs. `recorded`: none; costs are looked up in a recording (`RecordingParams`) and what concerns the
+            protocol is that of the recording.
         optimizer: the optimizer fused into the backward pass.
         visits: see `TimingProtocol`.
         warmup_iterations: see `TimingProtocol`.
@@ -21,7 +23,7 @@ class ComputeMeasureParams(BaseModel):
         iteration_statistic: see `TimingProtocol`.
         visit_statistic: see `TimingProtocol`.
         cache_treatment: see `TimingProtocol`.
-        workers: processes that measure at the same time, each pinned to a core of its own.
+        workers: processes that measure at the same time, each on a core or GPU of its own.
         threads: threads of one worker's kernels.
         arena_bytes: memory of one worker's weight arena, several times the last-level cache for cold rows; a
             sample with more weights becomes an error row.
@@ -37,7 +39,7 @@ class ComputeMeasureParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backend: Literal["fbgemm_cpu"]
+    backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded"]
     optimizer: Literal["sgd", "rowwise_adagrad"]
     visits: int = Field(ge=1, le=1000)
     warmup_iterations: int = Field(ge=0, le=1000)
@@ -66,6 +68,8 @@ class CommMeasureParams(BaseModel):
 
     Attributes:
         backend: which collectives run. `gloo`: torch.distributed's all-to-all between processes of this host.
+            `nccl`: the same between its GPUs. `topology`: none; costs come from a model of a cluster
+            (`TopologyParams`) and what concerns the protocol does not apply.
         visits: see `TimingProtocol`.
         warmup_iterations: see `TimingProtocol`.
         iterations: see `TimingProtocol`.
@@ -85,7 +89,7 @@ class CommMeasureParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backend: Literal["gloo"]
+    backend: Literal["gloo", "nccl", "topology"]
     visits: int = Field(ge=1, le=1000)
     warmup_iterations: int = Field(ge=0, le=1000)
     iterations: int = Field(ge=1, le=1000)

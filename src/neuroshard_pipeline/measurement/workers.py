@@ -42,7 +42,11 @@ class Team:
     """
 
     def __init__(
-        self, size: int, setup: Callable[..., Callable[[Any], Any]], arguments: Callable[[], tuple[Any, ...]]
+        self,
+        size: int,
+        setup: Callable[..., Callable[[Any], Any]],
+        arguments: Callable[[], tuple[Any, ...]],
+        spawn: bool = False,
     ) -> None:
         """Describe a team; nothing starts yet.
 
@@ -50,10 +54,12 @@ class Team:
             size: number of processes.
             setup: an importable function, called in every process.
             arguments: called at every start in this process; returns what `setup` gets after the rank.
+            spawn: start every process from nothing, as CUDA demands, instead of forking it from a warm server.
         """
         self.size = size
         self._setup = setup
         self._arguments = arguments
+        self._spawn = spawn
         self._members: list[_Member] = []
         self._closed = False
 
@@ -100,7 +106,7 @@ class Team:
         return tuple(member.process.pid for member in self._members)
 
     def _start(self) -> None:
-        context: Any = multiprocessing.get_context(START_METHOD)
+        context: Any = multiprocessing.get_context("spawn" if self._spawn else START_METHOD)
         context.set_forkserver_preload(_PRELOAD)
         arguments = self._arguments()
         for rank in range(self.size):

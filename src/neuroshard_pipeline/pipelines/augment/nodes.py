@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from neuroshard_pipeline.measurement import RecordingParams, open_recording
 from neuroshard_pipeline.tables import (
     CommSampleParams,
     ComputeSampleParams,
@@ -21,9 +22,9 @@ from neuroshard_pipeline.tables import (
 )
 
 
-def generate_table_pool(params: PoolParams) -> pd.DataFrame:
-    """Draw the pool of embedding tables."""
-    return generate_pool(params)
+def provide_table_pool(params: PoolParams, recording: RecordingParams) -> pd.DataFrame:
+    """Draw the pool of embedding tables, or take that of a recording."""
+    return open_recording(recording).pool if recording.folder else generate_pool(params)
 
 
 def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.DataFrame:
@@ -31,9 +32,11 @@ def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.D
     return reuse_comparison_frame(pool, params.batch_size, params.seed)
 
 
-def draw_compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataFrame:
-    """Draw the table combinations whose compute cost is measured."""
-    return compute_samples(pool, params)
+def provide_compute_samples(
+    pool: pd.DataFrame, params: ComputeSampleParams, recording: RecordingParams
+) -> pd.DataFrame:
+    """Draw the table combinations whose compute cost is measured, or take those of a recording."""
+    return open_recording(recording).samples if recording.folder else compute_samples(pool, params)
 
 
 def draw_comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:

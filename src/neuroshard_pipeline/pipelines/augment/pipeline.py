@@ -8,7 +8,7 @@ from neuroshard_pipeline.pipelines.augment import nodes
 def create_pipeline() -> Pipeline:
     """Table pool → compute samples, communication samples, sharding tasks."""
     stage = [
-        Node(nodes.generate_table_pool, "params:pool", "table_pool", name="generate_table_pool"),
+        Node(nodes.provide_table_pool, ["params:pool", "params:recording"], "table_pool", name="provide_table_pool"),
         Node(
             nodes.compare_reuse_with_published,
             ["table_pool", "params:pool"],
@@ -16,10 +16,10 @@ def create_pipeline() -> Pipeline:
             name="compare_reuse_with_published",
         ),
         Node(
-            nodes.draw_compute_samples,
-            ["table_pool", "params:compute_samples"],
+            nodes.provide_compute_samples,
+            ["table_pool", "params:compute_samples", "params:recording"],
             "compute_samples",
-            name="draw_compute_samples",
+            name="provide_compute_samples",
         ),
         Node(nodes.draw_comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"),
         Node(
@@ -29,4 +29,6 @@ def create_pipeline() -> Pipeline:
             name="draw_sharding_tasks",
         ),
     ]
-    return Pipeline(stage, namespace="augment", inputs={"mlperf_dlrm_v2"}, tags="augment")
+    return Pipeline(
+        stage, namespace="augment", inputs={"mlperf_dlrm_v2"}, parameters={"params:recording"}, tags="augment"
+    )

@@ -10,6 +10,8 @@ import pandas as pd
 from neuroshard_pipeline.measurement import (
     CommMeasureParams,
     ComputeMeasureParams,
+    RecordingParams,
+    TopologyParams,
     describe_hardware,
     noise_floor,
     reduce_comm,
@@ -31,10 +33,15 @@ def measure_compute(
 
 
 def reduce_compute_costs(
-    shards: Shards, samples: pd.DataFrame, pool: pd.DataFrame, params: ComputeMeasureParams, seed: int
+    shards: Shards,
+    samples: pd.DataFrame,
+    pool: pd.DataFrame,
+    params: ComputeMeasureParams,
+    seed: int,
+    recording: RecordingParams,
 ) -> pd.DataFrame:
     """One cost per compute sample."""
-    return reduce_compute(shards, compute_samples_from_frame(samples, pool), params, seed)
+    return reduce_compute(shards, compute_samples_from_frame(samples, pool), params, seed, recording)
 
 
 def measure_comm(
@@ -45,9 +52,11 @@ def measure_comm(
         yield {key: shard}
 
 
-def reduce_comm_costs(shards: Shards, samples: pd.DataFrame, params: CommMeasureParams, seed: int) -> pd.DataFrame:
+def reduce_comm_costs(
+    shards: Shards, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
+) -> pd.DataFrame:
     """One cost per rank of every communication sample."""
-    return reduce_comm(shards, comm_samples_from_frame(samples), params, seed)
+    return reduce_comm(shards, comm_samples_from_frame(samples), params, seed, topology)
 
 
 def describe_measurement(
@@ -59,8 +68,11 @@ def describe_measurement(
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
     seed: int,
+    recording: RecordingParams,
+    topology: TopologyParams,
 ) -> dict[str, Any]:
     """What was measured on, and how far two independent measurements lie apart."""
-    compute_floor = noise_floor(compute_shards, compute_samples_from_frame(compute_samples, pool), compute, seed)
+    samples = compute_samples_from_frame(compute_samples, pool)
+    compute_floor = noise_floor(compute_shards, samples, compute, seed, recording)
     comm_floor = noise_floor(comm_shards, comm_samples_from_frame(comm_samples), comm, seed)
-    return describe_hardware(compute, comm, compute_floor, comm_floor)
+    return describe_hardware(compute, comm, compute_floor, comm_floor, recording, topology)

@@ -11,9 +11,16 @@ def create_pipeline() -> Pipeline:
     comm = ["comm_samples", "params:comm", "params:seed"]
     stage = [
         Node(nodes.measure_compute, [*compute, "compute_shards_done"], "compute_shards", name="measure_compute"),
-        Node(nodes.reduce_compute_costs, ["compute_shards", *compute], "compute_costs", name="reduce_compute_costs"),
+        Node(
+            nodes.reduce_compute_costs,
+            ["compute_shards", *compute, "params:recording"],
+            "compute_costs",
+            name="reduce_compute_costs",
+        ),
         Node(nodes.measure_comm, [*comm, "comm_shards_done"], "comm_shards", name="measure_comm"),
-        Node(nodes.reduce_comm_costs, ["comm_shards", *comm], "comm_costs", name="reduce_comm_costs"),
+        Node(
+            nodes.reduce_comm_costs, ["comm_shards", *comm, "params:topology"], "comm_costs", name="reduce_comm_costs"
+        ),
         Node(
             nodes.describe_measurement,
             [
@@ -25,10 +32,13 @@ def create_pipeline() -> Pipeline:
                 "params:compute",
                 "params:comm",
                 "params:seed",
+                "params:recording",
+                "params:topology",
             ],
             "hardware",
             name="describe_measurement",
         ),
     ]
     inputs = {name: f"augment.{name}" for name in ("compute_samples", "table_pool", "comm_samples")}
-    return Pipeline(stage, namespace="measure", inputs=inputs, tags="measure")
+    shared = {"params:recording", "params:topology"}  # with augment and search
+    return Pipeline(stage, namespace="measure", inputs=inputs, parameters=shared, tags="measure")

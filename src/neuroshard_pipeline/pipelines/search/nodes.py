@@ -8,7 +8,14 @@ import pandas as pd
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
-from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, measure_comm, measure_compute
+from neuroshard_pipeline.measurement import (
+    CommMeasureParams,
+    ComputeMeasureParams,
+    RecordingParams,
+    TopologyParams,
+    measure_comm,
+    measure_compute,
+)
 from neuroshard_pipeline.pipelines.params import ContestParams, TorchRecExportParams
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
@@ -47,13 +54,21 @@ def tabulate_plans(solutions: Solutions) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def measure_plans(
-    solutions: Solutions, compute: ComputeMeasureParams, comm: CommMeasureParams, seed: int
+    solutions: Solutions,
+    compute: ComputeMeasureParams,
+    comm: CommMeasureParams,
+    seed: int,
+    recording: RecordingParams,
+    topology: TopologyParams,
 ) -> pd.DataFrame:
-    """Run every plan on the hardware: compute rank by rank, then the collectives."""
+    """Run every plan on the hardware: compute rank by rank, then the collectives.
+
+    Recorded compute costs are null for ranks that no recorded sample equals.
+    """
     return measure_plan_costs(
         solutions.plans,
-        lambda samples: measure_compute(samples, compute, seed),
-        lambda samples: measure_comm(samples, comm, seed),
+        lambda samples: measure_compute(samples, compute, seed, recording),
+        lambda samples: measure_comm(samples, comm, seed, topology),
     )
 
 

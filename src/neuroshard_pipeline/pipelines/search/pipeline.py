@@ -26,7 +26,7 @@ def create_pipeline() -> Pipeline:
         Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
         Node(
             nodes.measure_plans,
-            ["solutions", "params:compute", "params:comm", "params:seed"],
+            ["solutions", "params:compute", "params:comm", "params:seed", "params:recording", "params:topology"],
             "plan_costs",
             name="measure_plans",
         ),
@@ -43,6 +43,10 @@ def create_pipeline() -> Pipeline:
         namespace="search",
         inputs={"sharding_tasks": "augment.sharding_tasks", **{name: f"train.{name}" for name in MODELS}},
         # The ids of a table must be the same when its plans are measured as when the models were trained.
-        parameters={"params:seed": "params:measure.seed"},
+        parameters={
+            "params:seed": "params:measure.seed",
+            "params:recording": "params:recording",
+            "params:topology": "params:topology",
+        },
         tags="search",
     )

@@ -1,0 +1,42 @@
+"""What the CUDA backends share: whether there is a device, and which."""
+
+from __future__ import annotations
+
+import torch
+
+from neuroshard_pipeline.errors import MeasurementError
+
+#: What can be used instead of a backend that needs CUDA.
+ALTERNATIVES = {"fbgemm_cuda": "fbgemm_cpu or recorded", "nccl": "gloo or topology"}
+
+
+def needs_cuda(backend: str) -> bool:
+    """Whether a backend runs on a CUDA device."""
+    return backend in ALTERNATIVES
+
+
+def require_devices(backend: str, number: int) -> None:
+    """Refuse a backend that finds too few CUDA devices.
+
+    Raises:
+        MeasurementError: there is none, or fewer than `number`; the message names the alternatives.
+    """
+    if not torch.cuda.is_available():
+        raise MeasurementError(f"backend {backend}: no CUDA device; use {ALTERNATIVES[backend]}")
+    available = torch.cuda.device_count()
+    if available < number:
+        raise MeasurementError(
+            f"backend {backend} needs {number} CUDA devices, one per process, but there are {available}; "
+            f"ask for {available} at most, or use {ALTERNATIVES[backend]}"
+        )
+
+
+def device_facts() -> dict[str, object]:
+    """The first device's model and memory, and the CUDA version that torch was built for."""
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "device": "cuda",
+        "gpu_model": properties.name,
+        "gpu_memory_bytes": properties.total_memory,
+        "cuda": str(torch.version.cuda),
+    }

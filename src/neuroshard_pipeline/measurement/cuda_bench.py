@@ -1,0 +1,77 @@
+"""Times FBGEMM's fused lookup on a CUDA device, by CUDA events."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+
+from neuroshard_pipeline.measurement import lookup_bench
+from neuroshard_pipeline.measurement.cuda import require_devices
+from neuroshard_pipeline.measurement.lookup_bench import LookupBench
+from neuroshard_pipeline.measurement.params import ComputeMeasureParams
+from neuroshard_pipeline.tables.samples import ComputeSample
+
+#: Bytes written before every timed part of an iteration. Twenty times the L2 cache of an H200, so nothing of the
+#: weights is left in it; and as the device is busy with them for a fifth of a millisecond, the host has launched the
+#: lookup by the time the device comes to it, as in training, where the host runs ahead.
+FLUSH_BYTES = 2**30
+_MAX_ID_CACHE_BYTES = 2**34
+
+
+@final
+class FbgemmCudaBench(LookupBench):
+    """Times lookups on one GPU; see `LookupBench`.
+
+    With `cold_rows` the L2 cache is flushed before the forward and again before the backward pass, and the weights
+    move through the arena; `warm` does neither, and then includes what of the launch the device has to wait for.
+
+    Raises:
+        MeasurementError: there is no such device, or see `LookupBench`.
+    """
+
+    def __init__(self, params: ComputeMeasureParams, seed: int, index: int) -> None:
+        require_devices(params.backend, max(params.workers, index + 1))
+        torch.cuda.set_device(index)
+        device = torch.device("cuda", index)
+        # Operators are built with weights of their own, which the arena's then replace: leave room for one sample.
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
+        super().__init__(params, seed, device, "dev", ("fp32", "fp16"), id_cache_bytes)
+        self._flushed = torch.zeros(FLUSH_BYTES // 4, device=device)
+
+    def _build(self, sample: ComputeSample) -> Any:
+        fbgemm = self._fbgemm
+        here, cuda = fbgemm.EmbeddingLocation.DEVICE, fbgemm.ComputeDevice.CUDA
+        return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
+            [(shard.table.num_embeddings, shard.embedding_dim, here, cuda) for shard in sample.shards],
+            optimizer=fbgemm.OPTIMIZERS[self._params.optimizer],
+            learning_rate=lookup_bench.LEARNING_RATE,
+            weights_precision=fbgemm.PRECISIONS[sample.shards[0].table.data_type],
+            device=self._device,
+        )
+
+    def _iterate(
+        self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor
+    ) -> tuple[float, float]:
+        cold = self._params.cache_treatment == "cold_rows"
+        if cold:
+            self._place(operator, sample, self._at)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        torch.cuda.synchronize(self._device)
+        self._flush(cold)
+        events[0].record()
+        output = operator(ids, offsets)  # (B, D)
+        events[1].record()
+        gradient = self._gradient(output.shape)
+        self._flush(cold)
+        events[2].record()
+        output.backward(gradient)
+        events[3].record()
+        torch.cuda.synchronize(self._device)
+        return events[0].elapsed_time(events[1]), events[2].elapsed_time(events[3])
+
+    def _flush(self, cold: bool) -> None:
+        """Push everything else out of the L2 cache."""
+        if cold:
+            self._flushed.zero_()

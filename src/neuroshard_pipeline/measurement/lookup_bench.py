@@ -1,0 +1,254 @@
+"""Times FBGEMM's fused table-batched lookup, forward and backward apart: what all devices share.
+
+Shape letters: N ids of a sample, B batch size, D sum of the widths of its shards.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.params import ComputeMeasureParams
+from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table, whole
+
+#: Operators kept between visits (building one takes 2 ms, one takes about 60 kB).
+OPERATOR_CACHE_SIZE = 4096
+#: Visits between two timings of the reference probe: close enough to see a disturbance of a tenth of a second.
+PROBE_EVERY = 10
+#: Starts of weights are multiples of this many floats: a cache line.
+ALIGNMENT_FLOATS = 16
+
+LEARNING_RATE = 1e-6  # a real update, small enough that weights stay normal floats over a whole campaign
+_INITIAL_WEIGHT = 0.01
+_PROBE_BATCH = 512
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+
+
+class LookupBench(ABC):
+    """Times samples one after the other on one device.
+
+    All samples share one weight arena: an operator works on a view of it, so that no sample initialises weights of
+    its own. Ids are drawn once per table and stay on the device. The operator is FBGEMM's own training module, as
+    TorchRec calls it, so that its fixed cost per call is part of the cost as it is in training.
+
+    Args:
+        params: protocol, optimizer and arena.
+        seed: of the ids.
+        device: where everything lives.
+        buffers: how FBGEMM calls tensors there: `host` or `dev`.
+        data_types: storage types that this device's arena can hold.
+        id_cache_bytes: ids of this many bytes are kept between visits.
+
+    Raises:
+        MeasurementError: FBGEMM is missing or the arena cannot be allocated.
+    """
+
+    def __init__(
+        self, params: ComputeMeasureParams, seed: int, device: torch.device, buffers: str,
+        data_types: Sequence[str], id_cache_bytes: int,
+    ) -> None:  # fmt: skip
+        torch.set_num_threads(params.threads)
+        self._params = params
+        self._seed = seed
+        self._device = device
+        self._buffers = buffers
+        self._data_types = data_types
+        self._id_cache_bytes = id_cache_bytes
+        self._fbgemm = _fbgemm(params.backend)
+        self._weights = _allocate(params.arena_bytes, device)
+        rowwise = params.optimizer == "rowwise_adagrad"
+        # One state per row of at least eight bytes; kept at the same relative place as the weights.
+        per_row = 2 if "fp16" in data_types else 4
+        self._floats_per_state = per_row
+        self._momentum = torch.zeros(self._weights.numel() // per_row if rowwise else 0, device=device)
+        self._at = 0
+        self._operators: OrderedDict[tuple[object, ...], torch.nn.Module] = OrderedDict()
+        self._ids: OrderedDict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+        self._id_bytes = 0
+        self._ones = torch.ones(0, device=device)
+        self._probe_sample = _probe_sample()
+
+    @abstractmethod
+    def _build(self, sample: ComputeSample) -> Any:
+        """The sample's fused lookup, wherever its weights are."""
+
+    @abstractmethod
+    def _iterate(
+        self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor
+    ) -> tuple[float, float]:
+        """One forward and backward, ms each."""
+
+    def measure(self, samples: Sequence[ComputeSample]) -> list[Timing]:
+        """Visit every sample once, in the given order; a failure becomes a timing with an error."""
+        timings = []
+        probe_ms = float("nan")
+        gc.collect()
+        gc.disable()  # a collection inside an iteration would be timed
+        try:
+            for position, sample in enumerate(samples):
+                if position % PROBE_EVERY == 0:
+                    probe_ms = sum(self._visit(self._probe_sample))
+                timings.append(self._timing(sample, probe_ms))
+        finally:
+            gc.enable()
+        return timings
+
+    def run_once(
+        self, sample: ComputeSample, weights: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Run one forward and backward with given weights and a gradient of ones.
+
+        Args:
+            sample: what to look up.
+            weights: one (num_embeddings, width) tensor per shard, on the device; not changed.
+
+        Returns:
+            The output (B, D) and the updated weights, one tensor per shard.
+        """
+        operator = self._operator(sample)
+        self._place(operator, sample, self._at)
+        place = getattr(operator, f"weights_{self._buffers}").data
+        before = place.clone()
+        place.copy_(torch.cat([weight.reshape(-1) for weight in weights]))
+        output = operator(*self._inputs(sample))
+        output.backward(self._gradient(output.shape))
+        updated = place.clone().split([weight.numel() for weight in weights])
+        place.copy_(before)
+        return output.detach(), [new.view_as(old) for new, old in zip(updated, weights, strict=True)]
+
+    def _timing(self, sample: ComputeSample, probe_ms: float) -> Timing:
+        start = time.perf_counter()
+        forward_ms = backward_ms = float("nan")
+        error = None
+        try:
+            forward_ms, backward_ms = self._visit(sample)
+        except (RuntimeError, MemoryError, MeasurementError, ValueError, IndexError) as problem:
+            error = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        return Timing(forward_ms, backward_ms, probe_ms, time.perf_counter() - start, error)
+
+    def _visit(self, sample: ComputeSample) -> tuple[float, float]:
+        """Forward and backward cost of one visit, ms."""
+        operator = self._operator(sample)
+        ids, offsets = self._inputs(sample)
+        for _ in range(self._params.warmup_iterations):
+            self._iterate(operator, sample, ids, offsets)
+        timed = [self._iterate(operator, sample, ids, offsets) for _ in range(self._params.iterations)]
+        return self._params.protocol.of_visit(timed)
+
+    def _place(self, operator: Any, sample: ComputeSample, at: int) -> None:
+        """Lay the operator's weights and optimizer state at float `at` of the arena, or at its start."""
+        floats = _floats(sample)
+        at = at if at + floats <= self._weights.numel() else 0
+        weights = self._weights[at : at + floats].view(_DTYPES[_data_type(sample)])
+        getattr(operator, f"weights_{self._buffers}").data = weights
+        if self._momentum.numel():
+            rows = sum(shard.table.num_embeddings for shard in sample.shards)
+            first = at // self._floats_per_state
+            getattr(operator, f"momentum1_{self._buffers}").data = self._momentum[first : first + rows]
+        self._at = at + -(-floats // ALIGNMENT_FLOATS) * ALIGNMENT_FLOATS
+
+    def _operator(self, sample: ComputeSample) -> Any:
+        """The sample's fused lookup, built at most once."""
+        if any(shard.table.data_type not in self._data_types for shard in sample.shards):
+            raise MeasurementError(f"only tables of data_type {' or '.join(self._data_types)} are measured here")
+        needed, available = 4 * _floats(sample), 4 * self._weights.numel()
+        if needed > available:
+            raise MeasurementError(f"out of memory: the weights need {needed} bytes, the arena has {available}")
+        shape = (_data_type(sample), *((shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards))
+        operator = self._operators.pop(shape, None)
+        if operator is None:
+            operator = self._build(sample)
+            self._place(operator, sample, 0)
+        self._operators[shape] = operator
+        if len(self._operators) > OPERATOR_CACHE_SIZE:
+            self._operators.popitem(last=False)
+        return operator
+
+    def _inputs(self, sample: ComputeSample) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids (N,) and offsets (tables * B + 1,) of the fused lookup."""
+        drawn = [self._table_ids(shard, sample.batch_size) for shard in sample.shards]
+        bounds, start = [], 0
+        for indices, offsets in drawn:
+            bounds.append(offsets[:-1] + start)
+            start += len(indices)
+        end = torch.tensor([start], device=self._device)
+        return torch.cat([indices for indices, _ in drawn]), torch.cat([*bounds, end])
+
+    def _table_ids(self, shard: Shard, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        table = shard.table
+        key = (table.name, table.num_embeddings, table.pooling_factor, table.unique_rows, table.reuse, batch_size)
+        ids = self._ids.pop(key, None)
+        if ids is None:
+            drawn = draw_ids(with_profile(table, batch_size), batch_size, self._seed)
+            indices, offsets = torch.from_numpy(drawn.indices), torch.from_numpy(drawn.offsets)
+            ids = indices.to(self._device), offsets.to(self._device)
+            self._id_bytes += _bytes(ids)
+        self._ids[key] = ids
+        while self._id_bytes > self._id_cache_bytes and len(self._ids) > 1:
+            _, dropped = self._ids.popitem(last=False)
+            self._id_bytes -= _bytes(dropped)
+        return ids
+
+    def _gradient(self, shape: torch.Size) -> torch.Tensor:
+        """Ones of the given shape, a view of one growing buffer."""
+        if self._ones.numel() < shape.numel():
+            self._ones = torch.ones(shape.numel(), device=self._device)
+        return self._ones[: shape.numel()].view(shape)
+
+
+def _fbgemm(backend: str) -> ModuleType:
+    try:
+        return importlib.import_module("neuroshard_pipeline.measurement.fbgemm")
+    except ImportError as problem:
+        extra = "cuda" if backend == "fbgemm_cuda" else "cpu"
+        raise MeasurementError(
+            f"backend {backend} needs fbgemm_gpu, which cannot be imported ({problem}); "
+            f"install the project with the extra [{extra}]"
+        ) from problem
+
+
+def _allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
+    try:
+        return torch.full((num_bytes // 4,), _INITIAL_WEIGHT, device=device)
+    except RuntimeError as problem:
+        raise MeasurementError(f"cannot allocate an arena of arena_bytes = {num_bytes}; lower it") from problem
+
+
+def _data_type(sample: ComputeSample) -> str:
+    """Storage type of all weights of a sample, as one fused lookup has only one."""
+    data_types = sorted({shard.table.data_type for shard in sample.shards})
+    if len(data_types) > 1:
+        raise MeasurementError(f"one fused lookup holds one data_type, not {' and '.join(data_types)}")
+    return data_types[0]
+
+
+def _floats(sample: ComputeSample) -> int:
+    """Memory of a sample's weights, in units of 32-bit floats; whole, as rows have a multiple of four columns."""
+    return sum(
+        shard.table.num_embeddings * shard.embedding_dim * BYTES_PER_ELEMENT[shard.table.data_type] // 4
+        for shard in sample.shards
+    )
+
+
+def _bytes(ids: tuple[torch.Tensor, ...]) -> int:
+    return sum(part.numel() * part.element_size() for part in ids)
+
+
+def _probe_sample() -> ComputeSample:
+    """The reference: four tables of mixed shape that take about a millisecond; it fits the smallest arena allowed."""
+    shapes = ((4_000, 64, 8.0), (10_000, 16, 20.0), (1_000, 128, 4.0), (8_000, 32, 12.0))
+    tables = [Table(f"reference-{rows}", rows, width, pooling) for rows, width, pooling in shapes]
+    return ComputeSample("reference", _PROBE_BATCH, tuple(whole(table) for table in tables))

@@ -1,0 +1,80 @@
+"""The recording script from end to end, on the CPU's kernels, in an interpreter that has no Kedro."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from neuroshard_pipeline.measurement import RecordingParams, measure_compute, open_recording
+from neuroshard_pipeline.tables import compute_samples_from_frame
+
+SIZE = ["--backend", "fbgemm_cpu", "--tables", "12", "--batch-size", "16", "--row-scale", "4096", "--max-tables", "4"]
+PROTOCOL = ["--visits", "2", "--iterations", "1", "--warmup-iterations", "0", "--memory-gib", "0.004"]
+RUN = [
+    *SIZE,
+    *PROTOCOL,
+    "--arena-gib",
+    "0.0079",
+    "--copy-mib",
+    "1",
+    "--chunk-samples",
+    "4",
+    "--extra-visit-budget-s",
+    "0",
+]
+# Importing Kedro or TorchRec from here on is an error, as where neither is installed.
+WITHOUT_KEDRO = """
+import runpy, sys
+sys.modules.update(dict.fromkeys(["kedro", "kedro_datasets", "torchrec"]))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def campaign(folder, *arguments):
+    script = ROOT / "benchmarks/gpu_campaign.py"
+    command = [sys.executable, "-c", WITHOUT_KEDRO, script, "--out", folder, *RUN, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("campaign")
+    done = campaign(folder, "--samples", "6", "--known-gap", "a test")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute_params):
+    params = RecordingParams(folder=str(recorded / "recording"))
+    recording = open_recording(params)
+    assert recording.card["backend"] == "fbgemm_cpu"
+    assert recording.card["stand_in"] is False
+    assert recording.card["samples"] == 6
+    assert recording.card["failures"] == 0
+    assert recording.card["copy_gb_per_s"] > 0
+    assert recording.card["known_gaps"] == ["a test"]
+    assert recording.card["noise_floor"]["samples"] == 2  # one of every chunk
+    samples = compute_samples_from_frame(recording.samples, recording.pool)
+    costs = measure_compute(samples, compute_params(backend="recorded"), 0, params)
+    assert costs["forward_ms"].gt(0).all()
+    assert costs["repeats"].eq(2).all()
+
+
+def test_a_second_run_resumes_and_more_samples_top_it_up(recorded):
+    before = {path: path.stat().st_mtime_ns for path in (recorded / "shards").rglob("*.parquet")}
+    done = campaign(recorded, "--samples", "8")
+    assert done.returncode == 0, done.stderr
+    after = {path: path.stat().st_mtime_ns for path in (recorded / "shards").rglob("*.parquet")}
+    assert {path: after[path] for path in before} == before
+    assert len(after) > len(before)
+    assert open_recording(RecordingParams(folder=str(recorded / "recording"))).card["samples"] == 8
+
+
+def test_with_little_time_it_records_what_was_measured(tmp_path):
+    done = campaign(tmp_path, "--samples", "12", "--max-seconds", "0.000001")
+    assert done.returncode == 0, done.stderr
+    assert 0 < open_recording(RecordingParams(folder=str(tmp_path / "recording"))).card["samples"] < 12

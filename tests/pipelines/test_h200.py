@@ -1,0 +1,98 @@
+"""`--env h200` on a small stand-in for the recording: no device, no kernel and no collective is run."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from conftest import ROOT
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from measurement.stand_in import write_stand_in
+
+from neuroshard_pipeline.cli import explain
+
+
+def run(data_root: Path, recording: Path | None, *names: str) -> None:
+    """Run in the h200 environment at the test environment's scale."""
+    bootstrap_project(ROOT)
+    scale = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())
+    params = {stage: scale[stage] for stage in ("augment", "train", "search")} | {"data_root": str(data_root)}
+    if recording:
+        params["recording"] = {"folder": str(recording)}
+    with KedroSession.create(project_path=ROOT, env="h200", runtime_params=params) as session:
+        session.run(pipeline_names=list(names))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A folder with a stand-in recording and the data of a full run on it."""
+    folder = tmp_path_factory.mktemp("h200")
+    write_stand_in(folder / "recording", num_tables=60, num_samples=60, batch_size=64)
+    run(folder / "data", folder / "recording")
+    return folder
+
+
+def newest(finished: Path, name: str) -> Path:
+    return sorted((finished / "data" / name).iterdir())[-1] / Path(name).name
+
+
+def frame(finished: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(newest(finished, f"{name}.parquet"))
+
+
+def hardware(finished: Path) -> dict:
+    return json.loads(newest(finished, "04_feature/hardware.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("written", "recorded"),
+    [
+        ("02_intermediate/table_pool", "table_pool"),
+        ("03_primary/compute_samples", "compute_samples"),
+        ("04_feature/compute_costs", "compute_costs"),
+    ],
+)
+def test_pool_samples_and_costs_are_the_recordings(finished, written, recorded):
+    expected = pd.read_parquet(finished / "recording" / f"{recorded}.parquet")
+    pd.testing.assert_frame_equal(frame(finished, written), expected)
+
+
+def test_the_hardware_is_the_recorded_one_and_says_what_is_modelled(finished):
+    facts = hardware(finished)
+    assert facts["gpu_model"] == "stand-in for a GPU"
+    assert facts["recording"]["stand_in"] is True
+    assert facts["comm_costs_are"] == "modelled"
+    assert facts["noise_floor"]["compute"]["total"]["median"] == 0.01
+    assert facts["noise_floor"]["comm"]["total"]["median"] is None
+
+
+def test_the_report_shows_that_costs_are_recorded_and_modelled(finished):
+    page = newest(finished, "08_reporting/report.html").read_text()
+    for word in ("modelled", "topology", "stand-in for a GPU", "recorded"):
+        assert word in page
+
+
+def test_plans_are_predicted_and_unrecorded_ranks_have_no_measured_cost(finished):
+    costs = frame(finished, "07_model_output/plan_costs")
+    assert costs.filter(like="predicted_").notna().all(axis=None)
+    assert costs["measured_compute_ms"].isna().any()
+    assert costs["measured_backward_comm_ms"].gt(0).all()
+    recorded = frame(finished, "04_feature/compute_costs")
+    total = set((recorded["forward_ms"] + recorded["backward_ms"]).tolist())
+    assert set(costs["measured_compute_ms"].dropna()) <= total | {0.0}
+
+
+def test_nothing_was_measured(finished):
+    assert not list((finished / "data/04_feature").glob("*_shards/**/*.parquet"))
+
+
+def test_without_the_recording_it_says_how_to_make_one_and_writes_nothing(tmp_path):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - its kind is what `explain` decides by
+        run(tmp_path, None, "pretrain")
+    told = explain(caught.value)
+    assert told is not None
+    for word in ("data/01_raw/h200_recording", "card.json", "make gpu-campaign"):
+        assert word in told
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
