@@ -64,8 +64,12 @@ def test_speeds_are_medians_over_rounds_and_ratios_are_taken_within_rounds():
         steps({"first": [10, 20, 50], "twin": [10, 20, 50], "other": [5, 20, 100]}), solutions(), PARAMS
     )
     assert json.loads(json.dumps(found)) == found
-    assert found["sharders"]["first"]["steps_per_second"] == {"median": 50.0, "lowest": 20.0, "highest": 100.0}
-    assert found["sharders"]["other"]["against_first"] == {"median": 1.0, "lowest": 0.5, "highest": 2.0}
+    assert found["sharders"]["first"]["steps_per_second"] == {
+        "median": 50.0,
+        "lower_quartile": 35.0,
+        "upper_quartile": 75.0,
+    }
+    assert found["sharders"]["other"]["against_first"] == {"median": 1.0, "lower_quartile": 0.75, "upper_quartile": 1.5}
     assert found["sharders"]["twin"]["same_plan_as"] == "first"
     assert found["sharders"]["other"]["same_plan_as"] is None
     assert found["failures"] == {"lost": "no room"}

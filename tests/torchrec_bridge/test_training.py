@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, *QUIET]
 STEPS = 20
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, 4, 8])
 @pytest.mark.parametrize("kind", MODELS)
 def test_losses_under_a_plan_equal_those_of_the_unsharded_model(tmp_path, kind, world_size):
     losses = np.array(run_ranks(world_size, tmp_path, losses_under_random_plan, kind, STEPS))

@@ -23,8 +23,8 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
     """What the check found.
 
     A plan's speed in a round is the number of its timed steps over their time. `steps_per_second` is the median over
-    rounds beside the lowest and the highest; `against_first` sets a round's speed against the first plan's in the
-    same round, likewise.
+    rounds beside the quartiles; `against_first` sets a round's speed against the first plan's in the same round,
+    likewise.
 
     Args:
         steps: as `train_under_plans` returns it.
@@ -93,7 +93,7 @@ def check_losses(steps: pd.DataFrame, tolerance: float) -> float:
 
 def training_table(summary: Mapping[str, Any]) -> str:
     """The summary as aligned text."""
-    header = ["plan of", "steps/s", "lowest..highest", f"x {summary['first']}", "lowest..highest", "predicted ms"]
+    header = ["plan of", "steps/s", "middle half", f"x {summary['first']}", "middle half", "predicted ms"]
     rows = [header]
     for name, found in summary["sharders"].items():
         speed, ratio, cost = found["steps_per_second"], found["against_first"], found["predicted_cost_ms"]
@@ -101,9 +101,9 @@ def training_table(summary: Mapping[str, Any]) -> str:
             [
                 name + (f" (= {found['same_plan_as']})" if found["same_plan_as"] else ""),
                 f"{speed['median']:.2f}",
-                f"{speed['lowest']:.2f}..{speed['highest']:.2f}",
+                f"{speed['lower_quartile']:.2f}..{speed['upper_quartile']:.2f}",
                 f"{ratio['median']:.3f}",
-                f"{ratio['lowest']:.3f}..{ratio['highest']:.3f}",
+                f"{ratio['lower_quartile']:.3f}..{ratio['upper_quartile']:.3f}",
                 "-" if cost is None else f"{cost:.2f}",
             ]
         )
@@ -124,10 +124,11 @@ def _note(summary: Mapping[str, Any]) -> str:
     difference = summary["largest_loss_difference"]
     agreement = f"equal between plans to {difference:.1g} of their value" if difference else "identical under all plans"
     where = f"{summary['world_size']} ranks ({training['backend']}, dense network {training['dense']})"
+    turns = f"{training['rounds']} rounds of {training['steps_per_round']} timed steps per plan"
     return (
         f"{summary['num_tables']} tables of {summary['task_id']} on {where}, global batch {summary['batch_size']}.\n"
-        f"Medians over {training['rounds']} rounds of {training['steps_per_round']} timed steps per plan, plans in "
-        f"changing order.\nLosses from {summary['first_loss']:.4f} to {summary['last_loss']:.4f}, {agreement}."
+        f"Medians and middle halves of {turns}, plans in a new order every round.\n"
+        f"Losses from {summary['first_loss']:.4f} to {summary['last_loss']:.4f}, {agreement}."
     )
 
 
@@ -139,4 +140,5 @@ def _speeds(steps: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _spread(values: pd.Series) -> dict[str, float]:
-    return {"median": float(values.median()), "lowest": float(values.min()), "highest": float(values.max())}
+    lower, median, upper = (float(values.quantile(share)) for share in (0.25, 0.5, 0.75))
+    return {"median": median, "lower_quartile": lower, "upper_quartile": upper}
