@@ -23,13 +23,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import torch
 
+from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
 from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
     describe_machine,
@@ -39,6 +39,7 @@ from neuroshard_pipeline.measurement import (
     run_compute_campaign,
     write_recording,
 )
+from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.stretches import campaign_hash, digest
@@ -49,18 +50,32 @@ from neuroshard_pipeline.tables import (
     compute_samples_from_frame,
     generate_pool,
 )
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.table import Table, whole
 
 _GIB = 2**30
 _SUFFIX = ".parquet"
 _COPIES = 10
+#: Absolute, for sums of a few dozen values of order one in float32.
+_KERNEL_TOLERANCE = 1e-3
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, measure what is missing, and write the recording."""
-    args = command_line().parse_args(arguments)
+def main() -> None:
+    """Read the command line and run; what the project refuses is told in one line."""
+    try:
+        run(command_line().parse_args())
+    except NeuroShardError as problem:
+        raise SystemExit(f"Error: {problem}") from problem
+
+
+def run(args: argparse.Namespace) -> None:
+    """Check the kernels, measure what is missing, and write the recording."""
     pool, frame = pool_and_samples(args)
     samples = compute_samples_from_frame(frame, pool)
     params = measure_params(args)
+    check_kernels(params, args.seed)
     folder = args.out / "shards"
     started = time.monotonic()
     for key, shard in run_compute_campaign(samples, params, args.seed, stored(folder)):
@@ -80,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         noise_floor(shards, samples, params, args.seed),
         costs,
         stand_in=False,
-        copy_gb_per_s=copy_gb_per_s("cuda" if params.backend == "fbgemm_cuda" else "cpu", args.copy_mib),
+        copy_gb_per_s=copy_gb_per_s(_device(params), args.copy_mib),
         seconds=float(rows["seconds"].sum()),
         known_gaps=args.known_gap,
     )
@@ -166,6 +181,32 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
     )
 
 
+def check_kernels(params: ComputeMeasureParams, seed: int) -> None:
+    """Compare a small lookup with torch's embedding bag in float64 on the CPU.
+
+    Raises:
+        MeasurementError: the outputs differ; FBGEMM, torch and the device do not go together.
+    """
+    tables = [Table("check-wide", 1000, 128, 9.0), Table("check-narrow", 70, 4, 0.7)]
+    sample = ComputeSample("check", 64, tuple(whole(table) for table in tables))
+    generator = torch.Generator().manual_seed(seed)
+    weights = [torch.randn(table.num_embeddings, table.embedding_dim, generator=generator) for table in tables]
+    bench = make_bench(params.model_copy(update={"arena_bytes": 2**22}), seed, 0)
+    output, _ = bench.run_once(sample, [weight.to(_device(params)) for weight in weights])
+    expected = []
+    for table, weight in zip(tables, weights, strict=True):
+        ids = draw_ids(with_profile(table, sample.batch_size), sample.batch_size, seed)
+        indices, offsets = torch.from_numpy(ids.indices), torch.from_numpy(ids.offsets)
+        bag = torch.nn.functional.embedding_bag
+        expected.append(bag(indices, weight.double(), offsets, mode="sum", include_last_offset=True))
+    worst = float((output.cpu().double() - torch.cat(expected, dim=1)).abs().max())
+    if not worst < _KERNEL_TOLERANCE:
+        raise MeasurementError(
+            f"{params.backend} gives outputs that are {worst:g} off torch's embedding_bag in float64; do the versions "
+            f"of torch ({torch.__version__}) and fbgemm_gpu go together?"
+        )
+
+
 def stored(folder: Path) -> dict[str, partial[pd.DataFrame]]:
     """The shards of earlier runs: key and a function that reads it."""
     paths = [path for path in sorted(folder.rglob(f"*{_SUFFIX}")) if not path.name.startswith(".")]
@@ -192,6 +233,10 @@ def copy_gb_per_s(device: str, mebibytes: int) -> float:
         _synchronise(device)
         seconds.append(time.perf_counter() - start)
     return 2 * 4 * source.numel() / min(seconds) / 1e9
+
+
+def _device(params: ComputeMeasureParams) -> str:
+    return "cuda" if params.backend == "fbgemm_cuda" else "cpu"
 
 
 def _synchronise(device: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
 import pytest
+import torch
 from conftest import ROOT
 
 from neuroshard_pipeline.measurement import RecordingParams, measure_compute, open_recording
@@ -25,6 +27,7 @@ RUN = [
     "--extra-visit-budget-s",
     "0",
 ]
+SCRIPT = ROOT / "benchmarks/gpu_campaign.py"
 # Importing Kedro or TorchRec from here on is an error, as where neither is installed.
 WITHOUT_KEDRO = """
 import runpy, sys
@@ -34,16 +37,21 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def campaign(folder, *arguments):
-    script = ROOT / "benchmarks/gpu_campaign.py"
-    command = [sys.executable, "-c", WITHOUT_KEDRO, script, "--out", folder, *RUN, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def campaign(folder, monkeypatch, *arguments):
+    """Run the script in this process, which has its imports already."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(folder), *RUN, *arguments])
+    specification = importlib.util.spec_from_file_location("gpu_campaign", SCRIPT)
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    script.main()
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign")
-    done = campaign(folder, "--samples", "6", "--known-gap", "a test")
+    command = [sys.executable, "-c", WITHOUT_KEDRO, SCRIPT, "--out", folder, *RUN]
+    command += ["--samples", "6", "--known-gap", "a test"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -64,17 +72,22 @@ def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute
     assert costs["repeats"].eq(2).all()
 
 
-def test_a_second_run_resumes_and_more_samples_top_it_up(recorded):
+def test_a_second_run_resumes_and_more_samples_top_it_up(recorded, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in (recorded / "shards").rglob("*.parquet")}
-    done = campaign(recorded, "--samples", "8")
-    assert done.returncode == 0, done.stderr
+    campaign(recorded, monkeypatch, "--samples", "8")
     after = {path: path.stat().st_mtime_ns for path in (recorded / "shards").rglob("*.parquet")}
     assert {path: after[path] for path in before} == before
     assert len(after) > len(before)
     assert open_recording(RecordingParams(folder=str(recorded / "recording"))).card["samples"] == 8
 
 
-def test_with_little_time_it_records_what_was_measured(tmp_path):
-    done = campaign(tmp_path, "--samples", "12", "--max-seconds", "0.000001")
-    assert done.returncode == 0, done.stderr
+def test_with_little_time_it_records_what_was_measured(tmp_path, monkeypatch):
+    campaign(tmp_path, monkeypatch, "--samples", "12", "--max-seconds", "0.000001")
     assert 0 < open_recording(RecordingParams(folder=str(tmp_path / "recording"))).card["samples"] < 12
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_it_says_so_in_one_line(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"^Error: .*no CUDA device; use fbgemm_cpu or recorded$"):
+        campaign(tmp_path, monkeypatch, "--samples", "4", "--backend", "fbgemm_cuda")
+    assert not list(tmp_path.iterdir())

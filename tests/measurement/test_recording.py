@@ -76,6 +76,12 @@ def test_a_batch_or_table_that_was_not_recorded_has_no_cost(stand_in, recorded_p
     assert frame["repeats"].tolist() == [0, 0]
 
 
+def test_no_samples_have_no_costs(stand_in, recorded_params):
+    frame = measure_compute([], recorded_params, SEED, stand_in)
+    assert list(frame) == ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
+    assert frame.empty
+
+
 def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_params, comm_params):
     card = open_recording(stand_in).card
     floor = noise_floor({}, [], recorded_params, SEED, stand_in)

@@ -22,6 +22,13 @@ def test_answers_come_in_the_order_of_ranks_from_lasting_processes(team):
     assert tuple(pid for _, pid in first) == team.process_ids
 
 
+def test_spawned_processes_answer_alike():
+    spawned = Team(2, calculator, lambda: (10,), spawn=True)
+    answers = spawned.ask("job", 60.0)
+    spawned.kill()
+    assert [value for value, _ in answers] == [10, 11]
+
+
 @pytest.mark.parametrize(
     ("job", "timeout_s", "message"),
     [("die", 30.0, "worker 1 died"), ("hang", 0.5, "worker 0 did not answer"), ("raise", 30.0, "one over nothing")],

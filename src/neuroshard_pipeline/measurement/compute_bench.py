@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 
+from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import lookup_bench
 from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
@@ -57,15 +58,25 @@ class FbgemmCpuBench(LookupBench):
         return (middle - start) / 1e6, (end - resumed) / 1e6
 
 
+def make_bench(params: ComputeMeasureParams, seed: int, worker: int) -> LookupBench:
+    """The bench of a backend; `worker` is the GPU that `fbgemm_cuda` uses.
+
+    Raises:
+        MeasurementError: the device, FBGEMM or memory for the arena is missing.
+    """
+    if params.backend == "fbgemm_cuda":
+        return FbgemmCudaBench(params, seed, worker)
+    if params.backend == "fbgemm_cpu":
+        return FbgemmCpuBench(params, seed)
+    raise MeasurementError(f"backend {params.backend} measures nothing; use fbgemm_cpu or fbgemm_cuda")
+
+
 def set_up_worker(
     rank: int, worker: int, samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int
 ) -> Callable[[Sequence[int]], list[Timing]]:
     """What one compute worker process runs: build the bench, then measure samples by index."""
-    bench: LookupBench
-    if params.backend == "fbgemm_cuda":
-        bench = FbgemmCudaBench(params, seed, worker)
-    else:
+    if params.backend == "fbgemm_cpu":  # a GPU's worker needs its other threads beside it
         settle_on_core(rank + worker)
-        bench = FbgemmCpuBench(params, seed)
+    bench = make_bench(params, seed, worker)
     gc.freeze()  # what lives as long as the worker need not be collected between stretches
     return lambda indices: bench.measure([samples[index] for index in indices])

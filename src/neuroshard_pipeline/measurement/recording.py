@@ -43,8 +43,8 @@ class RecordingParams(BaseModel):
     """Which recording a run uses.
 
     Attributes:
-        folder: of the recording, absolute or relative to the project; null where costs are measured live. With a
-            folder the pool and the compute samples are the recording's instead of drawn ones.
+        folder: of the recording, absolute or relative to the working directory; null where costs are measured live.
+            With a folder the pool and the compute samples are the recording's instead of drawn ones.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
