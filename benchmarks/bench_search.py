@@ -37,6 +37,9 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 NEVER = 10**9
 
+#: What is compared here is the predicted cost: local search without the caution that measured costs ask for.
+PREDICTED_ONLY = REFINEMENT.model_copy(update={"max_rounds": NEVER, "caution": 0.0})
+
 
 def timed(work):
     """Result of `work()` and its seconds."""
@@ -55,7 +58,7 @@ def searched(task: ShardingTask, models: Models):
 
 def refined_ms(kinds, placement, seconds: float, seed: int = 0) -> float:
     """Cost after `seconds` of local search."""
-    params = REFINEMENT.model_copy(update={"max_rounds": NEVER, "time_budget_seconds": seconds})
+    params = PREDICTED_ONLY.model_copy(update={"time_budget_seconds": seconds})
     return refine(placement, kinds, params, np.random.default_rng(seed)).cost / 1e9
 
 
@@ -125,7 +128,7 @@ def against_lower_bounds(models: Models, num_tasks: int) -> None:
         world_size = 4 if index % 2 == 0 else 8
         task = random_task(rng, int(rng.integers(10, 61)) * world_size // 4, world_size, 0.6)
         kinds, placement, _ = searched(task, models)
-        params = REFINEMENT.model_copy(update={"max_rounds": NEVER, "time_budget_seconds": 2.0})
+        params = PREDICTED_ONLY.model_copy(update={"time_budget_seconds": 2.0})
         found = refine(placement, kinds, params, rng)
         plan = with_predicted_cost(kinds.plan(found.kinds, found.ranks, "refined"), models)
         bound = cost_bound(kinds, shape)

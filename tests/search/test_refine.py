@@ -7,9 +7,11 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.columns import beam_search
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.moves import layout_of
 from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
 from neuroshard_pipeline.search.placement import placement_costs
 from neuroshard_pipeline.search.refine import refine
+from neuroshard_pipeline.search.simulator import with_predicted_cost
 from search.brute_force import best_placement_ms
 from search.scalar_oracle import ScalarOracle
 from search.small_models import small_models
@@ -57,6 +59,29 @@ def test_more_rounds_never_cost_more_and_beat_the_best_table_wise_plan():
     oracle = ScalarOracle(task, models, WEIGHTS_AND_OPTIMIZER, SEARCH)
     table_wise = best_placement_ms(oracle, [(i, table.embedding_dim) for i, table in enumerate(task.tables)])
     assert costs[-1] / 1e9 <= table_wise + 1e-6
+
+
+def judged_by_hand(plan, models, caution):
+    """The cautious cost out of the predicted costs of a finished plan."""
+    cost, dims = plan.predicted, np.array(plan.dim_sums)
+    ready = max(c + b for c, b in zip(cost.compute_ms, cost.backward_comm_ms, strict=True))
+    together = models.comm.forward_ms(dims, np.zeros(len(dims)), plan.task.batch_size).max()
+    return (1 - caution) * cost.embedding_cost_ms + caution * (ready + together)
+
+
+@pytest.mark.parametrize("caution", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_caution_lowers_what_it_judges_by_and_never_raises_the_predicted_cost(seed, caution):
+    task, models = random_task(np.random.default_rng(seed), 12, 4, 0.6), small_models(seed)
+    kinds = ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER)
+    start = beam_search(kinds, SEARCH)
+    params = REFINEMENT.model_copy(update={"max_rounds": 20, "caution": caution})
+    found = refine(start, kinds, params, np.random.default_rng(0))
+    before, after = (with_predicted_cost(kinds.plan(p.kinds, p.ranks, "any"), models) for p in (start, found))
+    assert after.predicted_cost_ms <= before.predicted_cost_ms + 1e-8
+    assert judged_by_hand(after, models, caution) < judged_by_hand(before, models, caution)
+    layout = layout_of(found.kinds, found.ranks, kinds, caution)
+    assert layout.judged / 1e9 == pytest.approx(judged_by_hand(after, models, caution), abs=1e-7)
 
 
 def test_a_time_budget_ends_the_search():

@@ -10,7 +10,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.simulator import FloatArray, IntArray, compute_ms_of_sums, embedding_cost_ms, quantised
+from neuroshard_pipeline.search.simulator import (
+    FloatArray,
+    IntArray,
+    cautious_cost_ms,
+    compute_ms_of_sums,
+    embedding_cost_ms,
+    quantised,
+)
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
 #: No shard, or no kind.
@@ -35,6 +42,7 @@ class Layout:
         free: (W,) bytes left.
         compute_ms: (W,) predicted compute cost.
         cost: embedding cost in units of 1e-9 ms.
+        judged: what the search compares, `simulator.cautious_cost_ms`, in the same units.
     """
 
     kinds: IntArray
@@ -44,6 +52,7 @@ class Layout:
     free: IntArray
     compute_ms: FloatArray
     cost: float
+    judged: float
 
 
 @dataclass(frozen=True)
@@ -82,8 +91,8 @@ class Loads:
     dims: IntArray
 
 
-def layout_of(shard_kinds: IntArray, ranks: IntArray, kinds: ShardKinds) -> Layout:
-    """The layout of shards of `shard_kinds` on `ranks`."""
+def layout_of(shard_kinds: IntArray, ranks: IntArray, kinds: ShardKinds, caution: float = 0.0) -> Layout:
+    """The layout of shards of `shard_kinds` on `ranks`, judged with `caution`."""
     world_size, batch_size = kinds.task.world_size, kinds.task.batch_size
     sums = np.zeros((world_size, kinds.embedding.shape[1]))
     dims = np.zeros(world_size, dtype=np.int64)
@@ -92,17 +101,19 @@ def layout_of(shard_kinds: IntArray, ranks: IntArray, kinds: ShardKinds) -> Layo
     np.add.at(dims, ranks, kinds.width[shard_kinds])
     np.subtract.at(free, ranks, kinds.bytes[shard_kinds])
     compute_ms = compute_ms_of_sums(kinds.models, sums, dims, batch_size).sum(axis=-1)
-    cost = quantised(embedding_cost_ms(kinds.models, compute_ms[None], dims[None], batch_size))[0]
-    return Layout(shard_kinds, ranks, sums, dims, free, compute_ms, float(cost))
+    cost = judged = float(quantised(embedding_cost_ms(kinds.models, compute_ms[None], dims[None], batch_size))[0])
+    if caution:
+        judged = float(quantised(cautious_cost_ms(kinds.models, compute_ms[None], dims[None], batch_size, caution))[0])
+    return Layout(shard_kinds, ranks, sums, dims, free, compute_ms, cost, judged)
 
 
-def apply_moves(layout: Layout, moves: Moves, kinds: ShardKinds) -> Layout:
+def apply_moves(layout: Layout, moves: Moves, kinds: ShardKinds, caution: float = 0.0) -> Layout:
     """The layout after moves that share no rank."""
     leaving = np.concatenate([moves.shard, moves.other[moves.other != NONE]])
     stays, lands = moves.to_source != NONE, moves.to_target != NONE
     new_kinds = np.concatenate([np.delete(layout.kinds, leaving), moves.to_source[stays], moves.to_target[lands]])
     new_ranks = np.concatenate([np.delete(layout.ranks, leaving), moves.source[stays], moves.target[lands]])
-    return layout_of(new_kinds, new_ranks, kinds)
+    return layout_of(new_kinds, new_ranks, kinds, caution)
 
 
 def propose(

@@ -45,6 +45,8 @@ class PlusParams(BaseModel):
         time_budget_seconds: wall-clock seconds at most, 0 for no limit; whichever budget ends first ends the search.
         moves_per_round: moves whose exact cost is predicted per round.
         perturbation_moves: random moves that leave a local optimum.
+        caution: 0 minimises the predicted embedding cost; up to 1, plans are judged ever more by a cost that takes
+            the start skew of the forward collective for a mere wait (`simulator.cautious_cost_ms`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +55,7 @@ class PlusParams(BaseModel):
     time_budget_seconds: Annotated[float, Field(ge=0.0)]
     moves_per_round: Count
     perturbation_moves: Count
+    caution: Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 #: Settings of [Zha2023] §4: N = 10, K = 3, L = 10, and M = 11 caps from 1.0 to 1.5 times the mean.
@@ -61,4 +64,4 @@ PAPER_SEARCH = SearchParams(
 )
 
 #: Local search of `neuroshard_plus`: a budget in rounds, so that a plan depends on the seed and not on the machine.
-REFINEMENT = PlusParams(max_rounds=200, time_budget_seconds=0.0, moves_per_round=32, perturbation_moves=3)
+REFINEMENT = PlusParams(max_rounds=200, time_budget_seconds=0.0, moves_per_round=32, perturbation_moves=3, caution=0.5)

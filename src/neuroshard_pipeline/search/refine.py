@@ -1,11 +1,11 @@
 """Local search that improves a placement, and never returns a worse one.
 
-A round looks at moves that take load off the busiest ranks. What a move does to the compute cost of its two ranks
-is exact; how much that matters is first guessed with a potential, the sum over ranks of (load / largest load)**p,
-where load is compute plus a price per column that stands for communication. The moves that lower it most are then
-priced exactly, one by one and the best ones that share no rank together, and the cheapest layout is taken if it is
-cheaper. At a local optimum, a few random moves lead elsewhere, and the search returns to the best layout known
-before it does so again.
+A round looks at moves that take load off the busiest ranks. What a move does to the compute cost of its two ranks is
+exact; how much that matters is first guessed with a potential, the sum over ranks of (load / largest load)**p, where
+load is compute plus a price per column that stands for communication. The moves that lower it most are then priced
+exactly (with the caution asked for, `simulator.cautious_cost_ms`), one by one and the best ones that share no rank
+together, and the cheapest layout is taken if it is cheaper. At a local optimum, a few random moves lead elsewhere, and
+the search returns to the best layout known before it does so again.
 
 Shapes: P moves or plans, W ranks.
 """
@@ -29,7 +29,7 @@ from neuroshard_pipeline.search.moves import (
 )
 from neuroshard_pipeline.search.params import PlusParams
 from neuroshard_pipeline.search.placement import Placement
-from neuroshard_pipeline.search.simulator import FloatArray, IntArray, communication_ms, embedding_cost_ms, quantised
+from neuroshard_pipeline.search.simulator import FloatArray, IntArray, cautious_cost_ms, communication_ms, quantised
 
 #: Exponent of the potential: high enough that lowering the busiest rank outweighs what that costs elsewhere.
 _POWER = 16.0
@@ -45,25 +45,26 @@ def refine(start: Placement, kinds: ShardKinds, params: PlusParams, rng: np.rand
     """Improve `start` within the budget of `params`.
 
     Returns:
-        A placement that costs at most as much as `start`.
+        A placement whose predicted cost is at most that of `start`, and whose cautious cost is the lowest met.
     """
     deadline = time.perf_counter() + (params.time_budget_seconds or float("inf"))
-    best = current = layout_of(start.kinds, start.ranks, kinds)
+    first = best = current = layout_of(start.kinds, start.ranks, kinds, params.caution)
     for _ in range(params.max_rounds):
         if time.perf_counter() >= deadline:
             break
-        better = _improved(current, kinds, params.moves_per_round, rng)
+        better = _improved(current, kinds, params, rng)
         if better is not None:
             current = better
-            best = min(best, current, key=lambda layout: layout.cost)
+            if current.judged < best.judged and current.cost <= start.cost:
+                best = current
         else:
-            current = _perturbed(best, kinds, params.perturbation_moves, rng)
-    if best.cost >= start.cost:
+            current = _perturbed(best, kinds, params, rng)
+    if best is first:
         return start
     return Placement(best.kinds, best.ranks, best.cost)
 
 
-def _improved(layout: Layout, kinds: ShardKinds, num_exact: int, rng: np.random.Generator) -> Layout | None:
+def _improved(layout: Layout, kinds: ShardKinds, params: PlusParams, rng: np.random.Generator) -> Layout | None:
     """A cheaper layout one round away, or None where the round found none."""
     price = column_price_ms(layout, kinds)
     load = layout.compute_ms + price * layout.dims
@@ -74,14 +75,14 @@ def _improved(layout: Layout, kinds: ShardKinds, num_exact: int, rng: np.random.
         return None
     loads = loads_after(layout, moves, kinds)
     gain = potential_gain(load, moves, loads, price)
-    chosen = np.argsort(gain, kind="stable")[:num_exact]
+    chosen = np.argsort(gain, kind="stable")[: params.moves_per_round]
     sets = _sets_to_try(moves, chosen, kinds.table[layout.kinds] if kinds.limits_shards else None)
-    cost = exact_costs(layout, moves, loads, sets, kinds)
+    cost = exact_costs(layout, moves, loads, sets, kinds, params.caution)
     best = int(cost.argmin())
-    if cost[best] >= layout.cost:
+    if cost[best] >= layout.judged:
         return None
-    better = apply_moves(layout, moves.take(sets[best]), kinds)
-    return better if better.cost < layout.cost else None
+    better = apply_moves(layout, moves.take(sets[best]), kinds, params.caution)
+    return better if better.judged < layout.judged else None
 
 
 def column_price_ms(layout: Layout, kinds: ShardKinds) -> float:
@@ -127,8 +128,10 @@ def _sets_to_try(moves: Moves, chosen: IntArray, unit_of_shard: IntArray | None)
     return sets
 
 
-def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], kinds: ShardKinds) -> FloatArray:
-    """Embedding cost of every set of moves in units of 1e-9 ms."""
+def exact_costs(
+    layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], kinds: ShardKinds, caution: float = 0.0
+) -> FloatArray:
+    """Embedding cost of every set of moves, judged with `caution`, in units of 1e-9 ms."""
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
     plan = np.repeat(np.arange(len(sets)), [len(members) for members in sets])
@@ -136,16 +139,16 @@ def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray]
     for column, rank in ((1, moves.target[move]), (0, moves.source[move])):
         compute_ms[plan, rank] = loads.compute_ms[move, column]
         dims[plan, rank] = loads.dims[move, column]
-    return quantised(embedding_cost_ms(kinds.models, compute_ms, dims, kinds.task.batch_size))
+    return quantised(cautious_cost_ms(kinds.models, compute_ms, dims, kinds.task.batch_size, caution))
 
 
-def _perturbed(layout: Layout, kinds: ShardKinds, count: int, rng: np.random.Generator) -> Layout:
-    """The layout after `count` random moves."""
-    for _ in range(count):
+def _perturbed(layout: Layout, kinds: ShardKinds, params: PlusParams, rng: np.random.Generator) -> Layout:
+    """The layout after a few random moves."""
+    for _ in range(params.perturbation_moves):
         source = rng.integers(kinds.task.world_size, size=1)
         targets = rng.integers(kinds.task.world_size, size=2)
         moves = propose(layout, kinds, source, targets, MAX_MOVES, rng)
         allowed = np.flatnonzero(feasible(layout, moves, kinds))
         if len(allowed):
-            layout = apply_moves(layout, moves.take(rng.choice(allowed, size=1)), kinds)
+            layout = apply_moves(layout, moves.take(rng.choice(allowed, size=1)), kinds, params.caution)
     return layout

@@ -86,6 +86,24 @@ def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray,
     return (compute_ms + forward_ms + backward_ms).max(axis=-1)
 
 
+def cautious_cost_ms(
+    models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int, caution: float
+) -> FloatArray:
+    """What a local search compares: (P,) embedding cost, less trusting in what the start skew does to a collective.
+
+    `(1 - caution) * embedding cost + caution * (latest rank's compute and backward communication + the dearest forward
+    communication of ranks that start together)`. A search that only follows the predicted effect of the start skew
+    makes the busiest rank slower for it, and measurements show but a part of the gain that it predicts.
+    """
+    if caution == 0.0:
+        return embedding_cost_ms(models, compute_ms, dim_sums, batch_size)
+    forward_ms, backward_ms = communication_ms(models, compute_ms, dim_sums, batch_size)
+    ready_ms = compute_ms + backward_ms
+    together_ms = models.comm.forward_ms(dim_sums, np.zeros_like(ready_ms), batch_size)
+    plain_ms = ready_ms.max(axis=-1) + together_ms.max(axis=-1)
+    return (1.0 - caution) * (ready_ms + forward_ms).max(axis=-1) + caution * plain_ms
+
+
 def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
     """Forward and backward compute cost (P, W, 2) from summed embeddings (P, W, H); an empty rank computes 0."""
     costs = models.compute.costs_from_sums(sums, batch_size)
