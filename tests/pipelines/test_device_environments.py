@@ -1,10 +1,11 @@
-"""`--env h200` on a small stand-in for the recording: no device, no kernel and no collective is run."""
+"""`--env h200` on a small stand-in for the recording, and `--env cuda` where there is no device."""
 
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from conftest import ROOT
 from kedro.framework.session import KedroSession
@@ -14,14 +15,15 @@ from measurement.stand_in import write_stand_in
 from neuroshard_pipeline.cli import explain
 
 
-def run(data_root: Path, recording: Path | None, *names: str) -> None:
-    """Run in the h200 environment at the test environment's scale."""
+def run(env: str, data_root: Path, recording: Path | None, *names: str) -> None:
+    """Run an environment at the test environment's scale."""
     bootstrap_project(ROOT)
     scale = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())
     params = {stage: scale[stage] for stage in ("augment", "train", "search")} | {"data_root": str(data_root)}
+    params["search"]["torchrec"] = {"local_world_size": None}  # the small tasks have two ranks, on one host
     if recording:
         params["recording"] = {"folder": str(recording)}
-    with KedroSession.create(project_path=ROOT, env="h200", runtime_params=params) as session:
+    with KedroSession.create(project_path=ROOT, env=env, runtime_params=params) as session:
         session.run(pipeline_names=list(names))
 
 
@@ -30,7 +32,7 @@ def finished(tmp_path_factory) -> Path:
     """A folder with a stand-in recording and the data of a full run on it."""
     folder = tmp_path_factory.mktemp("h200")
     write_stand_in(folder / "recording", num_tables=60, num_samples=60, batch_size=64)
-    run(folder / "data", folder / "recording")
+    run("h200", folder / "data", folder / "recording")
     return folder
 
 
@@ -88,11 +90,38 @@ def test_nothing_was_measured(finished):
     assert not list((finished / "data/04_feature").glob("*_shards/**/*.parquet"))
 
 
-def test_without_the_recording_it_says_how_to_make_one_and_writes_nothing(tmp_path):
+def refusal(env: str, data_root: Path) -> str | None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its kind is what `explain` decides by
-        run(tmp_path, None, "pretrain")
-    told = explain(caught.value)
+        run(env, data_root, None, "pretrain")
+    return explain(caught.value)
+
+
+def test_without_the_recording_it_says_how_to_make_one_and_writes_nothing(tmp_path):
+    told = refusal("h200", tmp_path)
     assert told is not None
     for word in ("data/01_raw/h200_recording", "card.json", "make gpu-campaign"):
         assert word in told
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_the_cuda_environment_names_the_alternatives(tmp_path):
+    told = refusal("cuda", tmp_path)
+    assert told is not None
+    assert "fbgemm_cuda: no CUDA device; use fbgemm_cpu or recorded" in told
+
+
+@pytest.mark.parametrize(("env", "backend"), [("cuda", "fbgemm_cuda"), ("h200", "recorded")])
+def test_full_scale_parameters_are_complete_and_valid(env, backend):
+    bootstrap_project(ROOT)
+    with KedroSession.create(project_path=ROOT, env=env) as session:
+        params = session.load_context().params
+    tasks = params["augment"]["sharding_tasks"]
+    for stage in ("measure", "search"):
+        compute = params[stage]["compute"]  # Kedro has built the types already
+        assert compute.backend == backend
+        assert compute.arena_bytes > tasks.memory_bytes or backend == "recorded"
+        assert params[stage]["comm"].backend == "topology"
+    assert params["topology"].gpus_per_host == params["search"]["torchrec"].local_world_size
+    drawn = ("pool", "compute_samples", "comm_samples", "mlperf_task")
+    assert {params["augment"][name].batch_size for name in drawn} == {tasks.batch_size}
