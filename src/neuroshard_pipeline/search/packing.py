@@ -180,6 +180,7 @@ def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
     """What would help: more memory, or so many ranks."""
     return (
         f"raise memory_bytes, or use about {ranks_needed(task, memory)} ranks of {max(memory.limits(task))} bytes each"
+        + (", or loosen the constraints" if task.constraints else "")
     )
 
 
