@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import time
 import warnings
@@ -55,6 +56,7 @@ def set_up_rank(
     TorchRec is imported here, in the rank's own process.
     """
     warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch.distributed warn of their own deprecations
+    logging.getLogger("torch.fx").setLevel(logging.ERROR)
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
     device = torch.device("cpu")
     if params.backend == "nccl":

@@ -65,6 +65,7 @@ def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: Train
             world_size,
             set_up_rank,
             lambda: (world_size, plans, batches, params, f"{folder}/{uuid.uuid4().hex}"),
+            spawn=params.backend == "nccl",
         )
         try:
             yield team
