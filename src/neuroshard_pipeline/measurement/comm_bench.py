@@ -91,11 +91,18 @@ class CollectiveBench:
         return received
 
     def _visit(self, sample: CommSample) -> tuple[float, float]:
-        """Forward and backward cost of one visit, ms."""
-        timed = []
-        for _ in range(self._params.warmup_iterations + self._params.iterations):
-            forward_ms = self._timed(sample, backward=False, skew_ms=sample.start_skew_ms[self._rank])
-            timed.append((forward_ms, self._timed(sample, backward=True, skew_ms=0.0)))
+        """Forward and backward cost of one visit, ms.
+
+        How the ranks came out of one collective shows in the cost of the next. Backward is therefore timed in a block
+        of its own that starts with an untimed one, so that its cost is the same whatever start skew the forward has:
+        a plan's volumes are measured without skew first, a sample's with all of it.
+        """
+        skew_ms = sample.start_skew_ms[self._rank]
+        iterations = range(self._params.warmup_iterations + self._params.iterations)
+        self._timed(sample, backward=True, skew_ms=0.0)
+        backward_ms = [self._timed(sample, backward=True, skew_ms=0.0) for _ in iterations]
+        forward_ms = [self._timed(sample, backward=False, skew_ms=skew_ms) for _ in iterations]
+        timed = list(zip(forward_ms, backward_ms, strict=True))
         return self._params.protocol.of_visit(timed[self._params.warmup_iterations :])
 
     def _timed(self, sample: CommSample, backward: bool, skew_ms: float) -> float:

@@ -19,7 +19,7 @@ AnySample = ComputeSample | CommSample
 AnyParams = ComputeMeasureParams | CommMeasureParams
 
 #: Raised whenever the meaning of a raw shard or of a timing changes, so that old shards are not mixed with new.
-MEASUREMENT_VERSION = 1
+MEASUREMENT_VERSION = 3
 _DIGEST_LENGTH = 12
 
 
