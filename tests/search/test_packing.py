@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
 from neuroshard_pipeline.search.packing import check_room, make_room, pack_by_size, ranks_needed
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.small_models import small_models
@@ -54,3 +57,33 @@ def test_fragments_that_fit_nowhere_are_reported():
     check_room(task, WEIGHTS_AND_OPTIMIZER)
     with pytest.raises(DoesNotFitError, match=r"1 of the shards, 16000 bytes in all, .* table 't2' .* 3 ranks"):
         make_room(kinds)
+
+
+def pinned_task(constraints):
+    return dataclasses.replace(a_task([1000] * 3, 8, 3, 40_000), constraints=constraints)  # 32,000 bytes each
+
+
+def test_tables_pinned_to_too_few_ranks_are_named_with_the_missing_bytes():
+    pins = [TableConstraint("t0", ranks=[1]), TableConstraint("t2", ranks=[1])]
+    with pytest.raises(
+        DoesNotFitError, match=r"the 2 tables that may lie on ranks \[1\] only, .* 24000 bytes are miss"
+    ):
+        check_room(pinned_task(Constraints(pins)), WEIGHTS_AND_OPTIMIZER)
+    check_room(pinned_task(Constraints(pins[:1])), WEIGHTS_AND_OPTIMIZER)
+
+
+def test_tables_kept_together_beyond_any_rank_are_named():
+    together = Constraints(together=[["t0", "t2"]])
+    with pytest.raises(DoesNotFitError, match=r"'t0 \+ t2' does not fit: .* 16 columns needs 64000 bytes, 24000 more"):
+        check_room(pinned_task(together), WEIGHTS_AND_OPTIMIZER)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(0, 2**16))
+def test_packing_puts_nothing_where_it_is_not_allowed(sizes, seed):
+    allowed = np.random.default_rng(seed).random((len(sizes), 3)) < 0.5
+    limits = [60, 100, 140]
+    ranks, left_over = pack_by_size(sizes, limits, allowed)
+    assert all(allowed[index, rank] for index, rank in enumerate(ranks) if rank != -1)
+    used = [sum(size for size, rank in zip(sizes, ranks, strict=True) if rank == r) for r in range(3)]
+    assert all(u <= limit for u, limit in zip(used, limits, strict=True))
+    assert sorted(left_over) == [index for index, rank in enumerate(ranks) if rank == -1]

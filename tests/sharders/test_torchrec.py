@@ -9,9 +9,10 @@ import pytest
 from search.small_models import small_models
 from torchrec_bridge.needs_torchrec import QUIET
 
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
 from neuroshard_pipeline.sharders.torchrec import TorchRecMissingError, TorchRecSharder, require_torchrec
+from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -67,6 +68,12 @@ def test_the_memory_model_of_the_others_is_kept():
     assert shard(task).memory_bytes == (table.weight_bytes,)
     with pytest.raises(DoesNotFitError, match="task: TorchRec's planner found no plan"):
         shard(task, memory=buffers)
+
+
+def test_constraints_are_refused_rather_than_ignored():
+    task = ShardingTask([Table("only", 1000, 64, 5.0)], 2, 64, 2**20, constraints=Constraints(min_width=8))
+    with pytest.raises(NeuroShardError, match="'torchrec' cannot respect constraints"):
+        shard(task)
 
 
 def test_without_torchrec_the_error_names_the_extra(monkeypatch):

@@ -82,8 +82,7 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
             f"{task.task_id}: the tables need {needed} bytes but the {task.world_size} ranks have {sum(limits)}: "
             f"{needed - sum(limits)} bytes are missing; {_remedy(task, memory)}"
         )
-    for ranks in dict.fromkeys(unit.ranks for unit in units if unit.ranks is not None):
-        _check_pinned(ranks, units, task, memory, limits)
+    _check_pinned(units, task, memory, limits)
 
 
 def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
@@ -103,19 +102,20 @@ def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits
     )
 
 
-def _check_pinned(
-    ranks: tuple[int, ...], units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]
-) -> None:
-    """All units that may lie on `ranks` only must fit these together."""
-    pinned = [unit for unit in units if unit.ranks is not None and set(unit.ranks) <= set(ranks)]
-    needed = sum(unit.bytes(unit.width, task, memory) for unit in pinned)
-    room = sum(limits[rank] for rank in ranks)
-    if needed > room:
-        raise DoesNotFitError(
-            f"{task.task_id}: the {len(pinned)} tables that may lie on ranks {list(ranks)} only, among them "
-            f"{pinned[0].name!r}, need {needed} bytes but these ranks have {room}: {needed - room} bytes are missing; "
-            f"allow more ranks for some of them"
-        )
+def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
+    """All units that may lie on certain ranks only must fit these together."""
+    pinned = [unit for unit in units if unit.ranks is not None]
+    masks = [sum(1 << rank for rank in unit.ranks or ()) for unit in pinned]
+    sizes = [unit.bytes(unit.width, task, memory) for unit in pinned]
+    for ranks, mask in dict(zip([unit.ranks or () for unit in pinned], masks, strict=True)).items():
+        inside = [index for index, other in enumerate(masks) if not other & ~mask]
+        needed, room = sum(sizes[index] for index in inside), sum(limits[rank] for rank in ranks)
+        if needed > room:
+            raise DoesNotFitError(
+                f"{task.task_id}: the {len(inside)} tables that may lie on ranks {list(ranks)} only, among them "
+                f"{pinned[inside[0]].name!r}, need {needed} bytes but these ranks have {room}: {needed - room} bytes "
+                f"are missing; allow more ranks for some of them"
+            )
 
 
 def make_room(kinds: ShardKinds) -> IntArray:

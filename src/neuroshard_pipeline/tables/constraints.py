@@ -40,7 +40,8 @@ class TableConstraint:
     def allowed_ranks(self, world_size: int) -> tuple[int, ...]:
         """Ranks that shards of the table may lie on, ascending."""
         pinned = range(world_size) if self.ranks is None else sorted(set(self.ranks))
-        return tuple(rank for rank in pinned if rank not in set(self.forbidden_ranks))
+        forbidden = set(self.forbidden_ranks)
+        return tuple(rank for rank in pinned if rank not in forbidden)
 
 
 @dataclass(frozen=True)
