@@ -67,6 +67,15 @@ def test_a_cheaper_change_that_a_constraint_rules_out_is_named():
     assert ruled_out.hindrance == "constraints forbid it"
 
 
+def test_a_change_may_be_ruled_out_twice():
+    tables = [Table(name, 1000, 4, 5.0) for name in "abc"]
+    pins = [TableConstraint(name, ranks=[0]) for name in "abc"]
+    task = ShardingTask(tables, 2, 512, [48_000, 15_000], constraints=Constraints(pins))
+    plan = with_predicted_cost(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), small_models())
+    (ruled_out,) = with_rejected_changes(plan, small_models()).rejected
+    assert ruled_out.hindrance == "rank 1 lacks 1000 bytes for it and constraints forbid it"
+
+
 def test_tables_kept_together_move_together():
     task = narrow_task(1, together=[["table_0000", "table_0002"]])
     plan = Plan(task, tuple(map(whole, task.tables)), (0, 1, 0, 1, 1), "by hand")

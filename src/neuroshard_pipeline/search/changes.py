@@ -10,7 +10,17 @@ import dataclasses
 import numpy as np
 
 from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.moves import NONE, Layout, Loads, Moves, feasible, layout_of, loads_after, propose
+from neuroshard_pipeline.search.moves import (
+    NONE,
+    Layout,
+    Loads,
+    Moves,
+    constraints_allow,
+    feasible,
+    layout_of,
+    loads_after,
+    propose,
+)
 from neuroshard_pipeline.search.plan import Plan, RejectedChange
 from neuroshard_pipeline.search.refine import (
     MAX_MOVES,
@@ -103,15 +113,20 @@ def _named(kind: int, kinds: ShardKinds) -> str:
 
 
 def _hindrance(move: Moves, layout: Layout, kinds: ShardKinds) -> str:
-    """Which rank lacks how many bytes, or that constraints forbid the move; empty where it is allowed."""
+    """Which rank lacks how many bytes, and whether constraints forbid the move; empty where it is allowed."""
     if feasible(layout, move, kinds)[0]:
         return ""
     sizes = np.append(kinds.bytes, 0)
     shard_kinds = np.append(layout.kinds, NONE)
-    added = {int(move.target[0]): 0, int(move.source[0]): 0}
-    added[int(move.target[0])] += int((sizes[move.to_target] - sizes[shard_kinds[move.other]])[0])
-    added[int(move.source[0])] += int((sizes[move.to_source] - sizes[shard_kinds[move.shard]])[0])
-    for rank, more in added.items():
-        if more > layout.free[rank]:
-            return f"rank {rank} lacks {more - int(layout.free[rank])} bytes for it"
-    return "constraints forbid it"
+    source, target = int(move.source[0]), int(move.target[0])
+    added = dict.fromkeys((source, target), 0)
+    added[target] += int((sizes[move.to_target] - sizes[shard_kinds[move.other]])[0])
+    added[source] += int((sizes[move.to_source] - sizes[shard_kinds[move.shard]])[0])
+    reasons = [
+        f"rank {rank} lacks {more - int(layout.free[rank])} bytes for it"
+        for rank, more in added.items()
+        if more > layout.free[rank]
+    ]
+    if not constraints_allow(move, kinds)[0]:
+        reasons.append("constraints forbid it")
+    return " and ".join(reasons)

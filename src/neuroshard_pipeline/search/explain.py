@@ -98,7 +98,8 @@ def _rejection_lines(plan: Plan) -> list[str]:
     lines = []
     for change in plan.rejected:
         more = change.cost_ms - plan.predicted.embedding_cost_ms
-        cost = f"{change.cost_ms:.3f} ms ({more:+.3f} ms)"
+        difference = f"{more:+.3f} ms" if abs(more) >= 0.0005 else "no difference"
+        cost = f"{change.cost_ms:.3f} ms ({difference})"
         if change.hindrance:
             lines.append(f"ruled out: {change.text}, which would give {cost}; {change.hindrance}")
         else:

@@ -146,13 +146,17 @@ def feasible(layout: Layout, moves: Moves, kinds: ShardKinds) -> np.ndarray:
     to_target = sizes[moves.to_target] - shard_sizes[moves.other]
     within = moves.source == moves.target
     source_fits = layout.free[moves.source] >= to_source + np.where(within, to_target, 0)
-    fits = source_fits & (within | (layout.free[moves.target] >= to_target))
+    return source_fits & (within | (layout.free[moves.target] >= to_target)) & constraints_allow(moves, kinds)
+
+
+def constraints_allow(moves: Moves, kinds: ShardKinds) -> np.ndarray:
+    """(P,) whether both ranks get only what may lie there."""
     if kinds.rank_allowed is None:
-        return fits
+        return np.ones(len(moves), dtype=bool)
     unit = np.append(kinds.table, 0)
     on_source = kinds.rank_allowed[unit[moves.to_source], moves.source] | (moves.to_source == NONE)
     on_target = kinds.rank_allowed[unit[moves.to_target], moves.target] | (moves.to_target == NONE)
-    return fits & on_source & on_target
+    return on_source & on_target
 
 
 def loads_after(layout: Layout, moves: Moves, kinds: ShardKinds) -> Loads:
