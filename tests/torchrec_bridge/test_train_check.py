@@ -83,18 +83,23 @@ def test_every_plan_trains_to_the_losses_of_the_unsharded_model(unsharded_losses
     assert unsharded_losses[-1] < unsharded_losses[0] - 0.01
 
 
-def test_a_rank_that_dies_stops_the_check_and_leaves_no_other_waiting():
+@pytest.mark.parametrize(
+    ("blow", "timeout_s", "words"),
+    [(signal.SIGKILL, 50, r"worker \d (died|failed)"), (signal.SIGSTOP, 3, r"worker \d did not answer within 3 s")],
+    ids=["dead", "hung"],
+)
+def test_a_rank_that_is_lost_stops_the_check_and_leaves_no_other_waiting(blow, timeout_s, words):
     with training_team(plans(), BATCHES, PARAMS) as team:
         assert len(ask(team, Turn(0, 0, 1), "tables", 50)) == 2
-        others = team.process_ids
-        os.kill(others[1], signal.SIGKILL)
+        ranks = team.process_ids
+        os.kill(ranks[1], blow)
         start = time.monotonic()
-        with pytest.raises(TrainCheckError, match=r"plan of uneven stopped at steps 1 to 2: .*worker \d (died|failed)"):
-            ask(team, Turn(1, 1, 2), "uneven", 50)
+        with pytest.raises(TrainCheckError, match=rf"plan of uneven stopped at steps 1 to 2: .*{words}"):
+            ask(team, Turn(1, 1, 2), "uneven", timeout_s)
         assert time.monotonic() - start < 40
-        for process_id in others:
+        for rank in ranks:
             with pytest.raises(ProcessLookupError):
-                os.kill(process_id, 0)
+                os.kill(rank, 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without GPUs")

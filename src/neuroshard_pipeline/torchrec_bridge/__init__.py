@@ -10,6 +10,7 @@
 | `modules` | the tables and the optimizer of an unsharded model | yes |
 | `constraints` | which of TorchRec's constraints are kept, and whether they were | no |
 | `agreement` | collectives that cannot hang on a rank that has failed | no |
+| `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 
 The names below are imported when they are first used.
 """
