@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from kedro.config import MissingConfigException
 from kedro.framework.cli.project import run as kedro_run
 from kedro.io import DatasetError
 from kedro.validation import ParameterValidationError
+from yaml.parser import ParserError  # type: ignore[import-untyped]
 
 from neuroshard_pipeline.errors import NeuroShardError
 
@@ -36,6 +38,10 @@ def explain(error: Exception) -> str | None:
                 text = str(cause).strip()
                 return parameter_problems(text) if kind is ParameterValidationError else text
     if isinstance(error, ValueError) and "Failed to find the pipeline" in str(error):
+        return str(error).strip()
+    if isinstance(error, MissingConfigException):
+        return f"{str(error).strip()}\nRun it in the project's folder, with --env naming a folder below conf/."
+    if isinstance(error, ParserError | OSError):
         return str(error).strip()
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 from kedro.framework.hooks import hook_impl
 from kedro.framework.project import pipelines
 from kedro.io import AbstractVersionedDataset, CatalogProtocol
-from kedro.pipeline import Pipeline
+from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline import __version__
 from neuroshard_pipeline.datasets.atomic import commit, staged_path
@@ -45,7 +46,9 @@ class ParameterHooks:
         Raises:
             UnknownParameterError: names the parameter and the closest one that exists.
         """
-        refuse_unknown_parameters(catalog.load("parameters"), set(pipelines))
+        parameters = catalog.load("parameters")
+        refuse_unknown_parameters(parameters, set(pipelines))
+        refuse_export_of_nobody(parameters["search"]["contest"], parameters["search"]["torchrec"])
 
 
 def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[str]) -> None:
@@ -64,6 +67,20 @@ def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[st
             raise UnknownParameterError(
                 f"parameter {given!r} is read by no pipeline{hint} All parameters stand in conf/base/parameters_*.yml."
             )
+
+
+def refuse_export_of_nobody(contest: Any, torchrec: Any) -> None:
+    """Raise where the plans of a sharder shall be exported that is not among those that plan."""
+    exported, sharders = _value(torchrec, "sharder"), _value(contest, "sharders")
+    if exported not in sharders:
+        raise UnknownParameterError(
+            f"search.torchrec.sharder {exported!r} is not among search.contest.sharders: {', '.join(sharders)}"
+        )
+
+
+def _value(params: Any, name: str) -> Any:
+    """A value of typed parameters, or of plain ones where the run does not read them."""
+    return params[name] if isinstance(params, dict) else getattr(params, name)
 
 
 def _leaves(parameters: dict[str, Any], prefix: str = "") -> list[str]:
@@ -94,13 +111,34 @@ class LineageHooks:
     @hook_impl
     def after_pipeline_run(self, run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
         """Write the record of a completed run."""
-        record = catalog.load(LINEAGE_DATASET)
-        folder = Path(catalog.load("lineage_folder"))
-        folder.mkdir(parents=True, exist_ok=True)
-        target = folder / f"{run_params['run_id']}.json"
-        staged = staged_path(target)
-        staged.write_text(json.dumps(record, indent=2))
+        write_lineage(catalog, run_params["run_id"], "completed")
+
+    @hook_impl
+    def on_pipeline_error(self, run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
+        """Write the record of a failed run as well: some of its outputs may be the newest versions now."""
+        write_lineage(catalog, run_params["run_id"], "failed")
+
+
+def write_lineage(catalog: CatalogProtocol, run_id: str, status: str) -> None:
+    """Write `<lineage folder>/<run id>.json`, all of it or nothing."""
+    folder = Path(catalog.load("lineage_folder"))
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{run_id}.json"
+    staged = staged_path(target)
+    try:
+        staged.write_text(json.dumps({"status": status, **catalog.load(LINEAGE_DATASET)}, indent=2))
         commit(staged, target)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+class ProgressHooks:
+    """Say which node runs, in one line; long nodes have progress bars of their own."""
+
+    @hook_impl
+    def before_node_run(self, node: Node) -> None:
+        """Log the node's name, stage first."""
+        logging.getLogger(__name__).info(node.name)
 
 
 class SummaryHooks:

@@ -1,8 +1,8 @@
 """Kedro settings of the project."""
 
-from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, SummaryHooks
+from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, ProgressHooks, SummaryHooks
 
-HOOKS = (ParameterHooks(), LineageHooks(), SummaryHooks())
+HOOKS = (ParameterHooks(), LineageHooks(), ProgressHooks(), SummaryHooks())
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",

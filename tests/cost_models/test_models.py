@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -53,3 +55,18 @@ def test_answers_are_plain_numbers_and_default_to_the_trained_batch_size(compute
     forward, backward = models.comm_ms([64, 64, 32], [0, 0, 1], 512)
     assert forward.shape == backward.shape == (3,)
     np.testing.assert_array_equal(forward, models.comm_ms([64, 64, 32], [0, 0, 1])[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"batch_size": 7}, "batch_size"),
+        ({"provenance": {"hardware": {"cpu_model": "another"}}}, "another"),
+    ],
+)
+def test_models_of_different_machines_or_batches_are_refused(compute_models, comm_models, change, told):
+    hardware = {"hardware": {"cpu_model": "this"}}
+    compute = dataclasses.replace(compute_models["universal"], provenance=hardware)
+    comm = dataclasses.replace(comm_models["universal"], **{"provenance": hardware, **change})
+    with pytest.raises(CostModelError, match=told):
+        CostModels(compute, comm)

@@ -1,5 +1,6 @@
 """Whatever a person gets wrong is answered in plain words, before anything is written."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,14 @@ BAD_PARAMETERS = [
     ({"search": {"neuroshard": {"max_cap_ratio": 0.5}}}, ["search.neuroshard.max_cap_ratio", "0.5"]),
     ({"search": {"contest": {"sharders": []}}}, ["search.contest.sharders"]),
     ({"search": {"torchrec": {"compute_device": "tpu"}}}, ["search.torchrec.compute_device", "cuda", "tpu"]),
+    ({"search": {"contest": {"sharders": ["random", "best"]}}}, ["search.contest.sharders", "neuroshard_plus", "best"]),
+    ({"search": {"contest": {"sharders": ["neuroshard", "neuroshard"]}}}, ["search.contest.sharders", "once"]),
+    ({"search": {"contest": {"sharders": ["random"]}}}, ["search.torchrec.sharder", "neuroshard", "random"]),
     ({"plan": {"task": {"memory_gib": -1}}}, ["plan.task.memory_gib", "-1"]),
+    ({"plan": {"task": {"memory_gib": float("inf")}}}, ["plan.task.memory_gib", "finite", "inf"]),
+    ({"plan": {"task": {"world_size": 1_000_000}}}, ["plan.task.world_size", "4096", "1000000"]),
+    ({"plan": {"task": {"sharder": "best"}}}, ["plan.task.sharder", "neuroshard_plus", "best"]),
+    ({"plan": {"task": {"optimizer": "adamm"}}}, ["plan.task.optimizer", "rowwise_adagrad", "adamm"]),
     ({"serch": {"seed": 1}}, ["serch.seed", "no pipeline"]),
     ({"augment": {"poole": {"seed": 1}}}, ["augment.poole.seed", "augment.pool"]),
 ]
@@ -105,15 +113,37 @@ def test_constraints_that_cannot_hold_are_told_and_plan_nothing(finished_run, tm
     assert files_below(finished_run / "07_model_output") == before
 
 
-def test_an_unknown_sharder_is_told_beside_those_that_exist(finished_run):
-    message = refusal(finished_run, "plan", params={"plan": {"task": {"sharder": "best"}}})
-    assert "'best'" in message
-    assert "neuroshard_plus" in message
+def test_a_failed_run_leaves_its_lineage_marked_so(finished_run):
+    refusal(finished_run, "plan", params={"plan": {"task": {"tables": "nowhere.csv"}}})
+    newest = sorted((finished_run / "08_reporting/lineage").glob("*.json"))[-1]
+    assert json.loads(newest.read_text())["status"] == "failed"
 
 
-def test_the_command_line_tells_it_in_one_message_and_fails():
-    command = [sys.executable, "-m", "kedro", "run", "--env", "test", "--params", "measure.compute.visits=-3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def command_line(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "kedro", "run", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--env", "test", "--params", "measure.compute.visits=-3"],
+            "measure.compute.visits: Input should be greater than or equal to 1, but is -3",
+        ),
+        (["--env", "nosuch"], "--env naming a folder below conf/"),
+    ],
+)
+def test_the_command_line_tells_it_once_and_fails(arguments, told):
+    done = command_line(*arguments)
     assert done.returncode == 1
-    assert "measure.compute.visits: Input should be greater than or equal to 1, but is -3" in done.stderr
+    assert done.stderr.count(told) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failure_inside_a_node_is_told_once(finished_run):
+    params = f"data_root={finished_run},plan.task.tables=nowhere.csv"
+    done = command_line("--env", "test", "--pipeline", "plan", "--params", params)
+    assert done.returncode == 1
+    assert done.stderr.count("nowhere.csv") == 1
     assert "Traceback" not in done.stderr

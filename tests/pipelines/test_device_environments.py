@@ -96,12 +96,13 @@ def refusal(env: str, data_root: Path) -> str | None:
     return explain(caught.value)
 
 
-def test_without_the_recording_it_says_how_to_make_one_and_writes_nothing(tmp_path):
+def test_without_the_recording_it_says_how_to_make_one_and_writes_no_data(tmp_path):
     told = refusal("h200", tmp_path)
     assert told is not None
     for word in ("data/01_raw/h200_recording", "card.json", "make gpu-campaign"):
         assert word in told
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.parent.name for path in written] == ["lineage"]  # which says that the run failed
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -96,7 +96,7 @@ def test_summary_counts_every_attempt(finished_run):
 
 def test_torchrec_plans_are_the_plans(finished_run):
     plans = frame(finished_run, "07_model_output/plans")
-    exported = sorted((finished_run / "07_model_output/torchrec_plans").glob("*.json"))
+    exported = sorted(newest(finished_run, "07_model_output/torchrec_plans", "").glob("*.json"))
     assert [path.stem for path in exported] == sorted(plans["task_id"].unique())
     for path in exported:
         plan = plan_from_json(json.loads(path.read_text()))
@@ -129,7 +129,7 @@ def test_the_public_api_plans_with_the_saved_models(finished_run):
 
 def test_a_search_uses_the_newest_models_and_a_pin_the_older_ones(finished_run):
     model = "train.compute_cost_model"
-    first = document_of_newest_lineage(finished_run)["outputs"][model]
+    first = sorted((finished_run / "06_models/compute_cost_model").iterdir())[-1].name
     run_pipeline(finished_run, "train")
     second = document_of_newest_lineage(finished_run)["outputs"][model]
     assert second > first
@@ -148,7 +148,7 @@ def test_a_second_measurement_measures_nothing_again(finished_run):
     before = {path: path.stat().st_mtime_ns for path in shards}
     run_pipeline(finished_run, "measure")
     after = {path: path.stat().st_mtime_ns for path in (finished_run / "04_feature/compute_shards").rglob("*.parquet")}
-    assert {path: after[path] for path in before} == before
+    assert after == before
 
 
 def test_a_plan_for_a_users_tables(finished_run):

@@ -30,6 +30,16 @@ class CostModels:
     compute: ComputeCostModel
     comm: CommCostModel
 
+    def __post_init__(self) -> None:
+        mine, other = _origin(self.compute), _origin(self.comm)
+        differing = [name for name in mine if name in other and mine[name] != other[name]]
+        if differing:
+            raise CostModelError(
+                f"the compute and the communication model do not belong together: {differing[0]} is "
+                f"{mine[differing[0]]!r} for one and {other[differing[0]]!r} for the other; load both of the same "
+                "version, or train both anew with: kedro run --pipeline pretrain"
+            )
+
     def compute_ms(self, shards: Sequence[Shard], batch_size: int | None = None) -> tuple[float, float]:
         """Forward and backward compute cost in ms of the shards of one rank; 0 without shards.
 
@@ -51,6 +61,14 @@ class CostModels:
             batch_size: global batch; None for the one that the model was trained at.
         """
         return self.comm.predict(dim_sums, start_skew_ms, self.comm.batch_size if batch_size is None else batch_size)
+
+
+def _origin(model: ComputeCostModel | CommCostModel) -> dict[str, object]:
+    """What two models of one machine share: the batch size, and the hardware where it is known."""
+    hardware = model.provenance.get("hardware")
+    known = hardware if isinstance(hardware, dict) else {}
+    names = ("device", "cpu_model", "cores", "compute_backend", "comm_backend")
+    return {"batch_size": model.batch_size, **{name: known[name] for name in names if name in known}}
 
 
 def load_cost_models(path: Path | str = "data/06_models", version: str | None = None) -> CostModels:

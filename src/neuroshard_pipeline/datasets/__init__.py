@@ -1,4 +1,4 @@
-"""Kedro datasets of this project: atomic versions of stock ones, resumable shard folders, cost models."""
+"""Kedro datasets of this project: atomic versions of stock ones, resumable shard folders, versioned folders."""
 
 from neuroshard_pipeline.datasets.atomic import (
     AtomicJSONDataset,
@@ -6,7 +6,7 @@ from neuroshard_pipeline.datasets.atomic import (
     AtomicPlotlyDataset,
     AtomicTextDataset,
 )
-from neuroshard_pipeline.datasets.cost_model import CostModelDataset
+from neuroshard_pipeline.datasets.folder import CostModelDataset, JSONFolderDataset
 from neuroshard_pipeline.datasets.shards import ShardFolderDataset
 from neuroshard_pipeline.datasets.tables import TableFileDataset
 
@@ -16,6 +16,7 @@ __all__ = [
     "AtomicPlotlyDataset",
     "AtomicTextDataset",
     "CostModelDataset",
+    "JSONFolderDataset",
     "ShardFolderDataset",
     "TableFileDataset",
 ]

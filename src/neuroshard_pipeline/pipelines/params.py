@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from neuroshard_pipeline.sharders.registry import SHARDERS
+from neuroshard_pipeline.tables.task import OPTIMIZERS
+
+#: More ranks or samples than any training job of the coming years; a slip of the pen, not a task.
+MAX_WORLD_SIZE = 4096
+MAX_BATCH_SIZE = 2**30
+MAX_MEMORY_GIB = 2.0**20
+
+
+def _one_of(known: tuple[str, ...]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in known:
+            raise ValueError(f"use one of {', '.join(known)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _different(values: list[str]) -> list[str]:
+    if len(set(values)) < len(values):
+        raise ValueError("name every sharder once")
+    return values
+
+
+SharderName = Annotated[str, _one_of(SHARDERS)]
 
 
 class ContestParams(BaseModel):
@@ -17,7 +43,7 @@ class ContestParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sharders: list[str] = Field(min_length=1)
+    sharders: Annotated[list[SharderName], AfterValidator(_different)] = Field(min_length=1)
     seed: int = Field(ge=0)
 
 
@@ -32,7 +58,7 @@ class TorchRecExportParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sharder: str
+    sharder: SharderName
     local_world_size: int | None = Field(ge=1)
     compute_device: Literal["cuda", "cpu"]
 
@@ -54,10 +80,10 @@ class PlanParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tables: str
-    world_size: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
-    memory_gib: float = Field(gt=0)
-    optimizer: str
+    world_size: int = Field(ge=1, le=MAX_WORLD_SIZE)
+    batch_size: int = Field(ge=1, le=MAX_BATCH_SIZE)
+    memory_gib: float = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
+    optimizer: Annotated[str, _one_of(OPTIMIZERS)]
     constraints: str | None
-    sharder: str
+    sharder: SharderName
     seed: int = Field(ge=0)

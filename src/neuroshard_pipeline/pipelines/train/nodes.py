@@ -49,9 +49,11 @@ def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
 
 def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
     """What a cost model remembers of its making: hardware, noise floor, and the versions of its data."""
+    versions = {**lineage["inputs"], **lineage["outputs"]}
+    trained_on = ("augment.table_pool", f"augment.{campaign}_samples", f"measure.{campaign}_costs", "measure.hardware")
     return {
         "hardware": hardware,
         "noise_floor": hardware["noise_floor"][campaign],
-        "data_versions": {**lineage["inputs"], **lineage["outputs"]},
+        "data_versions": {name: versions[name] for name in trained_on if name in versions},
         "run_id": lineage["run_id"],
     }

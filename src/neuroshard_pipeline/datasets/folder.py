@@ -1,0 +1,92 @@
+"""Versioned datasets that are a folder of files: a cost model, or one JSON document per task.
+
+A folder is written under a hidden name and renamed, so that a killed save never leaves a broken newest version.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from abc import abstractmethod
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kedro.io import AbstractVersionedDataset, Version
+
+from neuroshard_pipeline.datasets.atomic import staged_path
+
+_SUFFIX = ".json"
+
+
+class _FolderDataset(AbstractVersionedDataset[Any, Any]):
+    """A version is a folder; subclasses say what is in it."""
+
+    def __init__(self, filepath: str, version: Version | None = None, metadata: dict[str, Any] | None = None) -> None:
+        super().__init__(PurePosixPath(filepath), version)
+        self.metadata = metadata
+
+    @abstractmethod
+    def _read(self, folder: Path) -> Any:
+        """What the files in `folder` hold."""
+
+    @abstractmethod
+    def _write(self, folder: Path, data: Any) -> None:
+        """Write `data` into the empty `folder`."""
+
+    def load(self) -> Any:
+        """Load the pinned or newest version."""
+        return self._read(Path(self._get_load_path()))
+
+    def save(self, data: Any) -> None:
+        """Write a new version, all of it or nothing."""
+        target = Path(self._get_save_path())
+        staged = staged_path(target)
+        staged.mkdir(parents=True)
+        try:
+            self._write(staged, data)
+            staged.replace(target)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _exists(self) -> bool:
+        return Path(self._get_load_path()).is_dir()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": self._filepath, "version": self._version}
+
+
+class CostModelDataset(_FolderDataset):
+    """Any class with `save(folder)` and a class method `load(folder)`; loading never unpickles."""
+
+    def __init__(
+        self, filepath: str, model: str, version: Version | None = None, metadata: dict[str, Any] | None = None
+    ) -> None:
+        """Remember where versions lie and which class reads them.
+
+        Args:
+            filepath: folder of the versions.
+            model: dotted path of the model class.
+            version: Kedro's load and save version.
+            metadata: for kedro-viz.
+        """
+        super().__init__(filepath, version, metadata)
+        module, _, name = model.rpartition(".")
+        self._model = getattr(importlib.import_module(module), name)
+
+    def _read(self, folder: Path) -> Any:
+        return self._model.load(folder)
+
+    def _write(self, folder: Path, data: Any) -> None:
+        data.save(folder)
+
+
+class JSONFolderDataset(_FolderDataset):
+    """`{name: document}` as one JSON file per name."""
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+
+    def _write(self, folder: Path, data: dict[str, Any]) -> None:
+        for name, document in data.items():
+            (folder / f"{name}{_SUFFIX}").write_text(json.dumps(document, indent=1))
