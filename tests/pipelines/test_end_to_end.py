@@ -119,7 +119,12 @@ def test_the_public_api_plans_with_the_saved_models(finished_run):
     plan = ns.shard(task, models)
     assert plan.predicted_cost_ms > 0
     assert set(plan.to_frame()["table"]) == {table.name for table in tables}
-    assert "reuse profile" in plan.explain()
+    assert "reuse profiles: assumed for 26 of 26 tables" in plan.explain()
+    assert "extrapolated" not in plan.explain()
+    larger = ns.ShardingTask(tables, world_size=16, batch_size=4096, memory_bytes=2**31, optimizer="adam")
+    told = ns.shard(larger, models).explain()
+    for caveat in ("batch_size 4096", "world_size 16", "optimizer adam"):
+        assert f"extrapolated: {caveat}" in told
     forward_ms, backward_ms = models.compute_ms(plan.shards_of(0))
     assert forward_ms > 0
     assert backward_ms > 0

@@ -74,6 +74,9 @@ class SmallModels:
     compute: SmallComputeModel
     comm: SmallCommModel
 
+    def caveats(self, task):  # noqa: ARG002
+        return ()
+
 
 def small_models(seed: int = 0) -> SmallModels:
     return SmallModels(SmallComputeModel(seed), SmallCommModel(seed))

@@ -60,13 +60,13 @@ def test_the_engine_finds_the_oracle_s_cost_at_the_paper_s_settings():
 @pytest.mark.parametrize("seed", range(10))
 def test_table_wise_search_is_bounded_by_brute_force(seed):
     rng = np.random.default_rng(100 + seed)
-    task, models = random_task(rng, int(rng.integers(2, 7)), 2, 0.6), small_models(seed)
+    task, models = random_task(rng, int(rng.integers(2, 7)), 2, 0.2), small_models(seed)
     params = SMALL_SEARCH.model_copy(update={"max_steps": 0})
     oracle = ScalarOracle(task, models, WEIGHTS_AND_OPTIMIZER, params)
     state = [(index, table.embedding_dim) for index, table in enumerate(task.tables)]
     optimum, found = best_placement_ms(oracle, state), searched_ms(task, models, params)
-    if optimum is not None and found is not None:
-        assert optimum - 1e-9 <= found
+    assert optimum is not None  # memory is ample
+    assert optimum - 1e-9 <= found <= 1.5 * optimum
 
 
 @pytest.mark.parametrize("seed", range(5))

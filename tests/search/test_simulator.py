@@ -30,6 +30,9 @@ class Waits:
 class PlainModels:
     compute, comm = TenPerShard(), Waits()
 
+    def caveats(self, task):  # noqa: ARG002
+        return ("made up",)
+
 
 def test_costs_by_hand():
     tables = random_tables(np.random.default_rng(0), 3, dims=(8,))

@@ -14,7 +14,7 @@ from neuroshard_pipeline.sharders.evaluation import (
     plans_frame,
     rank_compute_samples,
 )
-from neuroshard_pipeline.sharders.summary import embedding_costs, summarise
+from neuroshard_pipeline.sharders.summary import embedding_costs, prediction_errors, summarise
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -129,3 +129,23 @@ def test_means_are_over_tasks_that_all_solved():
     assert (one["mean_measured_ms"], two["mean_measured_ms"]) == (9.0, 2.0)
     assert one["failures"] == {"second": "second: 5 bytes are missing"}
     assert two["mean_seconds_per_task"] == pytest.approx(0.3)
+
+
+def test_prediction_errors_by_hand():
+    costs = pd.DataFrame(
+        {
+            "task_id": ["t", "t"],
+            "sharder": ["s", "s"],
+            "rank": [0, 1],
+            "predicted_compute_ms": [1.1, 0.0],
+            "predicted_forward_comm_ms": [2.0, 3.0],
+            "predicted_backward_comm_ms": [1.0, 1.0],
+            "measured_compute_ms": [1.0, 0.0],  # rank 1 is empty
+            "measured_forward_comm_ms": [4.0, 2.0],
+            "measured_backward_comm_ms": [np.nan, np.nan],
+        }
+    )
+    errors = prediction_errors(costs)
+    assert errors["compute"] == pytest.approx({"mape": 0.1, "bias": 0.1, "count": 1})
+    assert errors["forward_comm"] == pytest.approx({"mape": 0.5, "bias": 0.0, "count": 2})
+    assert set(errors) == {"compute", "forward_comm"}  # without a backward cost no plan has an embedding cost

@@ -122,6 +122,10 @@ def _over_ranks(reduce: Any, values: FloatArray) -> FloatArray:
     return np.broadcast_to(reduce(np.sort(values, axis=-1), axis=-1, keepdims=True), values.shape)
 
 
+#: More columns than any rank holds: 5,000 tables of the widest kind.
+MAX_DIM_SUM = 1e8
+
+
 @dataclass(frozen=True)
 class CommNetwork:
     """The network of one direction: weights (members first) and the scaling of its features."""
@@ -172,6 +176,8 @@ class CommCostModel:
         dims, skew = np.asarray(dim_sums, dtype=np.float64), np.asarray(start_skew_ms, dtype=np.float64)
         if dims.shape != skew.shape or dims.ndim == 0 or dims.shape[-1] == 0:
             raise CostModelError(f"dim_sums {dims.shape} and start_skew_ms {skew.shape} must both be (..., world_size)")
+        if not (skew >= 0).all():  # also refuses NaN
+            raise CostModelError("start_skew_ms must be at least 0: how much later than the first rank each one enters")
         return self._costs("forward", dims, skew, batch_size)
 
     def backward_ms(self, dim_sums: ArrayLike, batch_size: int) -> FloatArray:
@@ -184,6 +190,8 @@ class CommCostModel:
     def _costs(self, direction: str, dims: FloatArray, skew: FloatArray, batch_size: int) -> FloatArray:
         if batch_size < 1:
             raise CostModelError(f"batch_size {batch_size} must be at least 1")
+        if not ((dims >= 0) & (dims <= MAX_DIM_SUM)).all():
+            raise CostModelError(f"dim_sums must be widths between 0 and {MAX_DIM_SUM:g}, got {dims}")
         network = self.networks[direction]
         if self.architecture == "paper":
             return _paper_costs(network, dims, skew, self.world_sizes[0])

@@ -13,6 +13,7 @@ from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
 
 COMPUTE_FOLDER = "compute_cost_model"
 COMM_FOLDER = "comm_cost_model"
@@ -40,6 +41,21 @@ class CostModels:
                 "version, or train both anew with: kedro run --pipeline pretrain"
             )
 
+    def caveats(self, task: ShardingTask) -> tuple[str, ...]:
+        """What of a task lies outside what the models were trained on, so that its predictions extrapolate."""
+        hardware = self.compute.provenance.get("hardware")
+        trained_optimizer = hardware.get("optimizer") if isinstance(hardware, dict) else None
+        found = _batch_caveats(task, self.compute.batch_size)
+        if task.world_size not in self.comm.world_sizes:
+            known = ", ".join(map(str, self.comm.world_sizes))
+            found.append(f"world_size {task.world_size}: collectives of {known} ranks were trained on")
+        if trained_optimizer is not None and task.optimizer != trained_optimizer:
+            found.append(f"optimizer {task.optimizer}: lookups were measured with {trained_optimizer}")
+        types = sorted({table.data_type for table in task.tables} - {"fp32"})
+        if types:
+            found.append(f"data_type {', '.join(types)}: lookups were measured with fp32")
+        return tuple(found)
+
     def compute_ms(self, shards: Sequence[Shard], batch_size: int | None = None) -> tuple[float, float]:
         """Forward and backward compute cost in ms of the shards of one rank; 0 without shards.
 
@@ -61,6 +77,12 @@ class CostModels:
             batch_size: global batch; None for the one that the model was trained at.
         """
         return self.comm.predict(dim_sums, start_skew_ms, self.comm.batch_size if batch_size is None else batch_size)
+
+
+def _batch_caveats(task: ShardingTask, trained_at: int) -> list[str]:
+    if task.batch_size == trained_at:
+        return []
+    return [f"batch_size {task.batch_size}: the models were trained at {trained_at}"]
 
 
 def _origin(model: ComputeCostModel | CommCostModel) -> dict[str, object]:

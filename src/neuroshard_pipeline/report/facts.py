@@ -44,6 +44,18 @@ def _metric(key: str, value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
+def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
+    """Header and one line per part of the embedding cost: how well plans were predicted; None if not measured."""
+    errors = summary.get("prediction_on_plans")
+    if not errors:
+        return None
+    lines = [["part", "mean error", "bias", "compared"]]
+    for part, values in errors.items():
+        shares = [f"{100 * values[key]:.1f} %" for key in ("mape", "bias")]
+        lines.append([part.replace("_", " "), *shares, f"{values['count']:,}"])
+    return lines
+
+
 def noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Noise floor of every model, as a share of the cost; models that report none are left out."""
     floors = {name: values.get("noise_floor") for name, values in metrics.items()}

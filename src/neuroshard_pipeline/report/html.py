@@ -19,6 +19,7 @@ from neuroshard_pipeline.report.facts import (
     failure_messages,
     measurement_table,
     nested_rows,
+    plan_accuracy_table,
     task_table,
 )
 from neuroshard_pipeline.report.inputs import ReportInputs
@@ -91,6 +92,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "task_count": inputs.sharding_tasks["task_id"].nunique(),
         "example": typical_task(totals),
         "accuracy_table": accuracy_table(inputs.metrics),
+        "plan_accuracy_table": plan_accuracy_table(inputs.summary),
         "measurement_table": measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
         "failures": failure_messages(inputs.compute_costs, inputs.comm_costs),
         # The noise floor stands in the table of measurements.

@@ -106,6 +106,8 @@ def _changes(changes: Sequence[float]) -> str:
     """`12 % below`, `12 % and 14 % below`, `3.1 % above and 2.0 % below` or `the same as`."""
     shares = ["" if abs(change) < 0.0005 else percent(abs(change)) for change in changes]
     words = ["below" if change < 0 else "above" for change in changes]
+    if all(shares) and len(set(words)) == 1 and len(set(shares)) == 1:
+        return f"{shares[0]} {words[0]}"
     if all(shares) and len(set(words)) == 1:
         return f"{' and '.join(shares)} {words[0]}"
     return " and ".join(

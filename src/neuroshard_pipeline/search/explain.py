@@ -108,11 +108,13 @@ def _rejection_lines(plan: Plan) -> list[str]:
 
 
 def _assumption_lines(plan: Plan) -> list[str]:
+    """What the prediction takes for granted: unknown reuse, and everything the models were not trained on."""
+    extrapolated = [f"extrapolated: {caveat}" for caveat in plan.caveats]
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:
-        return ["reuse profiles: given for every table"]
+        return ["reuse profiles: given for every table", *extrapolated]
     shown = ", ".join(assumed[:_SHARDS_SHOWN]) + (", ..." if len(assumed) > _SHARDS_SHOWN else "")
-    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}"]
+    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *extrapolated]
 
 
 def _max_over_mean(values: tuple[float, ...]) -> float:

@@ -73,6 +73,7 @@ class Plan:
         memory: what counts against the memory of a rank.
         rejected: the best single changes not made, where they were looked for; two plans that differ in nothing
             else are equal.
+        caveats: what of the task the cost models were not trained on, so that the prediction extrapolates.
 
     Raises:
         PlanError: columns uncovered or covered twice, an unknown table, a rank outside the world, more shards on
@@ -86,6 +87,7 @@ class Plan:
     predicted: PlanCost | None = None
     memory: MemoryModel = WEIGHTS_AND_OPTIMIZER
     rejected: tuple[RejectedChange, ...] = field(default=(), compare=False)
+    caveats: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.ranks):

@@ -5,6 +5,7 @@ Shapes: P plans, W ranks, H numbers of a shard embedding.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -57,6 +59,10 @@ class Models(Protocol):
     @property
     def comm(self) -> CommModel:
         """The communication cost model."""
+        ...
+
+    def caveats(self, task: ShardingTask) -> tuple[str, ...]:
+        """What of a task lies outside what the models were trained on."""
         ...
 
 
@@ -134,4 +140,4 @@ def with_predicted_cost(plan: Plan, models: Models) -> Plan:
     """The same plan with its predicted cost filled in."""
     task = plan.task
     predicted = simulate(models, plan.shards, plan.ranks, task.world_size, task.batch_size)
-    return Plan(task, plan.shards, plan.ranks, plan.sharder, predicted, plan.memory)
+    return dataclasses.replace(plan, predicted=predicted, caveats=models.caveats(task))

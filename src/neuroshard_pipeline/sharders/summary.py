@@ -34,7 +34,8 @@ def summarise(plan_costs: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any
     Returns:
         `num_tasks`, `num_common_tasks`, `num_measured_tasks`, and per sharder under `sharders`: `tasks_solved,
         tasks_tried, mean_predicted_ms, mean_measured_ms` (None where there is none), `mean_seconds_per_task`,
-        `max_seconds_per_task` and `failures`, the error message of every task not solved.
+        `max_seconds_per_task` and `failures`, the error message of every task not solved; and
+        `prediction_on_plans`, see `prediction_errors`.
     """
     costs = embedding_costs(plan_costs)
     names = list(dict.fromkeys(attempts["sharder"]))
@@ -53,6 +54,34 @@ def summarise(plan_costs: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any
             }
             for name in names
         },
+        "prediction_on_plans": prediction_errors(plan_costs),
+    }
+
+
+def prediction_errors(plan_costs: pd.DataFrame) -> dict[str, dict[str, float | int]]:
+    """How well the cost models hold on the plans that were made, which is what they are for.
+
+    Args:
+        plan_costs: `search.plan_costs`; rows without a measured cost (an empty rank, a failure) are left out.
+
+    Returns:
+        Under `compute`, `forward_comm` and `backward_comm`, rank by rank, and under `embedding_cost`, plan by plan:
+        `mape` (mean |predicted - measured| / measured), `bias` (the same with its sign) and `count`. A part that
+        was not measured is left out.
+    """
+    totals = embedding_costs(plan_costs)
+    pairs = {
+        **{
+            name.removeprefix("predicted_").removesuffix("_ms"): (plan_costs[name], plan_costs[measured].astype(float))
+            for name, measured in zip(PREDICTED_COLUMNS, MEASURED_COLUMNS, strict=True)
+        },
+        "embedding_cost": (totals["predicted_ms"], totals["measured_ms"].astype(float)),
+    }
+    errors = {name: ((predicted - measured) / measured)[measured > 0] for name, (predicted, measured) in pairs.items()}
+    return {
+        name: {"mape": float(error.abs().mean()), "bias": float(error.mean()), "count": len(error)}
+        for name, error in errors.items()
+        if len(error)
     }
 
 

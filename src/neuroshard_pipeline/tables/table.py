@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from neuroshard_pipeline.errors import TaskError
 
@@ -52,6 +53,10 @@ class Table:
     data_type: str = "fp32"
 
     def __post_init__(self) -> None:
+        for field in ("num_embeddings", "embedding_dim"):
+            value = getattr(self, field)
+            if isinstance(value, Integral) and not isinstance(value, bool):
+                object.__setattr__(self, field, int(value))  # NumPy's integers would overflow in products
         for problem in _table_problems(self):
             raise TaskError(f"table {self.name!r}: {problem}")
 
@@ -109,7 +114,9 @@ def _table_problems(table: Table) -> list[str]:
             f"embedding_dim {table.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}; pad the table to "
             f"{-(-table.embedding_dim // COLUMN_GRANULARITY) * COLUMN_GRANULARITY}"
         )
-    if not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # also refuses NaN
+    if not isinstance(table.pooling_factor, Real):
+        problems.append(f"pooling_factor {table.pooling_factor!r} is not a number")
+    elif not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # also refuses NaN
         problems.append(f"pooling_factor {table.pooling_factor} must be above 0 and at most {MAX_POOLING_FACTOR:g}")
     if table.data_type not in BYTES_PER_ELEMENT:
         problems.append(f"data_type {table.data_type!r} is unknown; use one of {', '.join(BYTES_PER_ELEMENT)}")

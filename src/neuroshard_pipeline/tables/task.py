@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems
@@ -40,8 +41,9 @@ class ShardingTask:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
-        if not isinstance(self.memory_bytes, int):
-            object.__setattr__(self, "memory_bytes", tuple(int(limit) for limit in self.memory_bytes))
+        if isinstance(self.memory_bytes, Sequence) and not isinstance(self.memory_bytes, str):
+            limits = (int(limit) if isinstance(limit, Integral) else limit for limit in self.memory_bytes)
+            object.__setattr__(self, "memory_bytes", tuple(limits))
         for problem in _task_problems(self):
             raise TaskError(f"{self.task_id}: {problem}")
 
@@ -54,7 +56,15 @@ class ShardingTask:
 
 
 def _task_problems(task: ShardingTask) -> list[str]:
-    problems = []
+    strangers = [table for table in task.tables if not isinstance(table, Table)]
+    if strangers:
+        return [f"tables must hold Table objects, as read_tables returns them, but hold {strangers[0]!r}"]
+    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
+    problems = [
+        f"memory_bytes {limit!r} must be a whole number of bytes; for 80 GiB say 80 * 2**30"
+        for limit in limits
+        if isinstance(limit, bool) or not isinstance(limit, int)
+    ]
     if not task.tables:
         problems.append("a sharding task needs at least one table")
     repeated = [name for name, count in Counter(table.name for table in task.tables).items() if count > 1]
