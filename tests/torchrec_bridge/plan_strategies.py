@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
 
@@ -45,7 +46,10 @@ def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
     chosen = [draw(tables(name)) for name in draw(st.lists(names, min_size=1, max_size=6, unique=True))]
     memory = draw(st.one_of(ROOMY, st.lists(ROOMY, min_size=world_size, max_size=world_size).map(tuple)))
     batch_size = draw(st.integers(1, 10**6))
-    task = ShardingTask(chosen, world_size, batch_size, memory, draw(st.sampled_from(OPTIMIZERS)))
+    pinned = TableConstraint(chosen[0].name, ranks=range(world_size), min_width=4, max_shards=draw(st.integers(6, 64)))
+    constraints = draw(st.sampled_from([UNCONSTRAINED, Constraints((pinned,), max_shards=100)]))
+    optimizer = draw(st.sampled_from(OPTIMIZERS))
+    task = ShardingTask(chosen, world_size, batch_size, memory, optimizer, constraints=constraints)
     shards = draw(st.permutations([shard for table in chosen for shard in draw(columns_of(table))]))
     ranks = tuple(draw(st.integers(0, world_size - 1)) for _ in shards)
     cost = draw(plan_costs(world_size))

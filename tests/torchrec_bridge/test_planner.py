@@ -153,6 +153,18 @@ def test_no_optimizer_attached_is_refused():
         NeuroShardPlanner(small_models(), topology(), 8).plan(collection())
 
 
+def test_the_search_keeps_torchrec_s_constraints():
+    module = collection(bag("a", embedding_dim=256), bag("b"))
+
+    def widths(constraint: ParameterConstraints | None) -> list[int]:
+        found = make({"a": constraint} if constraint else None).search(module)
+        return [shard.embedding_dim for shard in found.shards if shard.table.name == "a"]
+
+    assert min(widths(None)) < 128
+    assert widths(ParameterConstraints(sharding_types=["table_wise"])) == [256]
+    assert min(widths(ParameterConstraints(min_partition=128))) >= 128
+
+
 def test_without_a_process_group_collective_plan_says_so():
     with pytest.raises(PlanError, match=r"call torch\.distributed\.init_process_group first"):
         make().collective_plan(collection())

@@ -1,14 +1,16 @@
-"""TorchRec's constraints on tables: which of them a search keeps, and that a plan kept them."""
+"""TorchRec's constraints on tables: refused where no plan can keep them, else handed to the search and checked."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.torchrec import COLUMN_FORMS
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 from neuroshard_pipeline.torchrec_bridge.plan_json import COMPUTE_KERNEL
 
 if TYPE_CHECKING:
@@ -37,6 +39,26 @@ def check_constraints(constraints: Mapping[str, ParameterConstraints]) -> None:
         for field in ("cache_params", "key_value_params", "device_group", "num_poolings", "batch_sizes"):
             if getattr(constraint, field, None):
                 raise PlanError(f"table {table!r}: its constraint sets {field}, which plans cannot keep; leave it out")
+
+
+def search_constraints(constraints: Mapping[str, ParameterConstraints], tables: Collection[str]) -> Constraints:
+    """TorchRec's constraints in the search's terms: tables that stay whole, and the narrowest shards allowed.
+
+    Args:
+        constraints: TorchRec's, by table.
+        tables: names of the task's tables; constraints on others concern other modules.
+    """
+    return Constraints(
+        tuple(
+            TableConstraint(
+                name,
+                min_width=max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY),
+                split=not constraint.sharding_types or "column_wise" in constraint.sharding_types,
+            )
+            for name, constraint in constraints.items()
+            if name in tables
+        )
+    )
 
 
 def check_plan(plan: Plan, constraints: Mapping[str, ParameterConstraints]) -> None:

@@ -9,7 +9,8 @@ The document, version 1 (`SCHEMA`, `SCHEMA_VERSION`):
     compute_device      "cuda" or "cpu"
     local_world_size    ranks per host, which decides the device index of a rank
     task                the context that the plan holds for: task_id, world_size, batch_size (global), memory_bytes,
-                        optimizer, tables (every field of every table) and tables_sha256, the hash of `tables`
+                        optimizer, constraints (or null), tables (every field of every table) and tables_sha256, the
+                        hash of `tables`
     shards              every shard of the plan as [table, column offset, columns, rank]
     plan                the same in TorchRec's terms, as `joined_for_torchrec` makes them hold: module path -> table ->
                         sharding_type, compute_kernel, ranks and
@@ -30,6 +31,7 @@ from typing import Any, Literal
 from neuroshard_pipeline.errors import PlanError, TaskError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.joining import joined_for_torchrec
@@ -186,6 +188,17 @@ def _task_to_json(task: ShardingTask) -> dict[str, Any]:
         "optimizer": task.optimizer,
         "tables_sha256": tables_sha256(task.tables),
         "tables": [_table_to_json(table) for table in task.tables],
+        "constraints": _constraints_to_json(task.constraints) if task.constraints else None,
+    }
+
+
+def _constraints_to_json(constraints: Constraints) -> dict[str, Any]:
+    names = [field.name for field in fields(TableConstraint)]
+    return {
+        "tables": [{name: getattr(entry, name) for name in names} for entry in constraints.tables],
+        "together": [list(group) for group in constraints.together],
+        "min_width": constraints.min_width,
+        "max_shards": constraints.max_shards,
     }
 
 
@@ -227,4 +240,11 @@ def _read_task(task: Mapping[str, Any]) -> ShardingTask:
     if tables_sha256(tables) != task["tables_sha256"]:
         raise PlanError(f"{task['task_id']}: the tables of the plan document were changed after it was written")
     values = {name: task[name] for name in ("world_size", "batch_size", "memory_bytes", "optimizer", "task_id")}
-    return ShardingTask(tables, **values)
+    return ShardingTask(tables, **values, constraints=_read_constraints(task["constraints"]))
+
+
+def _read_constraints(constraints: Mapping[str, Any] | None) -> Constraints:
+    if constraints is None:
+        return UNCONSTRAINED
+    entries = tuple(TableConstraint(**entry) for entry in constraints["tables"])
+    return Constraints(entries, constraints["together"], constraints["min_width"], constraints["max_shards"])

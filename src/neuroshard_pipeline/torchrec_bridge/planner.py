@@ -18,7 +18,7 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.agreement import agree, computed_on_first_rank, process_group
-from neuroshard_pipeline.torchrec_bridge.constraints import check_constraints, check_plan
+from neuroshard_pipeline.torchrec_bridge.constraints import check_constraints, check_plan, search_constraints
 from neuroshard_pipeline.torchrec_bridge.modules import ModuleTable, read_module_tables, read_optimizer
 from neuroshard_pipeline.torchrec_bridge.plan_json import tables_sha256
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
@@ -157,6 +157,7 @@ class NeuroShardPlanner(ShardingPlanner):
             memory_bytes=self._memory_bytes(module, sharders or [EmbeddingBagCollectionSharder()]),
             optimizer=self.optimizer or read_optimizer(module, self.leave_out),
             task_id=type(module).__name__,
+            constraints=search_constraints(self.constraints, {entry.table.name for entry in read}),
         )
 
     def _tables(self, read: Sequence[ModuleTable]) -> list[Table]:
