@@ -48,11 +48,15 @@ check-pool: .venv/.run
 gpu-campaign:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
 
-.venv/bin/python:
+# A stamp of its own: an interrupted `venv` leaves a bin/python without pip, which is no environment.
+.venv/.created:
+	@test -n "$(PYTHON)" || { echo "No python3 on the PATH; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name one with PYTHON=...")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip --version > /dev/null
+	@touch $@
 
-.venv/.run: constraints.txt pyproject.toml | .venv/bin/python
+.venv/.run: constraints.txt pyproject.toml | .venv/.created
 	@echo "Installing into .venv (a minute or two) ..."
 	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
 	@touch $@

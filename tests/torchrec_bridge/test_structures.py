@@ -45,7 +45,7 @@ def placed(plan: Plan) -> set:
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plan=plans(module_names))
 def test_200_random_plans_survive_torchrecs_structures(plan):
-    back = from_torchrec(to_torchrec(plan, model_of(plan)), plan.task, plan.sharder, plan.memory)
+    back = from_torchrec(plan.to_torchrec(model_of(plan)), plan.task, plan.sharder, plan.memory)
     held = joined_for_torchrec(plan)
     assert placed(back) == placed(held)
     assert back.dim_sums == plan.dim_sums

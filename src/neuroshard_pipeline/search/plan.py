@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 import pandas as pd
 
@@ -141,6 +143,14 @@ class Plan:
             for shard, rank in zip(self.shards, self.ranks, strict=True)
         ]
         return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+
+    def to_torchrec(self, module: Any, **options: Any) -> Any:
+        """The plan as TorchRec's `ShardingPlan` for `module`; needs the extra `torchrec`.
+
+        Short for `torchrec_bridge.to_torchrec(plan, module, **options)`, which says what the options are and what is
+        refused. It is looked up by name, as nothing in this room depends on the bridge.
+        """
+        return import_module("neuroshard_pipeline.torchrec_bridge").to_torchrec(self, module, **options)
 
     def explain(self) -> str:
         """The plan in words: per rank its shards, memory and predicted cost, what binds, and what was assumed."""
