@@ -21,6 +21,10 @@ class MeasurementError(NeuroShardError):
     """A measurement backend is missing or a campaign cannot be run."""
 
 
+class ExecutionError(NeuroShardError):
+    """The engine that shall run many items is missing or cannot be reached."""
+
+
 class CostModelError(NeuroShardError):
     """A cost model is missing, incompatible or asked for something it was not trained for."""
 

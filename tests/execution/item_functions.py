@@ -1,0 +1,50 @@
+"""What the tests' workers run; in a module of its own, as workers import it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from neuroshard_pipeline.errors import MeasurementError
+
+
+def square(item):
+    return item * item
+
+
+def square_or_die(item):
+    """-1 always kills its worker."""
+    if item == -1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * item
+
+
+def die_once(item):
+    """(folder, number): every third number kills its worker the first time it comes along."""
+    folder, number = item
+    mark = Path(folder) / str(number)
+    if number % 3 == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def divide(item):
+    return 1 / item
+
+
+def hang(item):
+    if item < 0:
+        time.sleep(60)
+    return item
+
+
+def refuse(_item):
+    raise MeasurementError("no such device")
+
+
+def process_id(_item):
+    time.sleep(0.05)
+    return os.getpid()
