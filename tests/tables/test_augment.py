@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.augment import (
-    CommSampleParams,
-    ComputeSampleParams,
-    comm_samples,
-    compute_samples,
-    place_widest_first,
-    table_range,
-)
+from neuroshard_pipeline.tables.augment import CommSampleParams, comm_samples, place_widest_first, table_range
+from neuroshard_pipeline.tables.compute_draws import ComputeSampleParams, compute_samples
 from neuroshard_pipeline.tables.pool import PoolParams, generate_pool
 
 DIMENSIONS = (4, 8, 16, 32, 64, 128)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.augment import CommSampleParams, ComputeSampleParams, comm_samples, compute_samples
+from neuroshard_pipeline.tables.augment import CommSampleParams, comm_samples
+from neuroshard_pipeline.tables.compute_draws import ComputeSampleParams, compute_samples
 from neuroshard_pipeline.tables.frames import (
     TABLE_COLUMNS,
     TASK_COLUMNS,
@@ -161,3 +162,15 @@ def test_missing_ranks_are_refused(pool):
     )  # fmt: skip
     with pytest.raises(TaskError, match="ranks are"):
         comm_samples_from_frame(comm_samples(pool, params).iloc[:-1])
+
+
+def test_settings_give_every_sample_its_optimizer(pool):
+    samples = pd.DataFrame(
+        {"sample_id": ["a", "b"], "batch_size": 64, "table": pool["table"].iloc[0], "embedding_dim": 8}
+    )
+    settings = pd.DataFrame({"sample_id": ["b", "a"], "optimizer": ["sgd", "rowwise_adagrad"]})
+    made = compute_samples_from_frame(samples, pool.assign(data_type="fp16"), settings)
+    assert [sample.optimizer for sample in made] == ["rowwise_adagrad", "sgd"]
+    assert {shard.table.data_type for sample in made for shard in sample.shards} == {"fp16"}
+    with pytest.raises(TaskError, match="b: the samples' settings lack it"):
+        compute_samples_from_frame(samples, pool, settings.iloc[1:])

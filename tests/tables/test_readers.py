@@ -57,7 +57,7 @@ BAD_CSV = {
     "open quote": (csv(HEAD, '"a,10,8,1'), ["quotes"]),
     "text for a number": (
         csv(HEAD, "a,many,16,2.5"),
-        ["line 2", "'num_embeddings'", "'many' is not a number", "digits"],
+        ["line 2", "'num_embeddings'", "'many' is not a number", "digits only, such as 1000"],
     ),
     "number with separators": (csv(HEAD, 'a,"1,000,000",16,2.5'), ["'1,000,000'", "without separators"]),
     "number with underscores": (csv(HEAD, "a,1_000,16,2.5"), ["'1_000'", "without separators"]),

@@ -1,4 +1,4 @@
-"""Turns a pool of tables into samples to measure [Zha2023] §3.1: what ranks compute and what they exchange.
+"""Communication samples: what ranks exchange [Zha2023] §3.1; and what all draws of samples and tasks share.
 
 Every pool table is replicated with every width; the copies are the *augmented tables*. A sample's numbers depend on the
 seed and on its own index only, so that asking for more samples leaves the first ones as they are.
@@ -15,49 +15,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.pool import generated_tables
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, MAX_EMBEDDING_DIM
 
 IntArray = NDArray[np.int64]
 Drawn = TypeVar("Drawn")
 
-#: Generated tables store 32-bit floats.
-_BYTES_PER_ELEMENT = 4
-
 #: A sample that does not fit the memory is drawn again at most this often.
 MAX_REDRAWS = 1000
 
 #: First entropy word of the generators, so that the kinds of samples are independent at equal seeds.
-_COMPUTE_STREAM, _COMM_STREAM = 1, 2
-
-
-class ComputeSampleParams(BaseModel):
-    """What decides the compute samples.
-
-    Attributes:
-        num_samples: how many.
-        batch_size: global batch; the one that the pool's profiles belong to.
-        dimensions: widths that every pool table is replicated with.
-        min_tables: fewest augmented tables of a sample.
-        max_tables: most augmented tables of a sample.
-        memory_bytes: weights of a sample fit into this, the memory of one device.
-        seed: decides every sample, together with its index.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    num_samples: int = Field(ge=1, le=10_000_000)
-    batch_size: int = Field(ge=1, le=2**24)
-    dimensions: tuple[int, ...] = Field(min_length=1)
-    min_tables: int = Field(ge=1, le=10_000)
-    max_tables: int = Field(ge=1, le=10_000)
-    memory_bytes: int = Field(gt=0)
-    seed: int = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> ComputeSampleParams:
-        check_dimensions(self.dimensions)
-        check_range("min_tables", self.min_tables, "max_tables", self.max_tables)
-        return self
+_COMM_STREAM = 2
 
 
 class CommSampleParams(BaseModel):
@@ -98,47 +66,6 @@ class CommSampleParams(BaseModel):
         return self
 
 
-def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataFrame:
-    """Draw the tables of one rank, over and over: `min_tables` to `max_tables` augmented tables drawn uniformly.
-
-    A sample whose weights exceed `memory_bytes` is drawn again as a whole.
-
-    Returns:
-        `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
-
-    Raises:
-        TaskError: the pool is too small, or no sample fits the memory.
-    """
-    dims = np.asarray(params.dimensions, dtype=np.int64)
-    weight_bytes = augmented_bytes(pool, params.dimensions)
-    _check_pool_size("max_tables", params.max_tables, len(weight_bytes), "max_tables")
-    _check_smallest(pool, params.dimensions, params.min_tables, params.memory_bytes)
-    chosen = [_compute_sample(index, weight_bytes, params) for index in range(params.num_samples)]
-    tables = np.concatenate(chosen)
-    sample_ids = [f"compute-{index:06d}" for index in range(params.num_samples)]
-    return pd.DataFrame(
-        {
-            "sample_id": np.repeat(sample_ids, [len(one) for one in chosen]),
-            "batch_size": params.batch_size,
-            "table": pool["table"].to_numpy()[tables // len(dims)],
-            "embedding_dim": dims[tables % len(dims)],
-        }
-    )
-
-
-def _compute_sample(index: int, weight_bytes: IntArray, params: ComputeSampleParams) -> IntArray:
-    """Numbers of the augmented tables of one sample."""
-    rng = np.random.default_rng([_COMPUTE_STREAM, params.seed, index])
-
-    def draw() -> IntArray:
-        count = rng.integers(params.min_tables, params.max_tables + 1)
-        return rng.choice(len(weight_bytes), size=count, replace=False, shuffle=False)
-
-    return redraw_until_fits(
-        draw, lambda tables: int(weight_bytes[tables].sum()), params.memory_bytes, f"compute-{index:06d}"
-    )
-
-
 def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
     """Draw what ranks exchange: the widths of augmented tables placed on ranks more or less evenly.
 
@@ -152,8 +79,9 @@ def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
     Raises:
         TaskError: the pool is too small.
     """
+    pool = generated_tables(pool)
     largest = max(table_range(params.max_tables_per_4_ranks, size) for size in params.world_sizes)
-    _check_pool_size("tables", largest, len(pool) * len(params.dimensions), "max_tables_per_4_ranks or world_sizes")
+    check_pool_size("tables", largest, len(pool) * len(params.dimensions), "max_tables_per_4_ranks or world_sizes")
     samples = [_comm_sample(index, len(pool), params) for index in range(params.num_samples)]
     world_sizes = [len(dim_sums) for dim_sums, _ in samples]
     sample_ids = [f"comm-{index:06d}" for index in range(params.num_samples)]
@@ -215,12 +143,6 @@ def redraw_until_fits(
     )
 
 
-def augmented_bytes(pool: pd.DataFrame, dimensions: tuple[int, ...]) -> IntArray:
-    """Bytes of the weights of every augmented table: number `table * len(dimensions) + dimension`, flat."""
-    rows = pool["num_embeddings"].to_numpy(dtype=np.int64)
-    return np.outer(rows, np.asarray(dimensions, dtype=np.int64)).ravel() * _BYTES_PER_ELEMENT
-
-
 def table_range(tables_per_4_ranks: int, world_size: int) -> int:
     """Number of tables for `world_size` ranks, in proportion, at least 1."""
     return max(1, round(tables_per_4_ranks * world_size / 4))
@@ -248,23 +170,10 @@ def check_range(low_name: str, low: int, high_name: str, high: int) -> None:
         raise ValueError(f"{low_name} {low} must be at most {high_name} {high}")
 
 
-def _check_pool_size(what: str, wanted: int, available: int, remedy: str) -> None:
+def check_pool_size(what: str, wanted: int, available: int, remedy: str) -> None:
+    """Refuse to draw more different tables than there are."""
     if wanted > available:
         raise TaskError(
             f"{what} {wanted}: the pool has only {available} augmented tables (tables times dimensions); "
             f"lower {remedy} or generate a larger pool"
-        )
-
-
-def _check_smallest(pool: pd.DataFrame, dimensions: tuple[int, ...], tables: int, memory_bytes: int) -> None:
-    """Refuse a memory that not even the smallest augmented tables fit."""
-    weight_bytes = augmented_bytes(pool, dimensions)
-    order = np.argsort(weight_bytes, kind="stable")
-    needed = int(weight_bytes[order[:tables]].sum())
-    if needed > memory_bytes:
-        name = pool["table"].iloc[int(order[0]) // len(dimensions)]
-        raise TaskError(
-            f"memory_bytes {memory_bytes} is too small for any sample: the smallest table, {name!r} at dimension "
-            f"{min(dimensions)}, needs {int(weight_bytes[order[0]])} bytes, and {tables} of the smallest {needed}; "
-            "raise memory_bytes or scale the pool's rows down"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -148,13 +149,20 @@ def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
     return tasks
 
 
-def compute_samples_from_frame(samples: pd.DataFrame, pool: pd.DataFrame) -> list[ComputeSample]:
+def compute_samples_from_frame(
+    samples: pd.DataFrame, pool: pd.DataFrame, settings: pd.DataFrame | None = None
+) -> list[ComputeSample]:
     """Compute samples of `sample_id, batch_size, table, embedding_dim`, whose tables stand in `pool`.
 
     A table of one width is one object in all samples, so that work per table can be shared.
 
+    Args:
+        samples: one row per table of a sample.
+        pool: `augment.table_pool`.
+        settings: `sample_id, optimizer`, one row per sample; None where all are sgd.
+
     Raises:
-        TaskError: a sample names a table that the pool lacks.
+        TaskError: a sample names a table that the pool lacks, or settings lack a sample.
     """
     by_name = {table.name: table for table in tables_from_frame(pool)}
     made: dict[tuple[str, int], Table] = {}
@@ -165,20 +173,25 @@ def compute_samples_from_frame(samples: pd.DataFrame, pool: pd.DataFrame) -> lis
         if name not in by_name:
             raise TaskError(f"{sample_id}: table {name!r} is not in the pool; use the pool that the samples came from")
         if (name, dim) not in made:
-            made[name, dim] = _resized(by_name[name], dim)
+            made[name, dim] = replace(by_name[name], embedding_dim=dim)
         shards.setdefault(sample_id, []).append(made[name, dim])
         batch_sizes[sample_id] = batch_size
+    optimizers = _optimizers(shards, settings)
     return [
-        ComputeSample(sample_id, batch_sizes[sample_id], tuple(whole(table) for table in tables))
+        ComputeSample(sample_id, batch_sizes[sample_id], tuple(whole(table) for table in tables), optimizers[sample_id])
         for sample_id, tables in shards.items()
     ]
 
 
-def _resized(table: Table, embedding_dim: int) -> Table:
-    return Table(
-        table.name, table.num_embeddings, embedding_dim, table.pooling_factor, table.unique_rows, table.reuse,
-        table.data_type,
-    )  # fmt: skip
+def _optimizers(sample_ids: Iterable[str], settings: pd.DataFrame | None) -> dict[str, str]:
+    """The optimizer of every sample."""
+    if settings is None:
+        return dict.fromkeys(sample_ids, _DEFAULT_OPTIMIZER)
+    optimizers = dict(zip(settings["sample_id"].tolist(), settings["optimizer"].tolist(), strict=True))
+    unknown = next((sample_id for sample_id in sample_ids if sample_id not in optimizers), None)
+    if unknown is not None:
+        raise TaskError(f"{unknown}: the samples' settings lack it; use the settings that were drawn with the samples")
+    return optimizers
 
 
 def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:

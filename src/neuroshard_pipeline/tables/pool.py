@@ -84,6 +84,16 @@ def generate_pool(params: PoolParams) -> pd.DataFrame:
     return pd.concat([pool, pd.DataFrame(rows / unique[:, None], columns=list(REUSE_COLUMNS))], axis=1)
 
 
+def generated_tables(pool: pd.DataFrame) -> pd.DataFrame:
+    """The tables of a pool that were generated, as against derived and public ones (`variation`).
+
+    They are those that are their own `origin`; all where no column says so.
+    """
+    if "origin" not in pool.columns:
+        return pool
+    return pool[pool["origin"] == pool["table"]].reset_index(drop=True)
+
+
 def _draw_targets(params: PoolParams, per_table: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Ids and unique rows that every table aims at, (T,) each, with the published means."""
     mean_pooling = float(per_table @ MEAN_COUNTS) / params.batch_size
@@ -114,7 +124,7 @@ def _fit_rows(
     bend = 0.02 * rng.standard_normal(tables)[:, None] * (bins - _highest_bin(per_table) / 2) ** 2
     weight = per_table * np.exp(bend)
     for _ in range(_FIT_ROUNDS):
-        rows = unique_rows[:, None] * _tilted(weight, indices / unique_rows)
+        rows = unique_rows[:, None] * tilted_shares(weight, indices / unique_rows)
         sums = rows.sum(axis=0)
         factor = np.divide(per_table * tables, sums, out=np.zeros_like(sums), where=sums > 0)
         weight = weight * factor
@@ -126,9 +136,14 @@ def _highest_bin(per_table: FloatArray) -> int:
     return int(np.flatnonzero(per_table)[-1])
 
 
-def _tilted(weight: FloatArray, reuse: FloatArray) -> FloatArray:
-    """Shares (T, 17) proportional to weight * exp(tilt * bin), each row's tilt such that its mean count is `reuse`."""
-    bins = np.arange(weight.shape[1])
+def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
+    """Shares (T, 17) proportional to weight * exp(tilt * bin), each row's tilt such that its mean count is `reuse`.
+
+    Args:
+        weight: not negative, (17,) or (T, 17).
+        reuse: look-ups per unique row, (T,).
+    """
+    bins = np.arange(weight.shape[-1])
     low, high = np.full(len(reuse), -8.0), np.full(len(reuse), 8.0)
     for _ in range(_BISECTIONS):
         tilt = (low + high) / 2

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.pool import generated_tables
 from neuroshard_pipeline.tables.profile import reuse_bin, row_counts
 from neuroshard_pipeline.tables.published import DLRM_DATASETS_2021, highest_bin, published_shares
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
@@ -116,7 +117,8 @@ def merged(statistics: Iterable[PoolStatistics]) -> PoolStatistics:
 def pool_statistics(
     pool: pd.DataFrame, batch_size: int, seed: int, tables: Sequence[str] | None = None
 ) -> PoolStatistics:
-    """Draw the ids of a pool (or of some of its tables, by name) and count them."""
+    """Draw the ids of a pool's generated tables (or of some of them, by name) and count them."""
+    pool = generated_tables(pool)
     chosen = pool if tables is None else pool[pool["table"].isin(tables)]
     return merged(table_statistics(table, batch_size, seed) for table in tables_from_frame(chosen))
 

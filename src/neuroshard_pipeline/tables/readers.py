@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ OPTIONAL_COLUMNS: tuple[str, ...] = ("unique_rows", *REUSE_COLUMNS, "data_type")
 
 _PROFILE_COLUMNS = ("unique_rows", *REUSE_COLUMNS)
 _DEFAULT_DATA_TYPE = "fp32"
+
+#: What a number looks like, for errors; columns not named here hold counts.
+_EXAMPLES = {"pooling_factor": "1.5", **dict.fromkeys(REUSE_COLUMNS, "0.25")}
 
 
 def read_tables(path: str | Path) -> list[Table]:
@@ -35,7 +39,16 @@ def read_tables(path: str | Path) -> list[Table]:
     """
     path = Path(path)
     records = read_records(path)
-    _check_columns(path, records)
+    check_columns(path, records, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
+    return tables_of_records(path, records)
+
+
+def tables_of_records(path: Path, records: list[Record]) -> list[Table]:
+    """One table per record; other columns than a table's are passed over.
+
+    Raises:
+        TableFileError: a value is impossible, or a name stands twice.
+    """
     tables: list[Table] = []
     places: dict[str, str] = {}
     for record in records:
@@ -50,19 +63,23 @@ def read_tables(path: str | Path) -> list[Table]:
     return tables
 
 
-def _check_columns(path: Path, records: list[Record]) -> None:
-    """All rows together must give the required columns, no unknown ones, and all or none of the reuse profile."""
-    known = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
+def check_columns(path: Path, records: list[Record], required: Sequence[str], optional: Sequence[str]) -> None:
+    """All rows together must give the required columns, no unknown ones, and all or none of the reuse profile.
+
+    Raises:
+        TableFileError: names the column.
+    """
+    known = (*required, *optional)
     given = {name: record.where for record in reversed(records) for name in record.values}
     for name, where in given.items():
         if name not in known:
             near = difflib.get_close_matches(str(name).strip().lower(), known, n=1, cutoff=0.5)
-            advice = f"did you mean {near[0]!r}" if near else f"known are {', '.join(REQUIRED_COLUMNS)}"
+            advice = f"did you mean {near[0]!r}" if near else f"known are {', '.join(required)}"
             place = f" in {where}" if path.suffix.lower() == ".json" else ""  # elsewhere every row has every column
             raise TableFileError(f"{path}: unknown column {name!r}{place}; {advice}; rename or delete it")
-    for name in REQUIRED_COLUMNS:
+    for name in required:
         if name not in given:
-            raise TableFileError(f"{path}: column {name!r} is missing; needed are {', '.join(REQUIRED_COLUMNS)}")
+            raise TableFileError(f"{path}: column {name!r} is missing; needed are {', '.join(required)}")
     profile = [name for name in _PROFILE_COLUMNS if name in given]
     if profile and len(profile) < len(_PROFILE_COLUMNS):
         absent = next(name for name in _PROFILE_COLUMNS if name not in given)
@@ -74,7 +91,7 @@ def _check_columns(path: Path, records: list[Record]) -> None:
 
 def _table(path: Path, record: Record) -> Table:
     """One table; whatever is wrong with it names file and row."""
-    cell = _Cells(path, record)
+    cell = Cells(path, record)
     unique_rows, reuse = _profile(cell)
     try:
         return Table(
@@ -90,7 +107,7 @@ def _table(path: Path, record: Record) -> Table:
         raise TableFileError(f"{path}: {record.where}: {error}") from error
 
 
-def _profile(cell: _Cells) -> tuple[float | None, tuple[float, ...] | None]:
+def _profile(cell: Cells) -> tuple[float | None, tuple[float, ...] | None]:
     """The row's reuse profile, or two times None where all of its cells are empty."""
     given = [name for name in _PROFILE_COLUMNS if not cell.is_empty(name)]
     if not given:
@@ -110,7 +127,7 @@ def _profile(cell: _Cells) -> tuple[float | None, tuple[float, ...] | None]:
     return cell.number("unique_rows"), reuse
 
 
-class _Cells:
+class Cells:
     """Typed access to the raw values of one row."""
 
     def __init__(self, path: Path, record: Record) -> None:
@@ -163,7 +180,7 @@ class _Cells:
             raise self.problem(column, "is empty; give a number")
         number = _parse_number(value)
         if number is None:
-            hint = "is not a number; write digits only, such as 1000 or 1.5"
+            hint = f"is not a number; write digits only, such as {_EXAMPLES.get(column, '1000')}"
             if isinstance(value, str) and _parse_number(value.replace(",", "").replace("_", "")) is not None:
                 hint = "is not a plain number; write it without separators between digits, such as 1000000"
             raise self.problem(column, hint)

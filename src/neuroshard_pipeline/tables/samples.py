@@ -15,11 +15,13 @@ class ComputeSample:
         sample_id: stable name; the same id always means the same shards.
         batch_size: global batch, as every rank looks up its tables for the whole batch.
         shards: at least one; a table may stand more than once, with different columns.
+        optimizer: fused into the backward pass, one of `task.OPTIMIZERS`.
     """
 
     sample_id: str
     batch_size: int
     shards: tuple[Shard, ...]
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True)

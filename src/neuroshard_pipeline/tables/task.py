@@ -39,6 +39,12 @@ class ShardingTask:
     task_id: str = "task"
     constraints: Constraints = UNCONSTRAINED
 
+    def __repr__(self) -> str:
+        return (
+            f"ShardingTask({self.task_id!r}: {len(self.tables)} tables for {self.world_size} ranks, batch_size "
+            f"{self.batch_size}, {self.optimizer})"
+        )
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
         if isinstance(self.memory_bytes, Sequence) and not isinstance(self.memory_bytes, str):

@@ -18,6 +18,7 @@ from neuroshard_pipeline.tables.augment import (
     table_range,
 )
 from neuroshard_pipeline.tables.frames import tables_from_frame, tasks_to_frame
+from neuroshard_pipeline.tables.pool import generated_tables
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -107,7 +108,9 @@ def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFra
     Raises:
         TaskError: the pool is too small, or no task fits the memory.
     """
-    tables = [table for table in tables_from_frame(pool) if _narrowest_bytes(table) <= params.memory_bytes]
+    tables = [
+        table for table in tables_from_frame(generated_tables(pool)) if _narrowest_bytes(table) <= params.memory_bytes
+    ]
     tasks = [
         _draw_task(tables, world_size, index, params)
         for world_size, count in zip(params.world_sizes, params.tasks_per_world_size, strict=True)
