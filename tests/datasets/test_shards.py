@@ -7,6 +7,7 @@ from kedro.pipeline import Node, Pipeline
 from kedro.runner import SequentialRunner
 
 from neuroshard_pipeline.datasets import ShardFolderDataset
+from neuroshard_pipeline.errors import MeasurementError
 
 
 def test_an_absent_folder_holds_no_shards(tmp_path):
@@ -21,6 +22,15 @@ def test_shards_accumulate_and_load_lazily(tmp_path):
         "hash/visit-0/chunk-0": [1],
         "hash/visit-1/chunk-0": [2],
     }
+
+
+def test_a_truncated_shard_is_named_and_shall_be_deleted(tmp_path):
+    folder = ShardFolderDataset(path=str(tmp_path))
+    folder.save({"hash/visit-0/chunk-0": pd.DataFrame({"x": [1]})})
+    path = tmp_path / "hash/visit-0/chunk-0.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(MeasurementError, match=f"^{path} cannot be read .*delete it, the next run measures it again$"):
+        folder.load()["hash/visit-0/chunk-0"]()
 
 
 def test_a_generator_node_keeps_what_it_yielded_before_it_failed(tmp_path):

@@ -10,7 +10,8 @@ from neuroshard_pipeline.tables.table import Table, whole
 
 COMPUTE = {
     "backend": "fbgemm_cpu",
-    "optimizer": "sgd",
+    "engine": "local",
+    "cluster_address": None,
     "visits": 2,
     "warmup_iterations": 0,
     "iterations": 1,

@@ -23,7 +23,8 @@ from neuroshard_pipeline.tables.table import Table, whole
 SEED = 5
 PARAMS = ComputeMeasureParams(
     backend="fbgemm_cpu",
-    optimizer="sgd",
+    engine="local",
+    cluster_address=None,
     visits=4,
     warmup_iterations=0,
     iterations=1,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from neuroshard_pipeline.measurement import lookup_bench
@@ -20,7 +22,16 @@ SAMPLES = [
 ]
 
 
-def reference(sample, weights, optimizer):
+def stored_as(sample, optimizer, data_type):
+    """The sample with another optimizer and data type."""
+    shards = [
+        Shard(replace(shard.table, data_type=data_type), shard.column_offset, shard.embedding_dim)
+        for shard in sample.shards
+    ]
+    return replace(sample, optimizer=optimizer, shards=tuple(shards))
+
+
+def reference(sample, weights):
     """Output and updated weights in float64 by torch's own embedding bag and the optimizers' textbook formulas."""
     outputs, updated = [], []
     for shard, weight in zip(sample.shards, weights, strict=True):
@@ -30,7 +41,7 @@ def reference(sample, weights, optimizer):
         output = torch.nn.functional.embedding_bag(indices, double, offsets, mode="sum", include_last_offset=True)
         output.sum().backward()
         step = double.grad
-        if optimizer == "rowwise_adagrad":
+        if sample.optimizer == "rowwise_adagrad":
             state = step.square().mean(dim=1, keepdim=True)
             step = step / (state.sqrt() + 1e-8)
         outputs.append(output.detach())

@@ -9,7 +9,7 @@ import pandas as pd
 
 from measurement.conftest import COMPUTE
 from neuroshard_pipeline.measurement import ComputeMeasureParams, make_card, write_recording
-from neuroshard_pipeline.tables import ComputeSampleParams, PoolParams, compute_samples, generate_pool
+from neuroshard_pipeline.tables import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 
 MACHINE = {"device": "cuda", "gpu_model": "stand-in for a GPU", "cpu_model": "stand-in for a CPU", "libraries": {}}
 PARAMS = ComputeMeasureParams(**(COMPUTE | {"backend": "fbgemm_cuda"}))
@@ -43,4 +43,4 @@ def write_stand_in(folder: Path, num_tables: int, num_samples: int, batch_size: 
     )
     gaps = ["nothing was measured"]
     card = make_card(MACHINE, PARAMS, FLOOR, costs, stand_in=True, copy_gb_per_s=None, seconds=0.0, known_gaps=gaps)
-    write_recording(folder, pool, samples, costs, card)
+    write_recording(folder, pool, samples, paper_settings(samples), costs, card)

@@ -7,10 +7,12 @@ import signal
 import time
 
 import torch
+import torch.distributed as dist
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.comm_bench import CollectiveBench, forward_splits, set_up_rank
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
+from neuroshard_pipeline.measurement.protocol import Timing
 
 WORLD = 3
 
@@ -34,7 +36,7 @@ def unfit(_rank):
 
 def exchange_of_rank(rank, params, store_file):
     """Every rank sends its number plus a hundredth of the receiver's; returns what came, forward and backward."""
-    bench = CollectiveBench(rank, WORLD, params, store_file)
+    bench = CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
 
     def answer(sample):
         results = []
@@ -64,3 +66,10 @@ def mortal(measure, samples, dies):
         return measure(indices)
 
     return answer
+
+
+def deadly_job(job):
+    """In place of `measure_job`: the worker dies of the sample called deadly, and the others cost 1 ms."""
+    if any("deadly" in sample.sample_id for sample in job.samples):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [Timing(1.0, 1.0, 1.0, 0.0, None) for _ in job.samples]

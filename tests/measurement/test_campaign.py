@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
@@ -14,14 +15,15 @@ import pytest
 from measurement.killed_campaign import PARAMS, SAMPLES
 from measurement.team_functions import set_up_mortal_rank, set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import crew as crew_module
 from neuroshard_pipeline.measurement import (
+    campaign_date,
     measure_comm,
     measure_compute,
     noise_floor,
     reduce_compute,
     run_compute_campaign,
 )
+from neuroshard_pipeline.measurement import crew as crew_module
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -160,3 +162,12 @@ def test_workers_of_a_killed_campaign_end_by_themselves(tmp_path):
         campaign.wait()
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
     assert not alive
+
+
+def test_the_date_is_that_of_the_measuring(compute_params, compute_samples):
+    samples, params = compute_samples(4), compute_params()
+    shards = dict(run_compute_campaign(samples, params, SEED, {}))
+    times = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 1 + len(shards))]
+    dated = {key: frame.assign(saved_at=time) for (key, frame), time in zip(shards.items(), times, strict=True)}
+    assert campaign_date(dated, samples, params, SEED) == times[-1]
+    assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in shards.values())

@@ -4,34 +4,43 @@ import numpy as np
 import pytest
 import torch
 
-from measurement.lookup_reference import SAMPLES, SEED, WIDE, random_weights, reference
+from measurement.lookup_reference import SAMPLES, SEED, WIDE, random_weights, reference, stored_as
 from neuroshard_pipeline.measurement import lookup_bench
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 
+TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16}
+#: Updated weights of order one: 16-bit numbers have eleven bits, and lose some of every update.
+ALLOWED = {"fp32": 1e-4, "fp16": 4e-3}
 
+
+@pytest.mark.parametrize("data_type", ["fp32", "fp16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)
-def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch, sample, optimizer):
+def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch, sample, optimizer, data_type):
     monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)  # large enough to be seen in float32
-    bench = FbgemmCpuBench(compute_params(optimizer=optimizer), SEED)
-    weights = random_weights(sample)
+    bench = FbgemmCpuBench(compute_params(), SEED)
+    sample = stored_as(sample, optimizer, data_type)
+    weights = [weight.to(TORCH_TYPES[data_type]) for weight in random_weights(sample)]
     output, updated = bench.run_once(sample, weights)
-    expected_output, expected_weights = reference(sample, weights, optimizer)
+    expected_output, expected_weights = reference(sample, weights)
+    allowed = ALLOWED[data_type]
     torch.testing.assert_close(output.double(), expected_output, rtol=1e-4, atol=1e-4)
     for got, expected, before in zip(updated, expected_weights, weights, strict=True):
-        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+        assert got.dtype == before.dtype
+        torch.testing.assert_close(got.double(), expected, rtol=allowed, atol=allowed)
         assert not torch.equal(got, before)
 
 
 @pytest.mark.parametrize("treatment", ["cold_rows", "warm"])
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
-def test_every_sample_gets_a_timing(compute_params, treatment, optimizer):
-    bench = FbgemmCpuBench(compute_params(cache_treatment=treatment, optimizer=optimizer, iterations=3), SEED)
-    timings = bench.measure(SAMPLES * 5)
-    assert len(timings) == 5 * len(SAMPLES)
+def test_every_sample_gets_a_timing_whatever_ran_before(compute_params, treatment):
+    bench = FbgemmCpuBench(compute_params(cache_treatment=treatment, iterations=3), SEED)
+    kinds = [(optimizer, data_type) for optimizer in ("sgd", "rowwise_adagrad") for data_type in ("fp32", "fp16")]
+    samples = [stored_as(sample, *kind) for kind in kinds for sample in SAMPLES]
+    timings = bench.measure(samples * 2)
+    assert len(timings) == 2 * len(samples)
     for timing in timings:
         assert timing.error is None
         assert timing.forward_ms > 0
@@ -41,8 +50,8 @@ def test_every_sample_gets_a_timing(compute_params, treatment, optimizer):
 
 
 def test_cold_rows_move_through_the_arena_and_stay_inside(compute_params):
-    bench = FbgemmCpuBench(compute_params(iterations=50, optimizer="rowwise_adagrad"), SEED)
-    big = ComputeSample("big", 4, (whole(Table("big", 2**16, 4, 1.0)),))  # a quarter of the arena
+    bench = FbgemmCpuBench(compute_params(iterations=50), SEED)
+    big = ComputeSample("big", 4, (whole(Table("big", 2**16, 4, 1.0)),), "rowwise_adagrad")  # a quarter of the arena
     starts = set()
     place = bench._place
 
@@ -68,10 +77,13 @@ def test_what_does_not_fit_the_arena_is_a_row_with_an_error(compute_params):
     assert np.isnan(timings[1].forward_ms)
 
 
-def test_half_precision_is_refused_rather_than_measured_as_single(compute_params):
-    half = ComputeSample("half", 4, (whole(Table("half", 10, 8, 1.0, data_type="fp16")),))
-    (timing,) = FbgemmCpuBench(compute_params(), SEED).measure([half])
-    assert "fp32" in timing.error
+def test_what_the_kernels_cannot_do_is_a_row_with_an_error(compute_params):
+    tables = [Table("half", 10, 8, 1.0, data_type="fp16"), Table("single", 10, 8, 1.0)]
+    mixed = ComputeSample("mixed", 4, tuple(whole(table) for table in tables))
+    adam = ComputeSample("adam", 4, (whole(tables[1]),), "adam")
+    both, unknown = FbgemmCpuBench(compute_params(), SEED).measure([mixed, adam])
+    assert "fp16 and fp32" in both.error
+    assert "optimizer adam cannot be measured, sgd and rowwise_adagrad can" in unknown.error
 
 
 def test_ids_are_drawn_once_per_table_whatever_its_width(compute_params, monkeypatch):

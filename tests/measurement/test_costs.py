@@ -8,11 +8,13 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.costs import RAW_COLUMNS, load_rows, reduce_rows, relative_disagreement
 from neuroshard_pipeline.measurement.stretches import digest
 
+SAVED_AT = "2026-11-20T12:00:00+00:00"
+
 
 def raw(samples, timings, replica=False, rank=0):
     """Raw rows from (sample index, forward, backward, error)."""
     rows = [
-        (samples[i].sample_id, digest(samples[i]), replica, rank, forward, backward, 1.0, 0.1, error)
+        (samples[i].sample_id, digest(samples[i]), replica, rank, forward, backward, 1.0, 0.1, error, SAVED_AT)
         for i, forward, backward, error in timings
     ]
     return pd.DataFrame(rows, columns=list(RAW_COLUMNS))
@@ -21,7 +23,7 @@ def raw(samples, timings, replica=False, rank=0):
 def test_costs_are_the_smallest_visits_forward_and_backward_apart(compute_samples):
     samples = compute_samples(2)
     timings = [(0, 1.0, 9.0, None), (0, 3.0, 4.0, None), (1, 5.0, 6.0, None), (0, 2.0, 8.0, None)]
-    frame = reduce_rows(load_rows({"c/visit-000/x": raw(samples, timings)}, "c"), samples)
+    frame = reduce_rows(load_rows({"c/visit-000/x": raw(samples, timings)}, "c"), samples, "min")
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in samples]
     assert frame["forward_ms"].tolist() == [1.0, 5.0]
     assert frame["backward_ms"].tolist() == [4.0, 6.0]
@@ -31,11 +33,17 @@ def test_costs_are_the_smallest_visits_forward_and_backward_apart(compute_sample
     assert frame["error"].isna().all()
 
 
+def test_with_the_median_no_visit_decides_alone(compute_samples):
+    samples = compute_samples(1)
+    frame = reduce_rows(raw(samples, [(0, x, 2 * x, None) for x in (3.0, 1.0, 10.0)]), samples, "median")
+    assert (frame["forward_ms"][0], frame["backward_ms"][0]) == (3.0, 6.0)
+
+
 def test_a_sample_that_failed_once_is_measured_and_one_that_always_failed_is_a_row(compute_samples):
     samples = compute_samples(2)
     bad = float("nan")
     timings = [(0, bad, bad, "died"), (0, 2.0, 3.0, None), (1, bad, bad, "out of memory"), (1, bad, bad, "died")]
-    frame = reduce_rows(raw(samples, timings), samples)
+    frame = reduce_rows(raw(samples, timings), samples, "min")
     assert frame["error"].tolist() == [None, "out of memory"]
     assert frame["repeats"].tolist() == [1, 0]
     assert frame["forward_ms"][0] == 2.0
@@ -44,7 +52,7 @@ def test_a_sample_that_failed_once_is_measured_and_one_that_always_failed_is_a_r
 
 def test_failures_alone_still_give_the_columns(compute_samples):
     samples = compute_samples(1)
-    frame = reduce_rows(raw(samples, [(0, np.nan, np.nan, "no")]), samples)
+    frame = reduce_rows(raw(samples, [(0, np.nan, np.nan, "no")]), samples, "min")
     assert list(frame) == ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
     assert frame["error"].tolist() == ["no"]
 
@@ -54,20 +62,20 @@ def test_rows_of_changed_samples_and_other_campaigns_do_not_count(compute_sample
     stale = raw(samples, [(0, 0.1, 0.1, None)]).assign(digest="other")
     good = raw(samples, [(0, 1.0, 1.0, None), (1, 1.0, 1.0, None)])
     rows = load_rows({"c/a": lambda: good, "c/b": stale, "d/a": raw(samples, [(0, 0.2, 0.2, None)])}, "c")
-    assert reduce_rows(rows, samples)["forward_ms"].tolist() == [1.0, 1.0]
+    assert reduce_rows(rows, samples, "min")["forward_ms"].tolist() == [1.0, 1.0]
 
 
 def test_an_unfinished_campaign_is_refused(compute_samples):
     samples = compute_samples(3)
     with pytest.raises(MeasurementError, match="2 of 3 samples were never measured"):
-        reduce_rows(raw(samples, [(1, 1.0, 1.0, None)]), samples)
+        reduce_rows(raw(samples, [(1, 1.0, 1.0, None)]), samples, "min")
 
 
 def test_noise_floor_compares_independent_measurements(compute_samples):
     samples = compute_samples(3)
     first = raw(samples, [(0, 1.0, 1.0, None), (1, 2.0, 2.0, None), (2, 1.0, 1.0, None)])
     again = raw(samples, [(0, 1.0, 1.0, None), (1, 3.0, 2.0, None), (2, 1.1, 1.0, None)], replica=True)
-    floor = relative_disagreement(pd.concat([first, again]), samples)
+    floor = relative_disagreement(pd.concat([first, again]), samples, "min")
     assert floor["samples"] == 3
     assert floor["backward"] == {"median": 0.0, "p90": 0.0}
     assert floor["forward"]["median"] == pytest.approx(0.1 / 1.05)
@@ -76,5 +84,5 @@ def test_noise_floor_compares_independent_measurements(compute_samples):
 
 def test_noise_floor_is_null_where_nothing_was_measured_twice(compute_samples):
     samples = compute_samples(1)
-    floor = relative_disagreement(raw(samples, [(0, 1.0, 1.0, None)]), samples)
+    floor = relative_disagreement(raw(samples, [(0, 1.0, 1.0, None)]), samples, "min")
     assert floor == {"samples": 0} | {name: {"median": None, "p90": None} for name in ("forward", "backward", "total")}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from measurement.lookup_reference import SAMPLES, SEED, random_weights, reference
+from measurement.lookup_reference import SAMPLES, SEED, random_weights, reference, stored_as
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import lookup_bench, measure_comm, measure_compute
 from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
@@ -36,10 +36,11 @@ def test_the_bench_itself_refuses_too(compute_params):
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)
 def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch, sample, optimizer):
     monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)
-    bench = FbgemmCudaBench(compute_params(backend="fbgemm_cuda", optimizer=optimizer), SEED, 0)
+    bench = FbgemmCudaBench(compute_params(backend="fbgemm_cuda"), SEED, 0)
+    sample = stored_as(sample, optimizer, "fp32")
     weights = random_weights(sample)
     output, updated = bench.run_once(sample, [weight.cuda() for weight in weights])
-    expected_output, expected_weights = reference(sample, weights, optimizer)
+    expected_output, expected_weights = reference(sample, weights)
     torch.testing.assert_close(output.cpu().double(), expected_output, rtol=1e-4, atol=1e-4)
     for got, expected in zip(updated, expected_weights, strict=True):
         torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-4, atol=1e-4)
@@ -50,11 +51,9 @@ def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch,
 @pytest.mark.parametrize("treatment", ["cold_rows", "warm"])
 @pytest.mark.parametrize("data_type", ["fp32", "fp16"])
 def test_every_sample_gets_a_timing(compute_params, treatment, data_type):
-    params = compute_params(backend="fbgemm_cuda", optimizer="rowwise_adagrad", cache_treatment=treatment, iterations=3)
-    samples = [
-        ComputeSample(f"{index}", 64, (whole(Table(f"t{index}", 500, 8 * (1 + index), 3.0, data_type=data_type)),))
-        for index in range(4)
-    ]
+    params = compute_params(backend="fbgemm_cuda", cache_treatment=treatment, iterations=3)
+    tables = [Table(f"t{index}", 500, 8 * (1 + index), 3.0, data_type=data_type) for index in range(4)]
+    samples = [ComputeSample(table.name, 64, (whole(table),), "rowwise_adagrad") for table in tables]
     for timing in FbgemmCudaBench(params, SEED, 0).measure(samples * 2):
         assert timing.error is None
         assert timing.forward_ms > 0

@@ -33,7 +33,7 @@ def recorded_params(compute_params):
 
 
 def samples_of(recording) -> list[ComputeSample]:
-    return compute_samples_from_frame(recording.samples, recording.pool)
+    return compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
 
 
 def test_the_recordings_samples_have_the_recorded_costs(stand_in, recorded_params):
@@ -67,13 +67,14 @@ def wider(table: Table) -> Table:
     return Table(table.name, table.num_embeddings, table.embedding_dim + 8, *profile)
 
 
-def test_a_batch_or_table_that_was_not_recorded_has_no_cost(stand_in, recorded_params):
+def test_a_batch_table_or_optimizer_that_was_not_recorded_has_no_cost(stand_in, recorded_params):
     sample = samples_of(open_recording(stand_in))[0]
     other_batch = ComputeSample("batch", sample.batch_size * 2, sample.shards)
     other_table = ComputeSample("table", sample.batch_size, (whole(Table("unknown", 10, 4, 1.0)),))
-    frame = measure_compute([other_batch, other_table], recorded_params, SEED, stand_in)
+    other_optimizer = ComputeSample("optimizer", sample.batch_size, sample.shards, "rowwise_adagrad")
+    frame = measure_compute([other_batch, other_table, other_optimizer], recorded_params, SEED, stand_in)
     assert frame["error"].notna().all()
-    assert frame["repeats"].tolist() == [0, 0]
+    assert frame["repeats"].tolist() == [0, 0, 0]
 
 
 def test_no_samples_have_no_costs(stand_in, recorded_params):
@@ -86,16 +87,11 @@ def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_
     card = open_recording(stand_in).card
     floor = noise_floor({}, [], recorded_params, SEED, stand_in)
     assert floor == card["noise_floor"]
-    described = json.loads(json.dumps(describe_hardware(recorded_params, comm_params(), floor, floor, stand_in)))
+    described = json.loads(json.dumps(describe_hardware(recorded_params, comm_params(), floor, floor, None, stand_in)))
     assert described["compute_backend"] == "recorded"
     assert described["recording"] == card
     assert described["recording"]["stand_in"] is True
     assert described["cpu_model"] == card["hardware"]["cpu_model"]
-
-
-def test_another_optimizer_is_refused(stand_in, compute_params):
-    with pytest.raises(MeasurementError, match="'sgd', not 'rowwise_adagrad'"):
-        measure_compute([], compute_params(backend="recorded", optimizer="rowwise_adagrad"), SEED, stand_in)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_para
     params = comm_params(backend="topology")
     floor = noise_floor({}, comm_samples(3), params, SEED)
     assert floor == {"samples": 0, **{part: {"median": None, "p90": None} for part in ("forward", "backward", "total")}}
-    described = json.loads(json.dumps(describe_hardware(compute_params(), params, floor, floor, topology=SIMPLE)))
+    described = json.loads(json.dumps(describe_hardware(compute_params(), params, floor, floor, None, topology=SIMPLE)))
     assert described["comm_backend"] == "topology"
     assert described["comm_costs_are"] == "modelled"
     assert described["topology"] == SIMPLE.model_dump()

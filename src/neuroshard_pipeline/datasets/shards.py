@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from kedro.io import DatasetError
 from kedro_datasets.partitions import PartitionedDataset
 
 from neuroshard_pipeline.datasets.atomic import AtomicParquetDataset
+from neuroshard_pipeline.errors import MeasurementError
 
 _SUFFIX = ".parquet"
 
@@ -27,7 +32,22 @@ class ShardFolderDataset(PartitionedDataset):
         self._invalidate_caches()
         if not self._list_partitions():
             return {}
-        return PartitionedDataset.load.__wrapped__(self)
+        shards: dict[str, Callable[[], pd.DataFrame]] = PartitionedDataset.load.__wrapped__(self)
+        return {key: partial(self._load_shard, key, read) for key, read in shards.items()}
+
+    def _load_shard(self, key: str, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """One shard.
+
+        Raises:
+            MeasurementError: the file cannot be read.
+        """
+        try:
+            return read()
+        except DatasetError as problem:
+            path = Path(self._path) / f"{key}{_SUFFIX}"
+            raise MeasurementError(
+                f"{path} cannot be read ({problem.__cause__ or problem}); delete it, the next run measures it again"
+            ) from problem
 
     def save(self, data: dict[str, pd.DataFrame]) -> None:
         """Write the given shards; those already on disk under other keys stay."""

@@ -5,6 +5,7 @@ Start with `campaign`; the other files in the order in which it leans on them:
     campaign       run, resume and reduce a campaign; measure in memory
     stretches      what is measured in which order, and the keys of its shards
     extra_visits   which samples are visited more often than planned
+    cluster_crew   workers of a compute campaign on a Ray cluster
     crew           worker teams of a campaign, and failures as rows
     workers        processes that may die
     compute_bench  one worker: FBGEMM lookups on the CPU
@@ -12,6 +13,8 @@ Start with `campaign`; the other files in the order in which it leans on them:
     lookup_bench   what the two share
     fbgemm         what they use of FBGEMM
     comm_bench     one rank: torch.distributed collectives, gloo's or NCCL's
+    host_clock     one clock for ranks on several hosts
+    torchrun_campaign  collectives between hosts, started by torchrun
     cuda           which CUDA devices there are
     recording      compute costs recorded elsewhere
     topology       communication costs from a model of a cluster
@@ -22,6 +25,7 @@ Start with `campaign`; the other files in the order in which it leans on them:
 """
 
 from neuroshard_pipeline.measurement.campaign import (
+    campaign_date,
     measure_comm,
     measure_compute,
     noise_floor,
@@ -42,6 +46,7 @@ __all__ = [
     "RecordingParams",
     "TimingProtocol",
     "TopologyParams",
+    "campaign_date",
     "describe_hardware",
     "describe_machine",
     "make_card",

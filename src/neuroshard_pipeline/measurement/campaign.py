@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pandas as pd
 from tqdm import tqdm
 
+from neuroshard_pipeline.measurement.cluster_crew import cluster_crew
 from neuroshard_pipeline.measurement.costs import (
     Shards,
     load_rows,
@@ -16,7 +18,7 @@ from neuroshard_pipeline.measurement.costs import (
     reduce_rows,
     relative_disagreement,
 )
-from neuroshard_pipeline.measurement.crew import Crew, comm_crew, compute_crew
+from neuroshard_pipeline.measurement.crew import comm_crew, compute_crew
 from neuroshard_pipeline.measurement.extra_visits import extra_seconds, extra_stretches
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
@@ -26,10 +28,19 @@ from neuroshard_pipeline.measurement.stretches import (
     AnySample,
     Stretch,
     campaign_hash,
+    digest,
     planned_stretches,
 )
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+
+
+class AnyCrew(Protocol):
+    """Whoever measures stretches and yields them with what they recorded."""
+
+    def run(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, pd.DataFrame]]:
+        """Measure stretches, taking each when it starts."""
+
 
 _BUDGET_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
 
@@ -50,8 +61,9 @@ def run_compute_campaign(
     """
     if params.backend == "recorded":
         return
-    with compute_crew(samples, params, seed) as crew:
-        yield from _run(samples, params, seed, done, crew)
+    hire = cluster_crew if params.engine == "ray" else compute_crew
+    with hire(samples, params, seed) as crew:
+        yield from run_campaign(samples, params, seed, done, crew)
 
 
 def run_comm_campaign(
@@ -64,7 +76,7 @@ def run_comm_campaign(
     if params.backend == "topology":
         return
     with comm_crew(samples, params) as crew:
-        yield from _run(samples, params, seed, done, crew)
+        yield from run_campaign(samples, params, seed, done, crew)
 
 
 def reduce_compute(
@@ -79,8 +91,8 @@ def reduce_compute(
     With the backend `recorded` they are looked up in `recording`; a sample that it lacks is a row with an error.
     """
     if params.backend == "recorded":
-        return recorded_costs(open_recording(recording), samples, params.optimizer)
-    return reduce_rows(_rows(shards, params, seed), samples).drop(columns="rank")
+        return recorded_costs(open_recording(recording), samples)
+    return reduce_rows(_rows(shards, params, seed), samples, params.visit_statistic).drop(columns="rank")
 
 
 def reduce_comm(
@@ -96,7 +108,7 @@ def reduce_comm(
     """
     if params.backend == "topology":
         return topology_costs(samples, require_topology(topology))
-    return reduce_rows(_rows(shards, params, seed), samples).drop(columns="repeats")
+    return reduce_rows(_rows(shards, params, seed), samples, params.visit_statistic).drop(columns="repeats")
 
 
 def noise_floor(
@@ -114,7 +126,26 @@ def noise_floor(
         return dict(open_recording(recording).card["noise_floor"])
     if params.backend == "topology":
         return no_disagreement()
-    return relative_disagreement(_rows(shards, params, seed), samples)
+    return relative_disagreement(_rows(shards, params, seed), samples, params.visit_statistic)
+
+
+def campaign_date(
+    shards: Shards,
+    samples: Sequence[AnySample],
+    params: AnyParams,
+    seed: int,
+    recording: RecordingParams | None = None,
+) -> str | None:
+    """When the last visit of a finished campaign was over (ISO 8601, UTC).
+
+    With the backend `recorded` it is the recording's date; with `topology`, which measures nothing, None.
+    """
+    if params.backend == "recorded":
+        return str(open_recording(recording).card["date"])
+    if params.backend == "topology":
+        return None
+    rows = _rows(shards, params, seed)
+    return str(rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max())
 
 
 def measure_compute(
@@ -135,10 +166,10 @@ def _rows(shards: Shards, params: AnyParams, seed: int) -> pd.DataFrame:
     return load_rows(shards, campaign_hash(params, seed, fingerprint(params.backend)))
 
 
-def _run(
-    samples: Sequence[AnySample], params: AnyParams, seed: int, done: Shards, crew: Crew
+def run_campaign(
+    samples: Sequence[AnySample], params: AnyParams, seed: int, done: Shards, crew: AnyCrew
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the missing regular stretches, then extra ones until their budget ends."""
+    """Let a crew measure what is missing: the regular stretches, then extra ones until their budget ends."""
     campaign = campaign_hash(params, seed, fingerprint(params.backend))
     shards = {key: loaded(shard) for key, shard in done.items() if key.startswith(f"{campaign}/")}
     planned = planned_stretches(samples, params, seed, campaign)
@@ -154,7 +185,11 @@ def _run(
 
 
 def _run_extra(
-    samples: Sequence[AnySample], params: AnyParams, campaign: str, shards: dict[str, pd.DataFrame], crew: Crew
+    samples: Sequence[AnySample],
+    params: AnyParams,
+    campaign: str,
+    shards: dict[str, pd.DataFrame],
+    crew: AnyCrew,
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield rounds of extra stretches, the last cut short when the budget is used up."""
     budget = _Budget(params.extra_visit_budget_s)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from neuroshard_pipeline.measurement.cuda import require_devices
+from neuroshard_pipeline.measurement.host_clock import HostClock, Place
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
 from neuroshard_pipeline.measurement.workers import settle_on_core
@@ -48,31 +49,36 @@ def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]
 class CollectiveBench:
     """One rank of the collective bench; every rank of the world must be given the same jobs.
 
-    Ranks agree on a common start on the host's monotonic clock, sleep until it plus their start skew, and enter the
-    collective. A rank's cost runs from its *intended* start: a late wake-up then only ever adds time, as every
-    other disturbance does. With `nccl` rank r works on GPU r, and the collective ends when the device is idle again.
+    Ranks agree on a common start on rank 0's monotonic clock (`HostClock`), sleep until it plus their start skew, and
+    enter the collective. A rank's cost runs from its *intended* start: a late wake-up then only ever adds time, as
+    every other disturbance does. With `nccl` a rank works on the GPU of its place on the host, and the collective ends
+    when the device is idle again.
 
     Raises:
         MeasurementError: `nccl` finds fewer GPUs than ranks.
     """
 
-    def __init__(self, rank: int, world_size: int, params: CommMeasureParams, store_file: str) -> None:
-        self._device = _settle(params.backend, rank, world_size)
+    def __init__(
+        self, rank: int, world_size: int, params: CommMeasureParams, store: dist.Store, place: Place | None = None
+    ) -> None:
+        place = place or Place(rank, world_size)
+        self._device = _settle(params.backend, place)
         torch.set_num_threads(params.threads)
         self._params = params
         self._rank = rank
-        store = dist.FileStore(store_file, world_size)
         timeout = timedelta(seconds=params.timeout_s)
         dist.init_process_group(params.backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         floats = params.buffer_bytes // _BYTES_PER_FLOAT
         self._send = torch.ones(floats, device=self._device)
         self._receive = torch.ones(floats, device=self._device)
+        self._clock = HostClock(rank, world_size, store)
         self._probe_sample = CommSample("reference", _PROBE_BATCH, (_PROBE_DIM_SUM,) * world_size, (0.0,) * world_size)
 
     def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
         """Visit every sample once, in the given order."""
         timings = []
         probe_ms = float("nan")
+        self._clock.synchronise(self._device)
         for position, sample in enumerate(samples):
             if position % PROBE_EVERY == 0:
                 probe_ms = sum(self._visit(self._probe_sample))
@@ -120,10 +126,10 @@ class CollectiveBench:
         return (receive, send) if backward else (send, receive)
 
     def _agree_on_start(self) -> int:
-        """A moment on the monotonic clock shortly after the last rank has come here, the same on all ranks."""
-        now = torch.tensor([time.monotonic_ns()], device=self._device)
+        """A moment on this host's clock shortly after the last rank has come here, the same moment on all ranks."""
+        now = torch.tensor([time.monotonic_ns() + self._clock.behind_ns], device=self._device)
         dist.all_reduce(now, op=dist.ReduceOp.MAX)
-        return int(now.item()) + round(self._params.start_margin_ms * 1e6)
+        return int(now.item()) - self._clock.behind_ns + round(self._params.start_margin_ms * 1e6)
 
     def _wait(self) -> None:
         """Until the collective is over: gloo's returns then, NCCL's returns once it is launched."""
@@ -144,17 +150,17 @@ def set_up_rank(
     rank: int, world_size: int, samples: Sequence[CommSample], params: CommMeasureParams, store_file: str
 ) -> Callable[[Sequence[int]], list[Timing]]:
     """What one worker process of a communication team runs: join the group, then measure samples by index."""
-    bench = CollectiveBench(rank, world_size, params, store_file)
+    bench = CollectiveBench(rank, world_size, params, dist.FileStore(store_file, world_size))
     return lambda indices: bench.measure([samples[index] for index in indices])
 
 
-def _settle(backend: str, rank: int, world_size: int) -> torch.device:
+def _settle(backend: str, place: Place) -> torch.device:
     """The rank's device; a rank on the CPU also gets a core of its own, one on a GPU needs threads beside it."""
     if backend == "nccl":
-        require_devices(backend, world_size)
-        torch.cuda.set_device(rank)
-        return torch.device("cuda", rank)
-    settle_on_core(rank)
+        require_devices(backend, place.ranks_here)
+        torch.cuda.set_device(place.local_rank)
+        return torch.device("cuda", place.local_rank)
+    settle_on_core(place.local_rank)
     return torch.device("cpu")
 
 

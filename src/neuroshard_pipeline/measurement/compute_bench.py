@@ -27,20 +27,18 @@ class FbgemmCpuBench(LookupBench):
     """Times lookups on one core's kernels by the wall clock; see `LookupBench`."""
 
     def __init__(self, params: ComputeMeasureParams, seed: int) -> None:
-        super().__init__(params, seed, torch.device("cpu"), "host", ("fp32",), ID_CACHE_BYTES)
+        super().__init__(params, seed, torch.device("cpu"), "host", ID_CACHE_BYTES)
 
     def _build(self, sample: ComputeSample) -> Any:
         fbgemm = self._fbgemm
         shape = [(shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards]
-        buffers = {"weights": self._weights[: sum(rows * width for rows, width in shape)]}
-        if self._momentum.numel():
-            buffers["momentum1"] = self._momentum[: sum(rows for rows, _ in shape)]
         host, cpu = fbgemm.EmbeddingLocation.HOST, fbgemm.ComputeDevice.CPU
         return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
             [(rows, width, host, cpu) for rows, width in shape],
-            optimizer=fbgemm.OPTIMIZERS[self._params.optimizer],
+            optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
             learning_rate=lookup_bench.LEARNING_RATE,
-            preallocated_host_buffers=buffers,
+            weights_precision=fbgemm.PRECISIONS[sample.shards[0].table.data_type],
+            preallocated_host_buffers=self._parts(sample, 0),
         )
 
     def _iterate(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement.stretches import AnySample, digest
+from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.stretches import AnySample, Stretch, digest
 
 #: Shards by key: frames, or functions that load one (as a partitioned dataset gives them).
 Shards = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
-#: Columns of a raw shard: one row per visit of a sample and rank. `digest` names the sample's content.
+VisitStatistic = Literal["min", "median"]
+
+#: Columns of a raw shard: one row per visit of a sample and rank. `digest` names the sample's content, `saved_at` is
+#: when the stretch was over (ISO 8601, UTC).
 RAW_COLUMNS = (
-    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "probe_ms", "seconds", "error",
+    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "probe_ms", "seconds", "error", "saved_at",
 )  # fmt: skip
 _SPREAD_QUANTILE = 0.25
 _COMPARED = {
@@ -23,6 +29,19 @@ _COMPARED = {
     "backward": ["backward_ms"],
     "total": ["forward_ms", "backward_ms"],
 }
+
+
+def raw_shard(
+    samples: Sequence[AnySample], stretch: Stretch, timings_by_rank: Sequence[Sequence[Timing]]
+) -> pd.DataFrame:
+    """What a stretch recorded: `RAW_COLUMNS`, one row per rank and visited sample."""
+    rows = [
+        (samples[index].sample_id, digest(samples[index]), stretch.replica, rank, *timing)
+        for rank, of_rank in enumerate(timings_by_rank)
+        for index, timing in zip(stretch.indices, of_rank, strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=list(RAW_COLUMNS[:-1])).astype({"error": object})
+    return frame.assign(saved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def load_rows(shards: Shards, campaign: str) -> pd.DataFrame:
@@ -33,15 +52,18 @@ def load_rows(shards: Shards, campaign: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def reduce_rows(rows: pd.DataFrame, samples: Sequence[AnySample], replica: bool = False) -> pd.DataFrame:
+def reduce_rows(
+    rows: pd.DataFrame, samples: Sequence[AnySample], statistic: VisitStatistic, replica: bool = False
+) -> pd.DataFrame:
     """Costs of every sample and rank from all its visits.
 
-    The cost is the smallest visit, forward and backward apart; `spread_ms` is how far the best quarter of the
-    visits reaches above the best one (forward + backward), null where only one visit succeeded.
+    The cost is the smallest or the median visit, forward and backward apart; `spread_ms` is how far the best quarter
+    of the visits reaches above the best one (forward + backward), null where only one visit succeeded.
 
     Args:
         rows: of one campaign.
         samples: what to reduce; rows of other samples, or of these before they changed, are left out.
+        statistic: how visits become a cost (`TimingProtocol.visit_statistic`).
         replica: reduce the independent second measurements instead; samples without one are then left out.
 
     Returns:
@@ -69,7 +91,7 @@ def reduce_rows(rows: pd.DataFrame, samples: Sequence[AnySample], replica: bool 
     good = rows[rows["error"].isna()]
     total = good["forward_ms"].astype(float) + good["backward_ms"].astype(float)
     grouped = good.assign(total_ms=total).groupby(by_rank)
-    costs = grouped[["forward_ms", "backward_ms"]].min()
+    costs = grouped[["forward_ms", "backward_ms"]].agg(statistic)
     costs["spread_ms"] = grouped["total_ms"].quantile(_SPREAD_QUANTILE) - grouped["total_ms"].min()
     costs["repeats"] = grouped.size()
     costs.loc[costs["repeats"] < 2, "spread_ms"] = np.nan
@@ -81,15 +103,17 @@ def reduce_rows(rows: pd.DataFrame, samples: Sequence[AnySample], replica: bool 
     return frame.reset_index().drop(columns="order")
 
 
-def relative_disagreement(rows: pd.DataFrame, samples: Sequence[AnySample]) -> dict[str, object]:
+def relative_disagreement(
+    rows: pd.DataFrame, samples: Sequence[AnySample], statistic: VisitStatistic
+) -> dict[str, object]:
     """The noise floor: how far two independent measurements of the same samples lie apart.
 
     Returns:
         `samples` (how many were measured twice) and, for `forward`, `backward` and `total`, the `median` and the
         90th percentile `p90` of |a - b| / mean(a, b) over samples and ranks; null where nothing was measured twice.
     """
-    both = reduce_rows(rows, samples).merge(
-        reduce_rows(rows, samples, replica=True), on=["sample_id", "rank"], suffixes=("", "_again")
+    both = reduce_rows(rows, samples, statistic).merge(
+        reduce_rows(rows, samples, statistic, replica=True), on=["sample_id", "rank"], suffixes=("", "_again")
     )
     both = both[both["error"].isna() & both["error_again"].isna()]
     floor: dict[str, object] = {"samples": int(both["sample_id"].nunique())}

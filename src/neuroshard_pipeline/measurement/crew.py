@@ -12,11 +12,11 @@ import pandas as pd
 
 from neuroshard_pipeline.measurement.comm_bench import set_up_rank
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
-from neuroshard_pipeline.measurement.costs import RAW_COLUMNS
+from neuroshard_pipeline.measurement.costs import raw_shard
 from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
-from neuroshard_pipeline.measurement.stretches import AnySample, Stretch, digest
+from neuroshard_pipeline.measurement.stretches import AnySample, Stretch
 from neuroshard_pipeline.measurement.workers import Team, TeamFailedError
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
@@ -32,7 +32,6 @@ class Crew:
     ) -> None:
         self.parallel = parallel
         self._samples = samples
-        self._digests = [digest(sample) for sample in samples]
         self._teams = [team for members in teams.values() for team in members]
         self._idle = {group: list(members) for group, members in teams.items()}
         self._timeout_s = timeout_s
@@ -71,12 +70,7 @@ class Crew:
             timings = team.ask(stretch.indices, self._timeout_s)
         except TeamFailedError:
             timings = self._measure_singly(team, stretch.indices)
-        rows = [
-            (self._samples[index].sample_id, self._digests[index], stretch.replica, rank, *timing)
-            for rank, of_rank in enumerate(timings)
-            for index, timing in zip(stretch.indices, of_rank, strict=True)
-        ]
-        return pd.DataFrame(rows, columns=list(RAW_COLUMNS)).astype({"error": object})
+        return raw_shard(self._samples, stretch, timings)
 
     def _measure_singly(self, team: Team, indices: Sequence[int]) -> list[list[Timing]]:
         """Find the samples that fail by measuring each alone; timings by rank."""

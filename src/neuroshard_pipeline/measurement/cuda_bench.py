@@ -37,7 +37,7 @@ class FbgemmCudaBench(LookupBench):
         # Operators are built with weights of their own, which the arena's then replace: leave room for one sample.
         free_bytes, _ = torch.cuda.mem_get_info(device)
         id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
-        super().__init__(params, seed, device, "dev", ("fp32", "fp16"), id_cache_bytes)
+        super().__init__(params, seed, device, "dev", id_cache_bytes)
         self._flushed = torch.zeros(FLUSH_BYTES // 4, device=device)
 
     def _build(self, sample: ComputeSample) -> Any:
@@ -45,7 +45,7 @@ class FbgemmCudaBench(LookupBench):
         here, cuda = fbgemm.EmbeddingLocation.DEVICE, fbgemm.ComputeDevice.CUDA
         return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
             [(shard.table.num_embeddings, shard.embedding_dim, here, cuda) for shard in sample.shards],
-            optimizer=fbgemm.OPTIMIZERS[self._params.optimizer],
+            optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
             learning_rate=lookup_bench.LEARNING_RATE,
             weights_precision=fbgemm.PRECISIONS[sample.shards[0].table.data_type],
             device=self._device,

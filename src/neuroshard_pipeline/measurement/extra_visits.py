@@ -64,7 +64,7 @@ def _disturbed_stretches(
 def _wide_stretches(
     rows: pd.DataFrame, samples: Sequence[AnySample], params: AnyParams, campaign: str
 ) -> list[Stretch]:
-    costs = reduce_rows(rows, samples)
+    costs = reduce_rows(rows, samples, params.visit_statistic)
     share = costs["spread_ms"] / (costs["forward_ms"] + costs["backward_ms"])
     by_sample = costs.assign(share=share).groupby("sample_id", sort=False)[["share", "repeats"]].max()
     by_sample["index"] = np.arange(len(samples))

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
         SplitTableBatchedEmbeddingBagsCodegen,
     )
 
-#: FBGEMM's fused optimizers by the names that the parameters use.
+#: FBGEMM's fused optimizers by the names that tasks use; its CPU kernels (1.8) have no Adam and read no bf16.
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 
 #: FBGEMM's storage types by the names that tables use.

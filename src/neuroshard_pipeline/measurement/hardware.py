@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -47,6 +46,7 @@ def describe_hardware(
     comm: CommMeasureParams,
     compute_noise_floor: dict[str, object],
     comm_noise_floor: dict[str, object],
+    date: str | None,
     recording: RecordingParams | None = None,
     topology: TopologyParams | None = None,
 ) -> dict[str, object]:
@@ -57,22 +57,22 @@ def describe_hardware(
         comm: of the communication campaign.
         compute_noise_floor: as `campaign.noise_floor` returns it; so also
         comm_noise_floor: of communication.
+        date: when the last of both campaigns was over (`campaign.campaign_date`), None if nothing was measured.
         recording: needed by the backend `recorded`.
         topology: needed by the backend `topology`.
 
     Returns:
-        Device, processor, cores, memory in bytes, backends, library versions, the date (ISO 8601, UTC), both noise
-        floors, and whether communication costs are modelled rather than measured. Where compute costs were recorded,
-        the device is the one they were recorded on and `recording` holds the card; where communication is modelled,
-        `topology` holds the model's parameters.
+        Device, processor, cores, memory in bytes, backends, library versions, the date, both noise floors, and whether
+        communication costs are modelled rather than measured. Where compute costs were recorded, the device is the one
+        they were recorded on and `recording` holds the card; where communication is modelled, `topology` holds the
+        model's parameters.
     """
     facts: dict[str, object] = {
         **describe_machine(compute.backend),
         "compute_backend": compute.backend,
         "comm_backend": comm.backend,
-        "comm_costs_are": "modelled" if comm.backend == "topology" else "measured",
-        "optimizer": compute.optimizer,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "comm_costs_are": comm.costs_are,
+        "date": date,
         "noise_floor": {"compute": compute_noise_floor, "comm": comm_noise_floor},
     }
     if comm.backend == "topology":

@@ -30,6 +30,9 @@ OPERATOR_CACHE_SIZE = 4096
 PROBE_EVERY = 10
 #: Starts of weights are multiples of this many floats: a cache line.
 ALIGNMENT_FLOATS = 16
+#: Floats of weights for every float of optimizer state: one state per row, of at least four 16-bit numbers. A state
+#: stands at the same relative place as its row, so that it is as cold.
+FLOATS_PER_STATE = 2
 
 LEARNING_RATE = 1e-6  # a real update, small enough that weights stay normal floats over a whole campaign
 _INITIAL_WEIGHT = 0.01
@@ -45,11 +48,10 @@ class LookupBench(ABC):
     TorchRec calls it, so that its fixed cost per call is part of the cost as it is in training.
 
     Args:
-        params: protocol, optimizer and arena.
+        params: protocol and arena.
         seed: of the ids.
         device: where everything lives.
         buffers: how FBGEMM calls tensors there: `host` or `dev`.
-        data_types: storage types that this device's arena can hold.
         id_cache_bytes: ids of this many bytes are kept between visits.
 
     Raises:
@@ -57,23 +59,17 @@ class LookupBench(ABC):
     """
 
     def __init__(
-        self, params: ComputeMeasureParams, seed: int, device: torch.device, buffers: str,
-        data_types: Sequence[str], id_cache_bytes: int,
-    ) -> None:  # fmt: skip
+        self, params: ComputeMeasureParams, seed: int, device: torch.device, buffers: str, id_cache_bytes: int
+    ) -> None:
         torch.set_num_threads(params.threads)
         self._params = params
         self._seed = seed
         self._device = device
         self._buffers = buffers
-        self._data_types = data_types
         self._id_cache_bytes = id_cache_bytes
         self._fbgemm = _fbgemm(params.backend)
         self._weights = _allocate(params.arena_bytes, device)
-        rowwise = params.optimizer == "rowwise_adagrad"
-        # One state per row of at least eight bytes; kept at the same relative place as the weights.
-        per_row = 2 if "fp16" in data_types else 4
-        self._floats_per_state = per_row
-        self._momentum = torch.zeros(self._weights.numel() // per_row if rowwise else 0, device=device)
+        self._states = torch.zeros(0, device=device)
         self._at = 0
         self._operators: OrderedDict[tuple[object, ...], torch.nn.Module] = OrderedDict()
         self._ids: OrderedDict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
@@ -152,22 +148,34 @@ class LookupBench(ABC):
         """Lay the operator's weights and optimizer state at float `at` of the arena, or at its start."""
         floats = _floats(sample)
         at = at if at + floats <= self._weights.numel() else 0
-        weights = self._weights[at : at + floats].view(_DTYPES[_data_type(sample)])
-        getattr(operator, f"weights_{self._buffers}").data = weights
-        if self._momentum.numel():
-            rows = sum(shard.table.num_embeddings for shard in sample.shards)
-            first = at // self._floats_per_state
-            getattr(operator, f"momentum1_{self._buffers}").data = self._momentum[first : first + rows]
+        for name, part in self._parts(sample, at).items():
+            getattr(operator, f"{name}_{self._buffers}").data = part
         self._at = at + -(-floats // ALIGNMENT_FLOATS) * ALIGNMENT_FLOATS
+
+    def _parts(self, sample: ComputeSample, at: int) -> dict[str, torch.Tensor]:
+        """The sample's weights and optimizer state from float `at` of the arena on, by FBGEMM's names."""
+        weights = self._weights[at : at + _floats(sample)].view(_DTYPES[_data_type(sample)])
+        if sample.optimizer == "sgd":
+            return {"weights": weights}
+        if not self._states.numel():
+            self._states = torch.zeros(self._weights.numel() // FLOATS_PER_STATE, device=self._device)
+        first = at // FLOATS_PER_STATE
+        rows = sum(shard.table.num_embeddings for shard in sample.shards)
+        return {"weights": weights, "momentum1": self._states[first : first + rows]}
 
     def _operator(self, sample: ComputeSample) -> Any:
         """The sample's fused lookup, built at most once."""
-        if any(shard.table.data_type not in self._data_types for shard in sample.shards):
-            raise MeasurementError(f"only tables of data_type {' or '.join(self._data_types)} are measured here")
+        if sample.optimizer not in self._fbgemm.OPTIMIZERS:
+            known = " and ".join(self._fbgemm.OPTIMIZERS)
+            raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured, {known} can")
         needed, available = 4 * _floats(sample), 4 * self._weights.numel()
         if needed > available:
             raise MeasurementError(f"out of memory: the weights need {needed} bytes, the arena has {available}")
-        shape = (_data_type(sample), *((shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards))
+        shape = (
+            sample.optimizer,
+            _data_type(sample),
+            *((shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards),
+        )
         operator = self._operators.pop(shape, None)
         if operator is None:
             operator = self._build(sample)

@@ -4,6 +4,7 @@ A recording is a folder with the pool of tables, the samples, their costs and a 
 
     table_pool.parquet        as `augment.table_pool`
     compute_samples.parquet   as `augment.compute_samples`
+    compute_sample_settings.parquet   as `augment.compute_sample_settings`
     compute_costs.parquet     as `measure.compute_costs`
     card.json                 what it was measured on and how (`make_card`)
 """
@@ -31,9 +32,10 @@ COST_COLUMNS = ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats"
 _FILES = {
     "table_pool.parquet": list(POOL_COLUMNS),
     "compute_samples.parquet": ["sample_id", "batch_size", "table", "embedding_dim"],
+    "compute_sample_settings.parquet": ["sample_id", "optimizer", "purpose"],
     "compute_costs.parquet": COST_COLUMNS,
 }
-_CARD_FIELDS = ("format", "stand_in", "backend", "optimizer", "hardware", "protocol", "date", "noise_floor")
+_CARD_FIELDS = ("format", "stand_in", "backend", "hardware", "protocol", "date", "noise_floor")
 _FORMAT = 1
 _HOW_TO_RECORD = "record one on a machine with the device (`make gpu-campaign`) and put its folder there"
 _QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
@@ -60,6 +62,7 @@ class Recording:
         folder: where it was read.
         pool: `augment.table_pool`.
         samples: `augment.compute_samples`.
+        settings: `augment.compute_sample_settings`.
         costs: `measure.compute_costs`.
         card: device, versions, date, protocol, noise floor (`make_card`).
     """
@@ -67,6 +70,7 @@ class Recording:
     folder: Path
     pool: pd.DataFrame
     samples: pd.DataFrame
+    settings: pd.DataFrame
     costs: pd.DataFrame
     card: dict[str, Any]
 
@@ -91,16 +95,21 @@ def open_recording(params: RecordingParams | None) -> Recording:
         absent = [column for column in columns if column not in frames[name].columns]
         if absent:
             raise MeasurementError(f"{folder / name} lacks the column {absent[0]!r}; {_HOW_TO_RECORD}")
-    pool, samples, costs = frames.values()
-    return Recording(folder, pool, samples, costs, _read_card(folder / CARD_FILE))
+    pool, samples, settings, costs = frames.values()
+    return Recording(folder, pool, samples, settings, costs, _read_card(folder / CARD_FILE))
 
 
 def write_recording(
-    folder: Path, pool: pd.DataFrame, samples: pd.DataFrame, costs: pd.DataFrame, card: Mapping[str, Any]
+    folder: Path,
+    pool: pd.DataFrame,
+    samples: pd.DataFrame,
+    settings: pd.DataFrame,
+    costs: pd.DataFrame,
+    card: Mapping[str, Any],
 ) -> None:
     """Write a recording; the card, without which nothing reads it, comes last."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in zip(_FILES, (pool, samples, costs), strict=True):
+    for name, frame in zip(_FILES, (pool, samples, settings, costs), strict=True):
         frame.to_parquet(folder / name, index=False, compression="zstd")
     (folder / CARD_FILE).write_text(json.dumps(dict(card), indent=1) + "\n")
 
@@ -130,7 +139,6 @@ def make_card(
         "format": _FORMAT,
         "stand_in": stand_in,
         "backend": params.backend,
-        "optimizer": params.optimizer,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": dict(machine),
         "protocol": params.model_dump(),
@@ -144,31 +152,22 @@ def make_card(
     }
 
 
-def recorded_costs(recording: Recording, samples: Sequence[ComputeSample], optimizer: str) -> pd.DataFrame:
+def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd.DataFrame:
     """Look the costs of samples up; nothing is estimated.
 
-    A sample is found by its content: batch size, and tables with their profiles and widths, whatever their order and
-    column offsets, which a lookup does not depend on.
+    A sample is found by its content: batch size, optimizer, and tables with their profiles, widths and data types,
+    whatever their order and column offsets, which a lookup does not depend on.
 
     Args:
         recording: where to look.
         samples: what to look for.
-        optimizer: that the costs must have been measured with.
 
     Returns:
         `measure.compute_costs`; a sample that the recording lacks is a row with an error and without costs.
-
-    Raises:
-        MeasurementError: the recording was made with another optimizer.
     """
-    if recording.card["optimizer"] != optimizer:
-        raise MeasurementError(
-            f"the recording {recording.folder} was made with optimizer {recording.card['optimizer']!r}, not "
-            f"{optimizer!r}; set optimizer to it, or record a campaign with {optimizer!r}"
-        )
     row_of_sample = {name: row for row, name in enumerate(recording.costs["sample_id"].tolist())}
     row_of_content: dict[object, int] = {}
-    for sample in compute_samples_from_frame(recording.samples, recording.pool):
+    for sample in compute_samples_from_frame(recording.samples, recording.pool, recording.settings):
         if sample.sample_id in row_of_sample:
             row_of_content.setdefault(_content(sample), row_of_sample[sample.sample_id])
     rows = [row_of_content.get(_content(sample), -1) for sample in samples]
@@ -188,7 +187,7 @@ def _content(sample: ComputeSample) -> object:
         for shard in sample.shards
         for t in (shard.table,)
     )
-    return sample.batch_size, frozenset(shards.items())
+    return sample.batch_size, sample.optimizer, frozenset(shards.items())
 
 
 def _read_card(path: Path) -> dict[str, Any]:

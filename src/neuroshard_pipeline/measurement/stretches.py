@@ -19,8 +19,9 @@ AnySample = ComputeSample | CommSample
 AnyParams = ComputeMeasureParams | CommMeasureParams
 
 #: Raised whenever the meaning of a raw shard or of a timing changes, so that old shards are not mixed with new.
-MEASUREMENT_VERSION = 3
+MEASUREMENT_VERSION = 4
 _DIGEST_LENGTH = 12
+_NO_PART_OF_A_CAMPAIGN = {"engine", "cluster_address"}
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) 
     """Name of a campaign: equal only if every measurement in it would be made in the same way.
 
     Args:
-        params: every parameter counts.
+        params: every parameter counts but those that say where workers are, as all hosts of a cluster are alike.
         seed: of the drawn ids and of the order of visits.
         fingerprint: device, host and library versions (`hardware.fingerprint`).
     """
-    parameters = json.dumps(params.model_dump(), sort_keys=True)
+    parameters = json.dumps(params.model_dump(exclude=_NO_PART_OF_A_CAMPAIGN), sort_keys=True)
     return digest(MEASUREMENT_VERSION, parameters, seed, sorted(fingerprint.items()))
 
 

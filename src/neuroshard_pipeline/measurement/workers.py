@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ START_METHOD = "forkserver"
 #: Imported once by the server that all workers are forked from, so that a worker starts in a hundredth of a second.
 _PRELOAD = [f"neuroshard_pipeline.measurement.{name}" for name in ("crew", "fbgemm")]
 _EXIT_GRACE_S = 5.0
+_FREE_CORE_WAIT_S = 20.0
 
 
 class TeamFailedError(Exception):
@@ -188,14 +191,50 @@ def _send(connection: Connection, reply: tuple[str, Any]) -> bool:
 
 
 def settle_on_core(rank: int) -> None:
-    """Pin this process to one core and ask the scheduler to let it finish its turns.
+    """Pin this process to one core, `rank` modulo the number of cores: see `_settle`."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        _settle({cores[rank % len(cores)]})
+
+
+def settle_on_free_core() -> None:
+    """Pin this process to a core of this host that no other such process has, for as long as it lives.
+
+    Workers of a cluster do not know of each other; each holds a lock on a file that stands for its core.
+
+    Raises:
+        MeasurementError: every core is taken.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    deadline = time.monotonic() + _FREE_CORE_WAIT_S
+    while time.monotonic() < deadline:  # the worker whose place this one takes may just be ending
+        for core in cores:
+            if _lock(f"{tempfile.gettempdir()}/neuroshard-{os.getuid()}-core-{core}.lock"):
+                return _settle({core})
+        time.sleep(0.1)
+    raise MeasurementError(f"all {len(cores)} cores of this host are taken by other workers; ask for fewer workers")
+
+
+def _settle(cores: set[int]) -> None:
+    """Pin this process and ask the scheduler to let it finish its turns.
 
     Pinning spreads ranks evenly over the cores and keeps them there; SCHED_BATCH, which needs no privilege, stops
     a rank that wakes up from interrupting the one that runs. For 8 ranks on 2 cores the two together make an
     all-to-all four times faster and its noise a quarter.
     """
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    os.sched_setaffinity(0, cores)
     if hasattr(os, "SCHED_BATCH"):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _lock(path: str) -> bool:
+    """Whether this process now holds the lock on a file, until it ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
