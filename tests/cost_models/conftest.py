@@ -28,6 +28,8 @@ FIT = {
     "seed": 0,
 }
 
+HEAD = {"gates": 2, "pressures": 2, "distillation": "none", "distillation_weight": 0.5, "view_noise": 0.1}
+
 
 @pytest.fixture(scope="session")
 def tables() -> list[Table]:
@@ -48,7 +50,7 @@ def compute_training(tables: list[Table]) -> ComputeData:
 
 @pytest.fixture(scope="session")
 def compute_params() -> ComputeTrainParams:
-    return ComputeTrainParams(**FIT, architecture="universal", gates=2, pressures=2)
+    return ComputeTrainParams(**FIT, architecture="universal", **HEAD)
 
 
 @pytest.fixture(scope="session")

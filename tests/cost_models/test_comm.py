@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import CommCostModel
-from neuroshard_pipeline.cost_models.comm import COMM_CONTEXT_FEATURES, COMM_WORK_TERMS, comm_features
+from neuroshard_pipeline.cost_models.comm import (
+    COMM_CONTEXT_FEATURES,
+    COMM_WORK_TERMS,
+    comm_features,
+    ranks_per_host_of,
+    remote_peers,
+)
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.cost_models.training_comm import predict_comm
 from neuroshard_pipeline.errors import CostModelError
@@ -55,6 +61,7 @@ def test_volumes_are_what_a_pencil_says():
     assert set(named["total_bytes"]) == {72}
     assert set(named["largest_receive_bytes"]) == {24}
     assert context.shape == (4, len(COMM_CONTEXT_FEATURES))
+    assert named["remote_peers"].tolist() == named["remote_send_bytes"].tolist() == [0, 0, 0, 0]
     back = dict(zip(COMM_WORK_TERMS, comm_features([4, 8, 12, 0], [0] * 4, 2**20, "backward")[0].T, strict=True))
     assert back["send_bytes"].tolist() == named["receive_bytes"].tolist()
     assert back["receive_bytes"].tolist() == named["send_bytes"].tolist()
@@ -105,3 +112,25 @@ def test_a_compute_model_is_not_a_comm_model(compute_models, tmp_path):
     compute_models["universal"].save(tmp_path)
     with pytest.raises(CostModelError, match="kind is 'ComputeCostModel', not 'CommCostModel'"):
         CommCostModel.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("world", "per_host", "remote"), [(8, None, 0), (8, 8, 0), (12, 8, 8), (16, 8, 8), (32, 8, 24)]
+)
+def test_most_remote_peers_by_counting_hosts(world, per_host, remote):
+    hosts = [rank // (per_host or world) for rank in range(world)]
+    assert remote_peers(world, per_host) == remote == max(sum(other != mine for other in hosts) for mine in hosts)
+
+
+def test_volume_across_hosts_is_the_share_of_remote_peers():
+    dims = np.arange(16.0) * 4
+    work, _ = comm_features(dims, np.zeros(16), 512, "forward", ranks_per_host=8)
+    named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
+    np.testing.assert_allclose(named["remote_send_bytes"], named["send_bytes"] * 8 / 15)
+    np.testing.assert_allclose(named["largest_remote_receive_bytes"], named["largest_receive_bytes"] * 8 / 15)
+
+
+def test_a_model_knows_the_hosts_of_a_modelled_cluster_only():
+    assert ranks_per_host_of({"hardware": {"topology": {"gpus_per_host": 8}}}) == 8
+    assert ranks_per_host_of({"hardware": {"cores": 2}}) is None
+    assert ranks_per_host_of({}) is None

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import ComputeCostModel
 from neuroshard_pipeline.cost_models.compute import ARCHITECTURES
+from neuroshard_pipeline.cost_models.features import shard_features
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
@@ -88,12 +89,19 @@ def test_numpy_and_torch_compute_the_same(compute_models, tables, architecture):
     model = compute_models[architecture]
     kind = ARCHITECTURES[architecture]
     samples, _ = fresh_samples(tables, 1, 7, 7)
-    work, context = kind.inputs(samples[0], BATCH_SIZE)
+    work, context = kind.inputs(shard_features(samples[0], BATCH_SIZE))
     inputs = [torch.from_numpy(v) for v in (model.normalisation.work(work), model.normalisation.context(context))]
     weights = {name: torch.from_numpy(value) for name, value in model.weights.items()}
     sums = kind.embeddings(torch, weights, *inputs).sum(dim=1, keepdim=True)
     costs = kind.costs(torch, weights, sums).mean(dim=0).numpy()
     np.testing.assert_allclose(costs, model.predict(samples, BATCH_SIZE), rtol=1e-9)
+
+
+@BOTH
+def test_no_sets_at_all_are_no_costs(compute_models, tables, architecture):
+    model = compute_models[architecture]
+    none = model.shard_embeddings(make_shards(np.random.default_rng(0), tables, 1), BATCH_SIZE)[:0]
+    assert model.costs_from_sums(none, BATCH_SIZE).shape == (0, 2)
 
 
 def test_no_shards_cost_nothing(compute_models, tables):

@@ -16,8 +16,8 @@ from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
 ONCE = (1.0,) + (0.0,) * (NUM_REUSE_BINS - 1)
 
 
-def columns(shards, batch_size=512):
-    features = shard_features(shards, batch_size)
+def columns(shards, batch_size=512, optimizer="sgd"):
+    features = shard_features(shards, batch_size, optimizer)
     named = dict(zip(WORK_TERMS, features.work.T, strict=True))
     named |= dict(zip(CONTEXT_FEATURES, features.context.T, strict=True))
     return named | {f"raw_{name}": values for name, values in zip(RAW_FEATURES, features.raw.T, strict=True)}
@@ -50,6 +50,25 @@ def test_storage_type_changes_bytes_but_not_ids():
     assert named["lookup_bytes"][0] == 2 * named["lookup_bytes"][1]
     assert named["indices"][0] == named["indices"][1]
     assert named["output_bytes"][0] == named["output_bytes"][1]
+
+
+def test_half_precision_is_converted_and_single_is_not():
+    halves = [Table("t", 4096, 64, 2.0, 1024.0, ONCE, data_type) for data_type in ("fp32", "fp16")]
+    named = columns([Shard(table, 0, 64) for table in halves])
+    assert named["half_numbers"].tolist() == [0.0, 1024 * 64 / 2**20]
+    assert named["half_unique"].tolist() == [0.0, 1024 * 64 / 2**20]
+
+
+def test_optimizer_state_is_work_of_its_own():
+    shard = Shard(Table("t", 4096, 64, 2.0, 1024.0, ONCE), 0, 64)
+    sgd, rowwise, adam = (columns([shard], optimizer=name) for name in ("sgd", "rowwise_adagrad", "adam"))
+    assert sgd["state_lines"][0] == 0.0 < rowwise["state_lines"][0] < adam["state_lines"][0]
+    assert rowwise["state_lines"][0] * 2**20 <= 4096 * 4 / 64  # all states fit these lines
+    assert adam["log_state"][0] == pytest.approx(np.log(1 + 2 * 4 * 64))
+    assert sgd["stateless_bytes"][0] == sgd["lookup_bytes"][0]
+    assert rowwise["stateless_bytes"][0] == adam["stateless_bytes"][0] == 0.0
+    with pytest.raises(CostModelError, match="'lion' is unknown; use one of sgd"):
+        shard_features([shard], 512, "lion")
 
 
 def test_every_feature_has_its_reason_and_its_column(tables):

@@ -22,6 +22,11 @@ def store(compute_models, comm_models, tmp_path):
     return tmp_path
 
 
+def test_shown_in_one_line(store):
+    assert repr(load_cost_models(store)).startswith("CostModels(trained on ")
+    assert len(repr(load_cost_models(store))) < 200
+
+
 @pytest.mark.parametrize(("version", "architecture"), [(None, "universal"), (NEW, "universal"), (OLD, "paper")])
 def test_the_newest_version_unless_one_is_named(store, version, architecture):
     models = load_cost_models(store, version)

@@ -3,9 +3,9 @@ from pydantic import ValidationError
 
 from neuroshard_pipeline.cost_models import CommTrainParams, ComputeTrainParams
 
-from .conftest import FIT
+from .conftest import FIT, HEAD
 
-COMPUTE = {**FIT, "architecture": "universal", "gates": 2, "pressures": 2}
+COMPUTE = {**FIT, "architecture": "universal", **HEAD}
 
 
 def test_good_parameters_are_taken_and_frozen():
@@ -28,6 +28,9 @@ def test_good_parameters_are_taken_and_frozen():
         ("validation_share", 0.0),
         ("test_share", 0.5),
         ("seed", -1),
+        ("distillation", "smc3"),
+        ("distillation_weight", 1.0),
+        ("view_noise", -0.1),
         ("architecture", "deep"),
         ("gates", 0),
         ("pressures", 0),

@@ -62,9 +62,19 @@ def test_metrics_follow_the_contract(trained):
     json.dumps(metrics)
 
 
+def test_metrics_say_how_well_intervals_cover(trained):
+    _, metrics, held_out = trained
+    total = held_out[held_out["model"] == "compute"]
+    inside = (total["measured_ms"] >= total["low_ms"]) & (total["measured_ms"] <= total["high_ms"])
+    assert metrics["compute"]["coverage_90"] == inside.mean()
+    width = ((total["high_ms"] - total["low_ms"]) / total["predicted_ms"]).mean()
+    assert metrics["compute"]["mean_relative_width"] == pytest.approx(width)
+    assert "coverage_90" not in metrics["compute_forward"]
+
+
 def test_held_out_predictions_stand_beside_measurements(trained, frames):
     _, metrics, held_out = trained
-    assert list(held_out.columns) == ["model", "sample_id", "rank", "measured_ms", "predicted_ms"]
+    assert list(held_out.columns) == ["model", "sample_id", "rank", "measured_ms", "predicted_ms", "low_ms", "high_ms"]
     assert len(held_out) == 3 * metrics["compute"]["n_test"]
     assert held_out["rank"].isna().all()
     costs = frames[2].set_index("sample_id")

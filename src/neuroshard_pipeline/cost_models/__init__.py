@@ -3,7 +3,8 @@
 - `features`: what a model sees of a shard; `architectures`: the formulas, for NumPy and torch alike
 - `compute`, `comm`: the models (predict, save, load); `models`: both together, as a user holds them
 - `training`, `training_comm`, `fitting`, `initialise`, `splits`: how they are fitted
-- `baselines`, `metrics`: what they are judged by; `checkpoint`: files without pickles
+- `training_range`: what they were trained on; `baselines`, `metrics`, `groups`: what they are judged by
+- `checkpoint`: files without pickles
 
 Predicting needs NumPy alone; whatever imports torch is imported when it is first asked for.
 """
@@ -17,6 +18,7 @@ from neuroshard_pipeline.cost_models.models import CostModels, load_cost_models
 from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams
 
 if TYPE_CHECKING:
+    from neuroshard_pipeline.cost_models.groups import judge_compute_model
     from neuroshard_pipeline.cost_models.training import train_compute_model
     from neuroshard_pipeline.cost_models.training_comm import train_comm_model
 
@@ -26,12 +28,13 @@ __all__ = [
     "ComputeCostModel",
     "ComputeTrainParams",
     "CostModels",
+    "judge_compute_model",
     "load_cost_models",
     "train_comm_model",
     "train_compute_model",
 ]
 
-_NEEDS_TORCH = {"train_compute_model": "training", "train_comm_model": "training_comm"}
+_NEEDS_TORCH = {"judge_compute_model": "groups", "train_compute_model": "training", "train_comm_model": "training_comm"}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ def summed_features(samples: Sequence[ComputeSample]) -> tuple[FloatArray, Float
     """Summed work with a column of ones for the launch (N, 1 + P), and mean context weighted by shard (N, F)."""
     work, context = [], []
     for sample in samples:
-        features = shard_features(sample.shards, sample.batch_size)
+        features = shard_features(sample.shards, sample.batch_size, sample.optimizer)
         work.append(segment_sums(features.work, [len(sample.shards)])[0])
         context.append(features.context.mean(axis=0))
     return np.column_stack([np.ones(len(samples)), np.array(work)]), np.array(context)

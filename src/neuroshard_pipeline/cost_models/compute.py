@@ -1,11 +1,12 @@
 """The compute cost model: what one fused lookup of a rank's shards costs, forward and backward apart.
 
-Shapes: S shards, N shard sets, E ensemble members, C channels per member, H = E * C.
+Shapes: S shards, N shard sets, E ensemble members, C channels per member, H = E * C + 1 numbers of an embedding, of
+which the last is no channel: the cost of the shard alone times how far it lies outside the training range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from neuroshard_pipeline.cost_models.features import (
     CONTEXT_FEATURES,
     RAW_FEATURES,
     WORK_TERMS,
+    ShardFeatures,
     segment_sums,
     shard_features,
 )
+from neuroshard_pipeline.cost_models.intervals import CALIBRATION_FIELDS, SMALLEST_MS, Calibration, member_spread
 from neuroshard_pipeline.cost_models.normalisation import NORMALISATION_FIELDS, Normalisation
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
@@ -49,9 +52,8 @@ class Architecture:
     context_names: tuple[str, ...]
     weight_names: frozenset[str]
 
-    def inputs(self, shards: Sequence[Shard], batch_size: int) -> tuple[FloatArray, FloatArray]:
+    def inputs(self, features: ShardFeatures) -> tuple[FloatArray, FloatArray]:
         """Work (S, P) and context (S, F) before normalisation."""
-        features = shard_features(shards, batch_size)
         return features.work, features.raw if self.context_names == tuple(RAW_FEATURES) else features.context
 
 
@@ -87,6 +89,7 @@ class ComputeCostModel:
         weights: float64 arrays of that architecture, ensemble members first.
         normalisation: scaling of the features.
         batch_size: the global batch that most training samples had.
+        calibration: of the prediction intervals; None before it is calibrated, which training does.
         provenance: hardware, data versions and training settings, JSON values.
     """
 
@@ -94,6 +97,7 @@ class ComputeCostModel:
     weights: dict[str, FloatArray]
     normalisation: Normalisation
     batch_size: int
+    calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,13 +105,19 @@ class ComputeCostModel:
         """Networks in the ensemble."""
         return next(iter(self.weights.values())).shape[0]
 
-    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int) -> FloatArray:
-        """What each shard adds to the sums of its rank: (S, H), non-negative."""
+    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:
+        """What each shard adds to the sums of its rank: (S, H), non-negative; batch and optimizer are the task's."""
         kind = ARCHITECTURES[self.architecture]
-        work, context = kind.inputs(shards, batch_size)
+        features = shard_features(shards, batch_size, optimizer)
+        work, context = kind.inputs(features)
         scaled = self.normalisation.work(work), self.normalisation.context(context)
-        embeddings = kind.embeddings(np, self.weights, *scaled)  # (E, S, C)
-        return np.ascontiguousarray(np.moveaxis(embeddings, 0, 1)).reshape(len(shards), -1)
+        by_member = kind.embeddings(np, self.weights, *scaled)  # (E, S, C)
+        embeddings = np.zeros((len(shards), by_member.shape[0] * by_member.shape[2] + 1))
+        embeddings[:, :-1] = np.moveaxis(by_member, 0, 1).reshape(len(shards), -1)
+        if self.calibration is not None:
+            alone_ms = self.costs_from_sums(embeddings, batch_size).sum(axis=-1)
+            embeddings[:, -1] = alone_ms * self.calibration.overshoot(features.context)
+        return embeddings
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:  # noqa: ARG002
         """Forward and backward cost in ms of shard sets, given the sums of their embeddings.
@@ -120,26 +130,81 @@ class ComputeCostModel:
             (..., 2). The sum of no shards at all is a launch without work; whoever places shards knows that an
             empty rank launches nothing and costs 0.
         """
-        flat = np.asarray(sums, dtype=np.float64).reshape(-1, self.members, sums.shape[-1] // self.members)
-        costs = np.empty((len(flat), architectures.DIRECTIONS))
-        for start in range(0, len(flat), _CHUNK_SETS):
-            by_member = np.moveaxis(flat[start : start + _CHUNK_SETS], 1, 0)  # (E, N, C)
-            chunk = ARCHITECTURES[self.architecture].costs(np, self.weights, by_member)
-            costs[start : start + _CHUNK_SETS] = chunk.mean(axis=0)
-        return np.maximum(costs, 0.0).reshape(*sums.shape[:-1], architectures.DIRECTIONS)
+        costs = [by_member.mean(axis=0) for _, by_member in self._member_costs(sums)]
+        return _joined(costs, sums)
 
-    def predict(self, samples: Sequence[Sequence[Shard]], batch_size: int) -> FloatArray:
+    def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
+        """Lower and upper bound in ms (..., 2) of forward + backward, between which 90 % of measurements lie.
+
+        See `costs_and_interval_from_sums`.
+        """
+        return self.costs_and_interval_from_sums(sums, batch_size)[1]
+
+    def costs_and_interval_from_sums(self, sums: FloatArray, batch_size: int) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
+        """`costs_from_sums` and `interval_from_sums` in one pass.
+
+        The interval is wide where the ensemble's members disagree, and grows with how far the shards, weighted by
+        their cost, or the cost of all of them lie outside the training range (`intervals.Calibration`).
+
+        Raises:
+            CostModelError: the model is not calibrated.
+        """
+        calibration = self._calibrated()
+        costs, intervals = [], []
+        for chunk, by_member in self._member_costs(sums):
+            total_by_member = by_member.sum(axis=-1)  # (E, N)
+            total = np.maximum(total_by_member.mean(axis=0), 0.0)
+            overshoot = chunk[:, -1] / np.maximum(total, SMALLEST_MS)
+            costs.append(by_member.mean(axis=0))
+            intervals.append(calibration.interval(total, member_spread(total_by_member), overshoot))
+        return _joined(costs, sums), _joined(intervals, sums)
+
+    def _member_costs(self, sums: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Chunks of the sums (N, H), and what every member says that they cost (E, N, 2)."""
+        flat = np.asarray(sums, dtype=np.float64).reshape(-1, sums.shape[-1])
+        for start in range(0, max(len(flat), 1), _CHUNK_SETS):
+            chunk = flat[start : start + _CHUNK_SETS]
+            width = (flat.shape[1] - 1) // self.members  # not -1, which is undefined where N is 0
+            by_member = np.moveaxis(chunk[:, :-1].reshape(len(chunk), self.members, width), 1, 0)  # (E, N, C)
+            yield chunk, ARCHITECTURES[self.architecture].costs(np, self.weights, by_member)
+
+    def _calibrated(self) -> Calibration:
+        if self.calibration is None:
+            raise CostModelError(f"this compute cost model has no calibrated intervals; {checkpoint.REMEDY}")
+        return self.calibration
+
+    def predict(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
         """Forward and backward cost in ms of every sample's shards: (N, 2); 0 for a sample without shards."""
         counts = [len(sample) for sample in samples]
         if not any(counts):
             return np.zeros((len(samples), architectures.DIRECTIONS))
-        embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size)
+        embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
         costs = self.costs_from_sums(segment_sums(embeddings, counts), batch_size)
         costs[np.array(counts) == 0] = 0.0
         return costs
 
+    def member_totals(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
+        """Forward + backward ms of every sample's shards as every member predicts them: (E, N)."""
+        embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
+        sums = segment_sums(embeddings, [len(sample) for sample in samples])
+        return np.concatenate([by_member.sum(axis=-1) for _, by_member in self._member_costs(sums)], axis=1)
+
+    def interval(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
+        """Lower and upper bound in ms of forward + backward of every sample's shards: (N, 2); 0 without shards."""
+        counts = [len(sample) for sample in samples]
+        if not any(counts):
+            return np.zeros((len(samples), 2))
+        embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
+        bounds = self.interval_from_sums(segment_sums(embeddings, counts), batch_size)
+        bounds[np.array(counts) == 0] = 0.0
+        return bounds
+
     def save(self, folder: Path | str) -> None:
-        """Write `model.json` and `weights.safetensors` into `folder`."""
+        """Write `model.json` and `weights.safetensors` into `folder`.
+
+        Raises:
+            CostModelError: the model is not calibrated.
+        """
         description = {
             "architecture": self.architecture,
             "work_terms": list(WORK_TERMS),
@@ -147,7 +212,8 @@ class ComputeCostModel:
             "batch_size": self.batch_size,
             "provenance": self.provenance,
         }
-        arrays = {**self.weights, **self.normalisation.arrays("normalisation.")}
+        scaling = self.normalisation.arrays("normalisation.")
+        arrays = {**self.weights, **scaling, **self._calibrated().arrays("calibration.")}
         checkpoint.save_checkpoint(folder, "ComputeCostModel", description, arrays)
 
     @classmethod
@@ -165,11 +231,18 @@ class ComputeCostModel:
         expected = {"work_terms": list(WORK_TERMS), "context_features": list(kind.context_names)}
         checkpoint.require_features(description, expected, folder)
         scaling = {f"normalisation.{part}" for part in NORMALISATION_FIELDS}
+        scaling |= {f"calibration.{part}" for part in CALIBRATION_FIELDS}
         checkpoint.require_weights(arrays, kind.weight_names | scaling, folder)
         return cls(
             architecture=name,
             weights={key: value for key, value in arrays.items() if key not in scaling},
             normalisation=Normalisation.from_arrays(arrays, "normalisation."),
             batch_size=int(checkpoint.described(description, "batch_size", folder)),
+            calibration=Calibration.from_arrays(arrays, "calibration."),
             provenance=checkpoint.described(description, "provenance", folder),
         )
+
+
+def _joined(chunks: list[FloatArray], sums: FloatArray) -> FloatArray:
+    """Chunks (N, 2) as one non-negative array (..., 2), shaped as the sums that they came from."""
+    return np.maximum(np.concatenate(chunks), 0.0).reshape(*sums.shape[:-1], 2)

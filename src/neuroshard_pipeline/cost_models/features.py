@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, REUSE_COLUMNS, Shard, Table
+from neuroshard_pipeline.tables.task import OPTIMIZERS
 
 FloatArray = NDArray[np.float64]
 
@@ -34,6 +35,10 @@ WORK_TERMS: dict[str, str] = {
     "cache_lines": "distinct 64-byte lines among the rows looked up: narrow rows share one, and still cost a whole one",
     "pages": "distinct 4 KiB pages among them: each is an address translation that the TLB may miss",
     "sort_work": "ids * log2(rows): backward sorts the ids, by radix over the bits of a row number",
+    "half_numbers": "ids * dim where stored in 16 bits: every number is converted on its way",
+    "half_unique": "distinct rows * dim where stored in 16 bits: the update reads, rounds and writes them",
+    "state_lines": "distinct 64-byte lines of optimizer state: read and written by the update",
+    "stateless_bytes": "ids * dim under SGD, which may apply gradients id by id, without adding them up first",
 }
 
 #: Context of one shard, with the reason that it changes the price of work.
@@ -52,6 +57,7 @@ CONTEXT_FEATURES: dict[str, str] = {
     "few_share": "share of ids whose row is looked up 2 to 8 times",
     "some_share": "share of ids whose row is looked up 9 to 128 times",
     "hot_share": "share of ids whose row is looked up more than 128 times: certain hits, serialised updates",
+    "log_state": "bytes of optimizer state per row (1 more, for SGD has none): another update kernel",
     "hot_rows": "share of distinct rows looked up more than 8 times: the rows worth caching",
 }
 
@@ -90,24 +96,26 @@ class ShardFeatures:
     raw: FloatArray
 
 
-def shard_features(shards: Sequence[Shard], batch_size: int) -> ShardFeatures:
-    """Features of shards whose tables are looked up with `batch_size` samples.
+def shard_features(shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> ShardFeatures:
+    """Features of shards whose tables are looked up with `batch_size` samples and trained with `optimizer`.
 
     What belongs to a table is computed once per table, however many shards it has. Tables without a reuse
     profile are completed by `tables.profile.with_profile`.
 
     Raises:
-        CostModelError: `batch_size` is below 1.
+        CostModelError: `batch_size` is below 1, or `optimizer` is unknown.
     """
     if batch_size < 1:
         raise CostModelError(f"batch_size {batch_size} must be at least 1")
+    if optimizer not in OPTIMIZERS:
+        raise CostModelError(f"optimizer {optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}")
     table_of, tables = _distinct_tables(shards)
     reuse, table_columns = _table_columns(tables, batch_size)
     columns = {name: values[table_of] for name, values in table_columns.items()}
     dims = np.array([shard.embedding_dim for shard in shards], dtype=np.float64)
     return ShardFeatures(
-        work=_work(columns, dims, batch_size),
-        context=_context(columns, dims, batch_size),
+        work=_work(columns, dims, batch_size, _state_bytes(optimizer, dims)),
+        context=_context(columns, dims, batch_size, _state_bytes(optimizer, dims)),
         raw=np.concatenate([_raw(columns, dims, batch_size), reuse[table_of]], axis=1),
     )
 
@@ -151,12 +159,20 @@ def _table_columns(tables: Sequence[Table], batch_size: int) -> tuple[FloatArray
     return reuse, columns
 
 
-def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int) -> FloatArray:
+def _state_bytes(optimizer: str, dims: FloatArray) -> FloatArray:
+    """Bytes of optimizer state per row of shards of width `dims`: (S,)."""
+    if optimizer == "rowwise_adagrad":
+        return np.full_like(dims, 4.0)  # the sum of squares of a row's gradients
+    return 8.0 * dims if optimizer == "adam" else np.zeros_like(dims)  # two moments of every number
+
+
+def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, state_bytes: FloatArray) -> FloatArray:
     """(S, P) work terms in the order of `WORK_TERMS`."""
     row_bytes = dims * columns["element_bytes"]
     bags = np.full_like(dims, batch_size / _MILLION)
     indices = columns["indices"] / _MILLION
     unique = columns["unique_rows"] / _MILLION
+    half = columns["element_bytes"] == BYTES_PER_ELEMENT["fp16"]
     terms = {
         "table": np.ones_like(dims),
         "bags": bags,
@@ -168,11 +184,15 @@ def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int) -> 
         "cache_lines": _distinct_blocks(columns, row_bytes, 64.0) / _MILLION,
         "pages": _distinct_blocks(columns, row_bytes, 4096.0) / _MILLION,
         "sort_work": indices * np.log2(columns["num_embeddings"] + 1),
+        "half_numbers": indices * dims * half,
+        "half_unique": unique * dims * half,
+        "state_lines": np.where(state_bytes > 0, _distinct_blocks(columns, state_bytes, 64.0) / _MILLION, 0.0),
+        "stateless_bytes": indices * row_bytes * (state_bytes == 0),
     }
     return np.stack([terms[name] for name in WORK_TERMS], axis=1)
 
 
-def _context(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int) -> FloatArray:
+def _context(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, state_bytes: FloatArray) -> FloatArray:
     """(S, F) context features in the order of `CONTEXT_FEATURES`."""
     row_bytes = dims * columns["element_bytes"]
     features = {
@@ -186,6 +206,7 @@ def _context(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int) 
         "log_table_bytes": np.log(columns["num_embeddings"] * row_bytes),
         "log_batch": np.full_like(dims, np.log(batch_size)),
         "log_element_bytes": np.log(columns["element_bytes"]),
+        "log_state": np.log(1.0 + state_bytes),
         **{name: columns[name] for name in ("once_share", "few_share", "some_share", "hot_share", "hot_rows")},
     }
     return np.stack([features[name] for name in CONTEXT_FEATURES], axis=1)

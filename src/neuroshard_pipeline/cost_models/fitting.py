@@ -51,6 +51,7 @@ def fit(
     params: FitParams,
     generator: torch.Generator,
     title: str,
+    training_loss_of: Callable[[dict[str, Tensor], IntArray], Tensor] | None = None,
 ) -> Fit:
     """Fit all members of an ensemble side by side; keep each one's best epoch on validation.
 
@@ -62,6 +63,7 @@ def fit(
         params: schedule.
         generator: draws the order of batches.
         title: of the progress bar, which shows only on a terminal.
+        training_loss_of: what is minimised, if not `loss_of`, which always judges the validation samples.
 
     Raises:
         CostModelError: the loss stopped being a number.
@@ -73,10 +75,11 @@ def fit(
         optimizer, params.learning_rate, total_steps=max(steps, 2), pct_start=_WARM_UP
     )
     best = _Best(learned)
+    minimised = training_loss_of or loss_of
     bar = tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)
     for epoch in bar:
         for batch in _batches(training, params.batch_samples, generator):
-            loss = loss_of(learned, batch).sum()  # members are independent: the gradient of a sum serves them all
+            loss = minimised(learned, batch).sum()  # members are independent: the gradient of a sum serves them all
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
+from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_caveats, compute_caveats
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -31,6 +32,11 @@ class CostModels:
     compute: ComputeCostModel
     comm: CommCostModel
 
+    def __repr__(self) -> str:
+        worlds = ", ".join(map(str, self.comm.world_sizes))
+        device = _origin(self.compute).get("device", "an unnamed device")
+        return f"CostModels(trained on {device} at batch_size {self.compute.batch_size}, collectives of {worlds} ranks)"
+
     def __post_init__(self) -> None:
         mine, other = _origin(self.compute), _origin(self.comm)
         differing = [name for name in mine if name in other and mine[name] != other[name]]
@@ -43,28 +49,36 @@ class CostModels:
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
         """What of a task lies outside what the models were trained on, so that its predictions extrapolate."""
-        hardware = self.compute.provenance.get("hardware")
-        trained_optimizer = hardware.get("optimizer") if isinstance(hardware, dict) else None
-        found = _batch_caveats(task, self.compute.batch_size)
-        if task.world_size not in self.comm.world_sizes:
-            known = ", ".join(map(str, self.comm.world_sizes))
-            found.append(f"world_size {task.world_size}: collectives of {known} ranks were trained on")
-        if trained_optimizer is not None and task.optimizer != trained_optimizer:
-            found.append(f"optimizer {task.optimizer}: lookups were measured with {trained_optimizer}")
-        types = sorted({table.data_type for table in task.tables} - {"fp32"})
-        if types:
-            found.append(f"data_type {', '.join(types)}: lookups were measured with fp32")
-        return tuple(found)
+        compute = compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {}))
+        return (*compute, *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})))
 
-    def compute_ms(self, shards: Sequence[Shard], batch_size: int | None = None) -> tuple[float, float]:
+    def compute_ms(
+        self, shards: Sequence[Shard], batch_size: int | None = None, optimizer: str = "sgd"
+    ) -> tuple[float, float]:
         """Forward and backward compute cost in ms of the shards of one rank; 0 without shards.
 
         Args:
             shards: all shards of the rank, which one fused kernel looks up.
-            batch_size: global batch; None for the one that the model was trained at.
+            batch_size: global batch; None for the one that most training samples had.
+            optimizer: fused into the backward pass.
         """
-        costs = self.compute.predict([shards], self.compute.batch_size if batch_size is None else batch_size)
+        costs = self.compute.predict([shards], _given(batch_size, self.compute.batch_size), optimizer)
         return float(costs[0, 0]), float(costs[0, 1])
+
+    def compute_interval_ms(
+        self, shards: Sequence[Shard], batch_size: int | None = None, optimizer: str = "sgd"
+    ) -> tuple[float, float]:
+        """Between which bounds, in ms, 90 % of measurements of forward + backward lie for the shards of one rank.
+
+        The farther the shards lie outside what was trained on, the wider; (0, 0) without shards.
+
+        Args:
+            shards: all shards of the rank, which one fused kernel looks up.
+            batch_size: global batch; None for the one that most training samples had.
+            optimizer: fused into the backward pass.
+        """
+        bounds = self.compute.interval([shards], _given(batch_size, self.compute.batch_size), optimizer)
+        return float(bounds[0, 0]), float(bounds[0, 1])
 
     def comm_ms(
         self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int | None = None
@@ -76,13 +90,11 @@ class CostModels:
             start_skew_ms: (..., W) how much later than the first rank each enters the forward collective.
             batch_size: global batch; None for the one that the model was trained at.
         """
-        return self.comm.predict(dim_sums, start_skew_ms, self.comm.batch_size if batch_size is None else batch_size)
+        return self.comm.predict(dim_sums, start_skew_ms, _given(batch_size, self.comm.batch_size))
 
 
-def _batch_caveats(task: ShardingTask, trained_at: int) -> list[str]:
-    if task.batch_size == trained_at:
-        return []
-    return [f"batch_size {task.batch_size}: the models were trained at {trained_at}"]
+def _given(batch_size: int | None, trained_at: int) -> int:
+    return trained_at if batch_size is None else batch_size
 
 
 def _origin(model: ComputeCostModel | CommCostModel) -> dict[str, object]:

@@ -46,11 +46,17 @@ class ComputeTrainParams(FitParams):
         architecture: `universal` (ours) or `paper` ([Zha2023] §3.2).
         gates: parts of the cost of `universal` that are paid only under pressure, per direction.
         pressures: quantities whose sums over a rank open the gates.
+        distillation: `none`, or `smc2` for self-distillation with consistency regularisation (`distillation`).
+        distillation_weight: share of the loss that soft targets have.
+        view_noise: noise of the second view's standardised context.
     """
 
     architecture: Literal["universal", "paper"]
     gates: int = Field(ge=1, le=8)
     pressures: int = Field(ge=1, le=16)
+    distillation: Literal["none", "smc2"]
+    distillation_weight: float = Field(ge=0, lt=1)
+    view_noise: float = Field(ge=0, le=10)
 
 
 class CommTrainParams(FitParams):

@@ -5,6 +5,7 @@ Shapes: N samples, R ranks of all samples, W ranks of one sample, E ensemble mem
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,19 +19,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neuroshard_pipeline.cost_models import architectures, initialise
+from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.comm import (
     COMM_DIRECTIONS,
     CommCostModel,
     CommNetwork,
     comm_features,
     paper_comm_features,
+    ranks_per_host_of,
 )
 from neuroshard_pipeline.cost_models.fitting import Fit, fit, relative_loss
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.cost_models.params import CommTrainParams
 from neuroshard_pipeline.cost_models.splits import Split, split_samples
-from neuroshard_pipeline.cost_models.training import Metrics, fit_summary, held_out_frame, noise_floor_of, usable_costs
+from neuroshard_pipeline.cost_models.training import (
+    Metrics,
+    fit_summary,
+    held_out_frame,
+    interval_figures,
+    noise_floor_of,
+    usable_costs,
+)
+from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_range
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
@@ -100,8 +111,8 @@ def train_comm_model(
         provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
 
     Returns:
-        The model; metrics under `comm_forward` and `comm_backward`; and the held-out predictions
-        `model, sample_id, rank, measured_ms, predicted_ms`.
+        The model; metrics under `comm_forward` and `comm_backward`; and the held-out predictions, see
+        `held_out_frame`.
 
     Raises:
         CostModelError: too few usable samples, or frames that do not belong together.
@@ -120,6 +131,7 @@ def train_comm_model(
         floor = noise_floor_of(provenance.get("noise_floor"), direction)
         metrics[f"comm_{direction}"] = {
             **accuracy(rows["measured_ms"], rows["predicted_ms"], floor),
+            **interval_figures(rows),
             **fit_summary(split, fits[direction], data.left_out, seconds),
             "world_sizes": list(model.world_sizes),
         }
@@ -133,15 +145,46 @@ def fit_comm(
     fit_one = _fit_universal if params.architecture == "universal" else _fit_paper
     networks, fits = {}, {}
     for direction in COMM_DIRECTIONS:
-        networks[direction], fits[direction] = fit_one(data, split, params, direction)
+        networks[direction], fits[direction] = fit_one(data, split, params, direction, ranks_per_host_of(provenance))
     model = CommCostModel(
         architecture=params.architecture,
         networks=networks,
         batch_size=Counter(sample.batch_size for sample in data.samples).most_common(1)[0][0],
         world_sizes=tuple(sorted({sample.world_size for sample in data.samples})),
-        provenance={**provenance, "training": params.model_dump()},
+        provenance={
+            **provenance,
+            "training": params.model_dump(),
+            TRAINING_RANGE: comm_range(data.take(split.training).samples),
+        },
     )
-    return model, fits
+    return _with_intervals(model, data, split), fits
+
+
+def _with_intervals(model: CommCostModel, data: CommData, split: Split) -> CommCostModel:
+    """The model with calibrated intervals.
+
+    Ranks of one collective err alike, so that fewer errors are independent than there are ranks; the coverage over
+    samples is right on average nevertheless, as validation and new samples have ranks alike.
+    """
+    parts = [data.take(rows) for rows in (split.training, split.validation)]
+    networks = {}
+    for direction, network in model.networks.items():
+        seen, unseen = (_predictions(model, part, direction) for part in parts)
+        calibration = calibrate(seen, unseen, _rank_features(parts[0].samples, direction, model.ranks_per_host)[1])
+        networks[direction] = dataclasses.replace(network, calibration=calibration)
+    return dataclasses.replace(model, networks=networks)
+
+
+def _predictions(model: CommCostModel, data: CommData, direction: str) -> Predictions:
+    """What the members say of all ranks of all samples."""
+    members = [model.member_costs(direction, *_inputs(sample, direction), sample.batch_size) for sample in data.samples]
+    measured = np.concatenate(data.costs)[:, COMM_DIRECTIONS.index(direction)]
+    return Predictions.of(measured, np.concatenate(members, axis=1))
+
+
+def _inputs(sample: CommSample, direction: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Dimension sums and start skews; backward, all ranks start together."""
+    return sample.dim_sums, sample.start_skew_ms if direction == "forward" else (0.0,) * sample.world_size
 
 
 def predict_comm(model: CommCostModel, samples: Sequence[CommSample]) -> list[FloatArray]:
@@ -151,25 +194,35 @@ def predict_comm(model: CommCostModel, samples: Sequence[CommSample]) -> list[Fl
     ]
 
 
+def comm_intervals(model: CommCostModel, samples: Sequence[CommSample]) -> tuple[FloatArray, FloatArray]:
+    """Lower and upper bounds in ms of all ranks of all samples, forward and backward: (R, 2) each."""
+    forward = [model.forward_interval_ms(s.dim_sums, s.start_skew_ms, s.batch_size) for s in samples]
+    backward = [model.backward_interval_ms(s.dim_sums, s.batch_size) for s in samples]
+    return np.concatenate(forward), np.concatenate(backward)
+
+
 def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:
-    """Predictions beside measurements: `model, sample_id, rank, measured_ms, predicted_ms`."""
+    """Predictions beside measurements, as `held_out_frame`."""
     measured = np.concatenate(data.costs)
     predicted = np.concatenate(predict_comm(model, data.samples))
     worlds = [sample.world_size for sample in data.samples]
     ranks = np.concatenate([np.arange(world) for world in worlds])
     keys = pd.DataFrame({"sample_id": np.repeat(data.sample_ids, worlds), "rank": pd.array(ranks, dtype="Int64")})
+    intervals = comm_intervals(model, data.samples)
     columns = {
-        f"comm_{direction}": (measured[:, column], predicted[:, column])
+        f"comm_{direction}": (measured[:, column], predicted[:, column], intervals[column])
         for column, direction in enumerate(COMM_DIRECTIONS)
     }
     return held_out_frame(keys, columns)
 
 
-def _fit_universal(data: CommData, split: Split, params: CommTrainParams, direction: str) -> tuple[CommNetwork, Fit]:
+def _fit_universal(
+    data: CommData, split: Split, params: CommTrainParams, direction: str, ranks_per_host: int | None
+) -> tuple[CommNetwork, Fit]:
     """The permutation-equivariant network: every rank of every sample is one row."""
     generator = torch.Generator().manual_seed(params.seed)
     worlds = np.array([sample.world_size for sample in data.samples])
-    raw_work, raw_context = _rank_features(data.samples, direction)  # (R, P), (R, F)
+    raw_work, raw_context = _rank_features(data.samples, direction, ranks_per_host)  # (R, P), (R, F)
     in_training = np.repeat(np.isin(np.arange(len(worlds)), split.training), worlds)
     normalisation = _keeping_wait(Normalisation.fit(raw_work[in_training], raw_context[in_training]))
     work, context = normalisation.work(raw_work), normalisation.context(raw_context)
@@ -187,12 +240,13 @@ def _fit_universal(data: CommData, split: Split, params: CommTrainParams, direct
     return CommNetwork(fitted.weights, normalisation), fitted
 
 
-def _rank_features(samples: Sequence[CommSample], direction: str) -> tuple[FloatArray, FloatArray]:
+def _rank_features(
+    samples: Sequence[CommSample], direction: str, ranks_per_host: int | None
+) -> tuple[FloatArray, FloatArray]:
     """Work (R, P) and context (R, F) of all ranks, in the order of samples and ranks."""
-    parts = []
-    for sample in samples:
-        skew = sample.start_skew_ms if direction == "forward" else (0.0,) * sample.world_size
-        parts.append(comm_features(sample.dim_sums, skew, sample.batch_size, direction))
+    parts = [
+        comm_features(*_inputs(sample, direction), sample.batch_size, direction, ranks_per_host) for sample in samples
+    ]
     return np.concatenate([work for work, _ in parts]), np.concatenate([context for _, context in parts])
 
 
@@ -203,7 +257,13 @@ def _keeping_wait(normalisation: Normalisation) -> Normalisation:
     return Normalisation(scale, normalisation.low, normalisation.high, normalisation.mean, normalisation.inverse_scale)
 
 
-def _fit_paper(data: CommData, split: Split, params: CommTrainParams, direction: str) -> tuple[CommNetwork, Fit]:
+def _fit_paper(
+    data: CommData,
+    split: Split,
+    params: CommTrainParams,
+    direction: str,
+    ranks_per_host: int | None,  # noqa: ARG001
+) -> tuple[CommNetwork, Fit]:
     """The fixed-size network of [Zha2023] §3.2; its squared error is the paper's too."""
     generator = torch.Generator().manual_seed(params.seed)
     dims = np.array([sample.dim_sums for sample in data.samples], dtype=np.float64)  # (N, W)

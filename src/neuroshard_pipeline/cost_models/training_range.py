@@ -1,0 +1,85 @@
+"""What a cost model was trained on, and what of a task lies outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Where models keep it in their provenance.
+TRAINING_RANGE = "training_range"
+
+#: Quantities of a table whose training range is kept. Shards are cut from tables, so only the widest can be outside.
+_TABLE_RANGES: dict[str, Callable[[Table], float]] = {
+    "num_embeddings": lambda table: table.num_embeddings,
+    "embedding_dim": lambda table: table.embedding_dim,
+    "pooling_factor": lambda table: table.pooling_factor,
+}
+
+
+def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
+    """Ranges `[smallest, largest]` and kinds of the training samples, JSON values."""
+    shards = [shard for sample in samples for shard in sample.shards]
+    ranges = {name: _range([value(shard.table) for shard in shards]) for name, value in _TABLE_RANGES.items()}
+    return {
+        "batch_size": _range([sample.batch_size for sample in samples]),
+        **(ranges | {"embedding_dim": _range([shard.embedding_dim for shard in shards])}),
+        "optimizer": sorted({sample.optimizer for sample in samples}),
+        "data_type": sorted({shard.table.data_type for shard in shards}),
+    }
+
+
+def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
+    """Ranges `[smallest, largest]` of the training samples, JSON values."""
+    return {
+        "batch_size": _range([sample.batch_size for sample in samples]),
+        "world_size": _range([sample.world_size for sample in samples]),
+    }
+
+
+def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
+    """What of a task the compute model extrapolates; of ranges that are unknown nothing is said."""
+    found = []
+    for name, value in _TABLE_RANGES.items():
+        outside = [table for table in task.tables if _outside(value(table), trained.get(name))]
+        if name == "embedding_dim":
+            outside = [table for table in outside if table.embedding_dim > trained[name][1]]
+        if outside:
+            first, others = outside[0], len(outside) - 1
+            which = f"table {first.name!r}" + (f" and {others} more" if others else "")
+            found.append(f"{name} {value(first):,g} of {which}: lookups were measured with {_words(trained[name])}")
+    if _outside(task.batch_size, trained.get("batch_size")):
+        found.append(f"batch_size {task.batch_size}: lookups were measured with {_words(trained['batch_size'])}")
+    for name, kinds in (("optimizer", {task.optimizer}), ("data_type", {table.data_type for table in task.tables})):
+        known = trained.get(name)
+        if known is not None and kinds - set(known):
+            found.append(
+                f"{name} {', '.join(sorted(kinds - set(known)))}: lookups were measured with {', '.join(known)}"
+            )
+    return found
+
+
+def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
+    """What of a task the communication model extrapolates."""
+    quantities = {"batch_size": (task.batch_size, "samples"), "world_size": (task.world_size, "ranks")}
+    return [
+        f"{name} {value}: collectives were measured with {_words(trained[name])} {unit}"
+        for name, (value, unit) in quantities.items()
+        if _outside(value, trained.get(name))
+    ]
+
+
+def _range(values: Sequence[float]) -> list[float]:
+    return [min(values), max(values)]
+
+
+def _outside(value: float, known: Sequence[float] | None) -> bool:
+    return known is not None and not known[0] <= value <= known[1]
+
+
+def _words(known: Sequence[float]) -> str:
+    low, high = (f"{value:,g}" if value < 1e6 else f"{value:,.0f}" for value in known)
+    return low if low == high else f"{low} to {high}"
