@@ -25,7 +25,7 @@ class SmallComputeModel:
         self.head_bias = rng.normal(size=64)
         self.head_out = rng.gamma(1.0, 0.02, size=(64, 2))
 
-    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int) -> np.ndarray:
+    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> np.ndarray:  # noqa: ARG002
         rows = []
         for shard in shards:
             table = shard.table
@@ -47,6 +47,12 @@ class SmallComputeModel:
     def costs_from_sums(self, sums: np.ndarray, batch_size: int) -> np.ndarray:  # noqa: ARG002
         return np.maximum(sums @ self.head_in + self.head_bias, 0.0) @ self.head_out + 0.05
 
+    def interval_from_sums(self, sums, batch_size):
+        """Wider, relative to the cost, where the first numbers of the sums are large."""
+        costs = self.costs_from_sums(sums, batch_size).sum(axis=-1)
+        width = 0.02 + 0.2 * sums[..., :4].sum(axis=-1) / (sums.sum(axis=-1) + 1.0)
+        return np.stack([costs * np.exp(-width), costs * np.exp(width)], axis=-1)
+
 
 class SmallCommModel:
     """Per rank an increasing, smooth function of its own and the largest dimension sum, and of the start skew."""
@@ -63,6 +69,12 @@ class SmallCommModel:
     def backward_ms(self, dim_sums, batch_size):  # noqa: ARG002
         largest = np.asarray(dim_sums, dtype=np.float64).max(axis=-1, keepdims=True)
         return self._volume_ms(dim_sums) + 0.3 * self.worst * largest
+
+    def forward_interval_ms(self, dim_sums, start_skew_ms, batch_size):
+        return self.forward_ms(dim_sums, start_skew_ms, batch_size)[..., None] * (0.9, 1.2)
+
+    def backward_interval_ms(self, dim_sums, batch_size):
+        return self.backward_ms(dim_sums, batch_size)[..., None] * (0.9, 1.1)
 
     def _volume_ms(self, dim_sums):
         dims = np.asarray(dim_sums, dtype=np.float64)

@@ -1,5 +1,6 @@
 import dataclasses
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from neuroshard_pipeline.search.exact_fit import fit_exactly
@@ -26,8 +27,20 @@ def test_widths_that_no_halving_reaches():
     assert fit_exactly(one_byte_less, WEIGHTS_AND_OPTIMIZER).impossible
 
 
+@pytest.mark.parametrize("rows", [1_000, 100_000, 10_000_000])
+def test_a_single_byte_decides(rows):
+    tables = [Table(f"t{i}", rows + 7 * i, 20, 1.0) for i in range(4)]
+    needed = sum(table.weight_bytes for table in tables)
+    for world_size in (1, 2):
+        limits = [needed] if world_size == 1 else [needed - tables[1].weight_bytes, tables[1].weight_bytes]
+        task = ShardingTask(tables, world_size, 16, limits)
+        assert fit_exactly(task, WEIGHTS_AND_OPTIMIZER).shards is not None
+        one_byte_less = dataclasses.replace(task, memory_bytes=[limits[0] - 1, *limits[1:]])
+        assert fit_exactly(one_byte_less, WEIGHTS_AND_OPTIMIZER).impossible
+
+
 def test_a_task_beyond_its_size_stays_open():
-    task = ShardingTask([Table(f"t{i}", 1000, 20, 1.0) for i in range(600)], 4, 16, 1)
+    task = ShardingTask([Table(f"t{i}", 1000, 20, 1.0) for i in range(600)], 4, 16, 12_000_000)
     fit = fit_exactly(task, WEIGHTS_AND_OPTIMIZER)
     assert fit.shards is None
     assert not fit.impossible

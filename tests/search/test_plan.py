@@ -20,6 +20,14 @@ def test_per_rank_views_agree():
     assert plan.to_frame()["column_offset"].tolist() == [0, 4, 0]
 
 
+def test_shown_in_one_line_however_many_tables():
+    plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "hand")
+    assert repr(plan) == "Plan('task' by hand: 2 tables in 3 shards on 3 ranks, unpriced)"
+    cost = PlanCost((1.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.25,) * 3, (0.25,) * 3)
+    assert "2 ms predicted" in repr(dataclasses.replace(plan, predicted=cost))
+    assert repr(TASK) == "ShardingTask('task': 2 tables for 3 ranks, batch_size 32, sgd)"
+
+
 @pytest.mark.parametrize(
     ("shards", "ranks", "message"),
     [

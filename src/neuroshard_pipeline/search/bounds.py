@@ -28,7 +28,13 @@ from typing import Literal
 import numpy as np
 
 from neuroshard_pipeline.cost_models.architectures import MAX_LOG_CORRECTION
-from neuroshard_pipeline.cost_models.comm import COMM_DIRECTIONS, COMM_WORK_TERMS, CommCostModel, comm_features
+from neuroshard_pipeline.cost_models.comm import (
+    COMM_DIRECTIONS,
+    COMM_WORK_TERMS,
+    OWN_VOLUME_TERMS,
+    CommCostModel,
+    comm_features,
+)
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.simulator import FloatArray, Models
@@ -58,12 +64,16 @@ def shape_of(models: Models) -> Shape | None:
     return None
 
 
-def cost_bound(kinds: ShardKinds, shape: Shape | None = None) -> CostBound | None:
+def cost_bound(
+    kinds: ShardKinds, shape: Shape | None = None, comm_floor: Callable[[int], float] | None = None
+) -> CostBound | None:
     """Lower bound on the cost of every plan for the task of `kinds`.
 
     Args:
         kinds: the task and the models.
         shape: that of the compute model, where the caller knows it; else `shape_of` decides.
+        comm_floor: least mean of forward plus backward communication in ms over so many ranks that hold shards, where
+            the caller knows it; else `comm_floor_ms`.
 
     Returns:
         None where the compute model has no shape that allows a proof.
@@ -74,10 +84,11 @@ def cost_bound(kinds: ShardKinds, shape: Shape | None = None) -> CostBound | Non
     kinds.numbers((index, width) for index, unit in enumerate(kinds.units) for width in _widths_of(unit))  # one call
     most_ranks = min(kinds.task.world_size, sum(len(unit.finest) for unit in kinds.units))
     mean_ms = _superadditive_mean_ms(kinds) if shape == "superadditive" else _convex_mean_ms(kinds)
-    by_count = [(mean_ms(count), comm_floor_ms(kinds, count)) for count in range(1, most_ranks + 1)]
+    floor = comm_floor or (lambda count: comm_floor_ms(kinds, count))
+    by_count = [(mean_ms(count), floor(count)) for count in range(1, most_ranks + 1)]
     widest = _widest_shard_ms(kinds)
     compute_ms = max(widest, min(compute for compute, _ in by_count))
-    alone = widest + comm_floor_ms(kinds, kinds.task.world_size, without=("send_bytes", "receive_bytes"))
+    alone = widest + comm_floor_ms(kinds, kinds.task.world_size, without=OWN_VOLUME_TERMS)
     return CostBound(compute_ms, max(alone, min(compute + comm for compute, comm in by_count)))
 
 
@@ -99,7 +110,7 @@ def comm_floor_ms(kinds: ShardKinds, num_ranks: int, without: tuple[str, ...] = 
     total = 0.0
     for direction in COMM_DIRECTIONS:
         network = comm.networks[direction]
-        work, _ = comm_features(dims, np.zeros(world_size), kinds.task.batch_size, direction)
+        work, _ = comm_features(dims, np.zeros(world_size), kinds.task.batch_size, direction, comm.ranks_per_host)
         transfer = network.normalisation.work(work)[:num_ranks, 1:].mean(axis=0) * counted
         total += float((transfer @ np.exp(network.weights["log_price"])).mean())
     return total * float(np.exp(-MAX_LOG_CORRECTION))

@@ -24,13 +24,14 @@ from neuroshard_pipeline.search.moves import (
 from neuroshard_pipeline.search.plan import Plan, RejectedChange
 from neuroshard_pipeline.search.refine import (
     MAX_MOVES,
-    MAX_SOURCES,
-    MAX_TARGETS,
     column_price_ms,
     exact_costs,
     potential_gain,
 )
 from neuroshard_pipeline.search.simulator import COST_UNITS_PER_MS, IntArray, Models
+
+#: Busiest ranks that changes start from, and idlest ranks that they lead to, where there are more of them.
+_MAX_SOURCES, _MAX_TARGETS = 8, 16
 
 #: Changes whose exact cost is predicted, of those allowed and of those not allowed each.
 _NUM_EXACT = 64
@@ -48,7 +49,7 @@ def with_rejected_changes(plan: Plan, models: Models) -> Plan:
     load = layout.compute_ms + price * layout.dims
     order = np.argsort(-load, kind="stable")
     rng = np.random.default_rng(0)
-    moves = propose(layout, kinds, order[:MAX_SOURCES], order[-MAX_TARGETS:], MAX_MOVES, rng)
+    moves = propose(layout, kinds, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], MAX_MOVES, rng)
     if not len(moves):
         return plan
     loads, allowed = loads_after(layout, moves, kinds), feasible(layout, moves, kinds)

@@ -11,8 +11,6 @@ anywhere wins (ties: seen first).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
@@ -21,6 +19,7 @@ from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.packing import check_room, make_room
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import Placement, dimension_caps, place, placement_costs
+from neuroshard_pipeline.search.progress import with_progress
 from neuroshard_pipeline.search.simulator import IntArray
 
 
@@ -30,9 +29,18 @@ def beam_search(kinds: ShardKinds, params: SearchParams) -> Placement:
     Raises:
         DoesNotFitError: the task does not fit the memory of its ranks.
     """
-    best = first = _first_placement(kinds, params)
-    beam = [first]
-    for _ in range(params.max_steps):
+    return beam_placements(kinds, params)[0]
+
+
+def beam_placements(kinds: ShardKinds, params: SearchParams) -> list[Placement]:
+    """Every placement that some step's beam held, the cheapest first (ties: seen first): the best and its runners-up.
+
+    Raises:
+        DoesNotFitError: the task does not fit the memory of its ranks.
+    """
+    beam = [_first_placement(kinds, params)]
+    held = list(beam)
+    for _ in with_progress(params.max_steps, "column splits"):
         states = _expansions(beam, kinds, params.num_candidates)
         if not len(states):
             break
@@ -41,8 +49,8 @@ def beam_search(kinds: ShardKinds, params: SearchParams) -> Placement:
         beam = sorted(placed, key=lambda placement: placement.cost)[: params.beam_width]
         if not beam:
             break
-        best = min(best, beam[0], key=lambda placement: placement.cost)
-    return best
+        held += beam
+    return sorted(held, key=lambda placement: placement.cost)
 
 
 def _first_placement(kinds: ShardKinds, params: SearchParams) -> Placement:
@@ -78,19 +86,20 @@ def _expansions(beam: list[Placement], kinds: ShardKinds, num_candidates: int) -
     states: dict[bytes, IntArray] = {}
     for placement in beam:
         state = np.sort(placement.kinds)
-        for kind, half in _candidates(state, kinds, num_candidates):
-            halved = np.delete(state, np.searchsorted(state, kind))
-            child = np.sort(np.append(halved, (half, half)))
-            states.setdefault(child.tobytes(), child)
+        halved, halves = _candidates(state, kinds, num_candidates)
+        children = np.repeat(np.append(state, 0)[None], len(halved), axis=0)
+        children[:, -1] = children[np.arange(len(halved)), np.searchsorted(state, halved)] = halves
+        children.sort(axis=1)
+        states |= {key: child for child in children if (key := child.tobytes()) not in states}
     return np.array(list(states.values()), dtype=np.int64)
 
 
-def _candidates(state: IntArray, kinds: ShardKinds, num_candidates: int) -> Iterator[tuple[int, int]]:
-    """The kinds of `state` to halve, each with the kind of its half."""
+def _candidates(state: IntArray, kinds: ShardKinds, num_candidates: int) -> tuple[IntArray, IntArray]:
+    """The kinds of `state` to halve, and the kinds of their halves."""
     distinct = np.unique(state[kinds.may_split(state)])
     distinct = distinct[kinds.can_halve[distinct]]
     distinct = distinct[np.lexsort((-kinds.width[distinct], kinds.table[distinct]))]
     largest = np.argsort(-kinds.bytes[distinct], kind="stable")[:num_candidates]
     most_expensive = np.argsort(-kinds.cost[distinct], kind="stable")[:num_candidates]
-    chosen = distinct[np.union1d(largest, most_expensive)].tolist()
-    return zip(chosen, kinds.halves(chosen).tolist(), strict=True)
+    chosen = distinct[np.union1d(largest, most_expensive)]
+    return chosen, kinds.halves(chosen.tolist())

@@ -9,15 +9,17 @@ of a rank, which are linear in both, stay within its memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 from neuroshard_pipeline.tables.task import ShardingTask
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 #: Larger programs, counted in (unit, rank) pairs, are not tried: bin packing is NP-hard.
 MAX_PAIRS = 2000
@@ -25,8 +27,12 @@ MAX_PAIRS = 2000
 #: Branch-and-bound nodes and seconds after which the question stays open.
 _NODE_LIMIT, _SECONDS = 20_000, 20.0
 
-#: The solver keeps constraints to 1e-6 only; a plan that uses a rank to the last byte is sought with this much less.
-_MARGIN = 1e-5
+#: The solver keeps constraints to 1e-6 whatever their size: the memory of a rank counts as this much, so that it sees a
+#: byte too many in about a megabyte. Whether all ranks together have too little is decided in whole bytes.
+_RANK_SCALE = 1e4
+
+#: A plan that uses a rank to the last byte is sought with this much less.
+_MARGIN = 1e-9
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
 _INFEASIBLE = 2
@@ -48,6 +54,8 @@ class ExactFit:
 def fit_exactly(task: ShardingTask, memory: MemoryModel) -> ExactFit:
     """Find an arrangement within memory and constraints, or prove that there is none."""
     units, limits = units_of(task), memory.limits(task)
+    if sum(unit.bytes(unit.width, task, memory) for unit in units) > sum(limits):  # splitting never saves memory
+        return ExactFit(None, impossible=True)
     pairs = [(u, r) for u, unit in enumerate(units) for r in (unit.ranks or range(task.world_size))]
     if len(pairs) > MAX_PAIRS:
         return ExactFit(None)
@@ -68,6 +76,9 @@ def _solve(
     limits: list[float],
 ) -> tuple[list[tuple[int, int, int]] | None, bool]:
     """Shards, and whether there cannot be any."""
+    from scipy import sparse  # a third of a second that whoever imports the package need not wait for
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     unit, rank = np.array(pairs, dtype=np.int64).T
     steps, least, most = (
         np.array(values, dtype=float)[unit]
@@ -78,7 +89,7 @@ def _solve(
         )
     )
     fixed, per_step = (np.array(values)[unit] for values in _affine_bytes(units, task, memory))
-    share = 1.0 / np.maximum(np.array(limits)[rank], 1.0)  # rows scaled to 1: the solver's tolerance is absolute
+    share = _RANK_SCALE / np.maximum(np.array(limits)[rank], 1.0)
     of_unit, of_rank, each = _grouped(unit, len(units)), _grouped(rank, task.world_size), sparse.eye(len(pairs))
     none = sparse.csr_matrix((len(units), len(pairs)))
     sums_to = np.array([u.width / COLUMN_GRANULARITY for u in units])
@@ -88,7 +99,9 @@ def _solve(
         LinearConstraint(sparse.hstack([each, -sparse.diags(steps)]), -np.inf, 0),
         LinearConstraint(sparse.hstack([each, -sparse.diags(least)]), 0, np.inf),
         LinearConstraint(
-            sparse.hstack([of_rank @ sparse.diags(per_step * share), of_rank @ sparse.diags(fixed * share)]), -np.inf, 1
+            sparse.hstack([of_rank @ sparse.diags(per_step * share), of_rank @ sparse.diags(fixed * share)]),
+            -np.inf,
+            _RANK_SCALE,
         ),
     ]
     found = milp(
@@ -116,6 +129,8 @@ def _affine_bytes(units: tuple[Unit, ...], task: ShardingTask, memory: MemoryMod
 
 def _grouped(group: np.ndarray, count: int) -> sparse.csr_matrix:
     """(count, P) matrix that sums the pairs of every group."""
+    from scipy import sparse
+
     return sparse.csr_matrix((np.ones(len(group)), (group, np.arange(len(group)))), shape=(count, len(group)))
 
 

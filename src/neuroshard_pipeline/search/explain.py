@@ -43,8 +43,15 @@ def _rank_line(plan: Plan, rank: int, shards: Sequence[Shard], memory: str) -> s
     cost = plan.predicted
     return text + (
         f"; compute {cost.compute_ms[rank]:.3f} + backward communication {cost.backward_comm_ms[rank]:.3f} + forward "
-        f"communication {cost.forward_comm_ms[rank]:.3f} = {cost.rank_ms[rank]:.3f} ms"
+        f"communication {cost.forward_comm_ms[rank]:.3f} = {cost.rank_ms[rank]:.3f} ms{_interval_text(plan, rank)}"
     )
+
+
+def _interval_text(plan: Plan, rank: int) -> str:
+    if not plan.interval_ms:
+        return ""
+    low, high = plan.interval_ms[rank]
+    return f" (90 %: {low:.3f} to {high:.3f})"
 
 
 def _share_text(used: int, limit: int) -> str:
@@ -70,8 +77,18 @@ def _binding_lines(plan: Plan) -> list[str]:
     lines = [f"memory: rank {fullest} is the fullest, {left} left"]
     lines.append(f"columns: max / mean over ranks is {_max_over_mean(plan.dim_sums):.3f}")
     if plan.predicted is not None:
-        lines = [*_cost_lines(plan.predicted), *lines]
+        lines = [*_cost_lines(plan.predicted), *_doubt_lines(plan, plan.predicted), *lines]
     return lines
+
+
+def _doubt_lines(plan: Plan, cost: PlanCost) -> list[str]:
+    """Which other ranks may turn out to be the slowest."""
+    if not plan.interval_ms:
+        return []
+    slowest = max(range(len(cost.rank_ms)), key=lambda rank: cost.rank_ms[rank])
+    rivals = [rank for rank, (_, high) in enumerate(plan.interval_ms) if high >= cost.rank_ms[slowest]]
+    others = len([rank for rank in rivals if rank != slowest])
+    return [f"doubt: the 90 % intervals of {others} other ranks reach the predicted cost of rank {slowest}"]
 
 
 def _cost_lines(cost: PlanCost) -> list[str]:

@@ -115,7 +115,8 @@ class ShardKinds:
 
     def _add(self, pairs: list[tuple[int, int]]) -> None:
         shards = [self._shards(unit, 0, width) for unit, width in pairs]
-        parts = self.models.compute.shard_embeddings([shard for kind in shards for shard in kind], self.task.batch_size)
+        every, task = [shard for kind in shards for shard in kind], self.task
+        parts = self.models.compute.shard_embeddings(every, task.batch_size, task.optimizer)
         embeddings = parts
         if len(parts) > len(pairs):
             starts = np.cumsum([0, *(len(kind) for kind in shards[:-1])])

@@ -11,10 +11,12 @@ import numpy as np
 
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.simulator import (
+    TRUSTING,
+    Caution,
     FloatArray,
     IntArray,
+    cautious_compute_ms,
     cautious_cost_ms,
-    compute_ms_of_sums,
     embedding_cost_ms,
     quantised,
 )
@@ -40,7 +42,7 @@ class Layout:
         sums: (W, H) summed embeddings.
         dims: (W,) dimension sums.
         free: (W,) bytes left.
-        compute_ms: (W,) predicted compute cost.
+        compute_ms: (W,) predicted compute cost, taken with caution (`simulator.cautious_compute_ms`).
         cost: embedding cost in units of 1e-9 ms.
         judged: what the search compares, `simulator.cautious_cost_ms`, in the same units.
     """
@@ -91,7 +93,7 @@ class Loads:
     dims: IntArray
 
 
-def layout_of(shard_kinds: IntArray, ranks: IntArray, kinds: ShardKinds, caution: float = 0.0) -> Layout:
+def layout_of(shard_kinds: IntArray, ranks: IntArray, kinds: ShardKinds, caution: Caution = TRUSTING) -> Layout:
     """The layout of shards of `shard_kinds` on `ranks`, judged with `caution`."""
     world_size, batch_size = kinds.task.world_size, kinds.task.batch_size
     sums = np.zeros((world_size, kinds.embedding.shape[1]))
@@ -100,14 +102,15 @@ def layout_of(shard_kinds: IntArray, ranks: IntArray, kinds: ShardKinds, caution
     np.add.at(sums, ranks, kinds.embedding[shard_kinds])
     np.add.at(dims, ranks, kinds.width[shard_kinds])
     np.subtract.at(free, ranks, kinds.bytes[shard_kinds])
-    compute_ms = compute_ms_of_sums(kinds.models, sums, dims, batch_size).sum(axis=-1)
+    compute_ms = cautious_compute_ms(kinds.models, sums, dims, batch_size, TRUSTING)
     cost = judged = float(quantised(embedding_cost_ms(kinds.models, compute_ms[None], dims[None], batch_size))[0])
-    if caution:
+    if caution != TRUSTING:
+        compute_ms = cautious_compute_ms(kinds.models, sums, dims, batch_size, caution)
         judged = float(quantised(cautious_cost_ms(kinds.models, compute_ms[None], dims[None], batch_size, caution))[0])
     return Layout(shard_kinds, ranks, sums, dims, free, compute_ms, cost, judged)
 
 
-def apply_moves(layout: Layout, moves: Moves, kinds: ShardKinds, caution: float = 0.0) -> Layout:
+def apply_moves(layout: Layout, moves: Moves, kinds: ShardKinds, caution: Caution = TRUSTING) -> Layout:
     """The layout after moves that share no rank."""
     leaving = np.concatenate([moves.shard, moves.other[moves.other != NONE]])
     stays, lands = moves.to_source != NONE, moves.to_target != NONE
@@ -159,8 +162,8 @@ def constraints_allow(moves: Moves, kinds: ShardKinds) -> np.ndarray:
     return on_source & on_target
 
 
-def loads_after(layout: Layout, moves: Moves, kinds: ShardKinds) -> Loads:
-    """Compute cost and dimension sum of source and target after each move."""
+def loads_after(layout: Layout, moves: Moves, kinds: ShardKinds, caution: Caution = TRUSTING) -> Loads:
+    """Compute cost, taken with caution, and dimension sum of source and target after each move."""
     embedding = np.concatenate([kinds.embedding, np.zeros((1, kinds.embedding.shape[1]))])
     width = np.append(kinds.width, 0)
     shard_kinds = np.append(layout.kinds, NONE)
@@ -183,8 +186,7 @@ def loads_after(layout: Layout, moves: Moves, kinds: ShardKinds) -> Loads:
     # A merge within a rank changes one rank only; both columns then hold the whole change.
     sums = np.where(within[..., None], (sums.sum(axis=1) - layout.sums[moves.source])[:, None], sums)
     dims = np.where(within, (dims.sum(axis=1) - layout.dims[moves.source])[:, None], dims)
-    compute_ms = compute_ms_of_sums(kinds.models, sums, dims, kinds.task.batch_size).sum(axis=-1)
-    return Loads(compute_ms, dims)
+    return Loads(cautious_compute_ms(kinds.models, sums, dims, kinds.task.batch_size, caution), dims)
 
 
 def _relocations(layout: Layout, shards: IntArray, targets: IntArray) -> Moves:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from neuroshard_pipeline.search.simulator import Caution
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -47,6 +49,9 @@ class PlusParams(BaseModel):
         perturbation_moves: random moves that leave a local optimum.
         caution: 0 minimises the predicted embedding cost; up to 1, plans are judged ever more by a cost that takes
             the start skew of the forward collective for a mere wait (`simulator.cautious_cost_ms`).
+        expected_error: relative error of predicted rank costs that plans are judged with
+            (`simulator.expected_maximum`); 0 judges by the largest predicted cost alone.
+        interval_share: how far from a prediction (0) to the upper end of its 90 % interval (1) costs are taken.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +61,13 @@ class PlusParams(BaseModel):
     moves_per_round: Count
     perturbation_moves: Count
     caution: Annotated[float, Field(ge=0.0, le=1.0)]
+    expected_error: Annotated[float, Field(ge=0.0, le=1.0)]
+    interval_share: Annotated[float, Field(ge=0.0, le=1.0)]
+
+    @property
+    def distrust(self) -> Caution:
+        """What plans are judged with."""
+        return Caution(self.caution, self.interval_share, self.expected_error)
 
 
 #: Settings of [Zha2023] §4: N = 10, K = 3, L = 10, and M = 11 caps from 1.0 to 1.5 times the mean.
@@ -64,4 +76,12 @@ PAPER_SEARCH = SearchParams(
 )
 
 #: Local search of `neuroshard_plus`: a budget in rounds, so that a plan depends on the seed and not on the machine.
-REFINEMENT = PlusParams(max_rounds=200, time_budget_seconds=0.0, moves_per_round=32, perturbation_moves=3, caution=0.5)
+REFINEMENT = PlusParams(
+    max_rounds=200,
+    time_budget_seconds=0.0,
+    moves_per_round=64,
+    perturbation_moves=3,
+    caution=0.5,
+    expected_error=0.0,
+    interval_share=0.0,
+)

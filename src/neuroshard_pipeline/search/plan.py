@@ -73,6 +73,8 @@ class Plan:
         sharder: which sharder made it.
         predicted: its predicted cost, or None where no cost model was asked.
         memory: what counts against the memory of a rank.
+        interval_ms: per rank, between which bounds 90 % of measurements of its whole cost are expected, where this was
+            asked of the models; not compared either.
         rejected: the best single changes not made, where they were looked for; two plans that differ in nothing
             else are equal.
         caveats: what of the task the cost models were not trained on, so that the prediction extrapolates.
@@ -88,8 +90,17 @@ class Plan:
     sharder: str
     predicted: PlanCost | None = None
     memory: MemoryModel = WEIGHTS_AND_OPTIMIZER
+    interval_ms: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     rejected: tuple[RejectedChange, ...] = field(default=(), compare=False)
     caveats: tuple[str, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        cost = "unpriced" if self.predicted is None else f"{self.predicted.embedding_cost_ms:.4g} ms predicted"
+        task = self.task
+        return (
+            f"Plan({task.task_id!r} by {self.sharder}: {len(task.tables)} tables in {len(self.shards)} shards on "
+            f"{task.world_size} ranks, {cost})"
+        )
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.ranks):

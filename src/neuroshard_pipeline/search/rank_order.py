@@ -154,4 +154,4 @@ def _renamed(plan: Plan, order: IntArray) -> Plan:
         parts = (getattr(predicted, field.name) for field in dataclasses.fields(predicted))
         predicted = PlanCost(*(tuple(part[rank] for rank in order.tolist()) for part in parts))
     ranks = tuple(physical[list(plan.ranks)].tolist())
-    return dataclasses.replace(plan, ranks=ranks, predicted=predicted, rejected=())
+    return dataclasses.replace(plan, ranks=ranks, predicted=predicted, interval_ms=(), rejected=())

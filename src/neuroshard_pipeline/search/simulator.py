@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,16 @@ COST_UNITS_PER_MS = 1e9
 class ComputeModel(Protocol):
     """What a search asks of a compute cost model."""
 
-    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int) -> FloatArray:
+    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = ...) -> FloatArray:
         """Embeddings (S, H); the embedding of a rank is the sum over its shards."""
         ...
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Forward and backward ms (..., 2) from summed embeddings (..., H)."""
+        ...
+
+    def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
+        """Lower and upper bound (..., 2) of forward + backward ms."""
         ...
 
 
@@ -45,6 +49,14 @@ class CommModel(Protocol):
 
     def backward_ms(self, dim_sums: NDArray, batch_size: int) -> FloatArray:
         """Backward ms (..., W); all ranks start together."""
+        ...
+
+    def forward_interval_ms(self, dim_sums: NDArray, start_skew_ms: NDArray, batch_size: int) -> FloatArray:
+        """Lower and upper bound (..., W, 2) of `forward_ms`."""
+        ...
+
+    def backward_interval_ms(self, dim_sums: NDArray, batch_size: int) -> FloatArray:
+        """Lower and upper bound (..., W, 2) of `backward_ms`."""
         ...
 
 
@@ -64,6 +76,24 @@ class Models(Protocol):
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
         """What of a task lies outside what the models were trained on."""
         ...
+
+
+class Caution(NamedTuple):
+    """How a local search distrusts predictions; without any it minimises the predicted embedding cost.
+
+    Attributes:
+        start_skew: share of the judgement that takes the start skew of the forward collective for a mere wait.
+        interval: share of the way from a prediction to the upper end of its prediction interval at which it is taken.
+        error: relative error of every rank's predicted cost that the judgement expects (`expected_maximum`).
+    """
+
+    start_skew: float = 0.0
+    interval: float = 0.0
+    error: float = 0.0
+
+
+#: Predictions are taken as they are.
+TRUSTING = Caution()
 
 
 def quantised(cost_ms: FloatArray) -> FloatArray:
@@ -93,21 +123,34 @@ def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray,
 
 
 def cautious_cost_ms(
-    models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int, caution: float
+    models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int, caution: Caution
 ) -> FloatArray:
-    """What a local search compares: (P,) embedding cost, less trusting in what the start skew does to a collective.
+    """What a local search compares: (P,) embedding cost, trusting predictions only so far.
 
-    `(1 - caution) * embedding cost + caution * (latest rank's compute and backward communication + the dearest forward
-    communication of ranks that start together)`. A search that only follows the predicted effect of the start skew
-    makes the busiest rank slower for it, and measurements show but a part of the gain that it predicts.
+    With s for `caution.start_skew`: `(1 - s) * embedding cost + s * (latest rank's compute and backward communication +
+    the dearest forward communication of ranks that start together)`. A search that only follows the predicted effect of
+    the start skew makes the busiest rank slower for it, and measurements show but a part of the gain that it predicts.
+
+    Args:
+        models: the cost models.
+        compute_ms: (P, W) compute costs, already taken with caution (`cautious_compute_ms`).
+        dim_sums: (P, W).
+        batch_size: global batch.
+        caution: communication costs, too, are taken so far towards the upper ends of their intervals.
     """
-    if caution == 0.0:
-        return embedding_cost_ms(models, compute_ms, dim_sums, batch_size)
     forward_ms, backward_ms = communication_ms(models, compute_ms, dim_sums, batch_size)
     ready_ms = compute_ms + backward_ms
-    together_ms = models.comm.forward_ms(dim_sums, np.zeros_like(ready_ms), batch_size)
-    plain_ms = ready_ms.max(axis=-1) + together_ms.max(axis=-1)
-    return (1.0 - caution) * (ready_ms + forward_ms).max(axis=-1) + caution * plain_ms
+    skew_ms, no_skew_ms = ready_ms - ready_ms.min(axis=-1, keepdims=True), np.zeros_like(ready_ms)
+    if caution.interval:
+        late_ms = models.comm.forward_interval_ms(dim_sums, skew_ms, batch_size)[..., 1] - forward_ms
+        late_ms += models.comm.backward_interval_ms(dim_sums, batch_size)[..., 1] - backward_ms
+        ready_ms = ready_ms + caution.interval * late_ms
+    embedding_ms = expected_maximum(ready_ms + forward_ms, caution.error)
+    if not caution.start_skew:
+        return embedding_ms
+    together_ms = models.comm.forward_ms(dim_sums, no_skew_ms, batch_size)
+    plain_ms = expected_maximum(ready_ms, caution.error) + together_ms.max(axis=-1)
+    return (1.0 - caution.start_skew) * embedding_ms + caution.start_skew * plain_ms
 
 
 def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
@@ -116,12 +159,42 @@ def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batc
     return np.where((dim_sums > 0)[..., None], costs, 0.0)
 
 
+def expected_maximum(rank_ms: FloatArray, relative_error: float) -> FloatArray:
+    """About the largest (P,) of rank costs (P, W) that come out differently from what is predicted.
+
+    With errors of a Gumbel distribution of scale T the expected maximum is `T log sum exp(cost / T)` and a constant,
+    the same for all plans of a task. Unlike the predicted maximum it rewards cheaper ranks even when they are not the
+    slowest, as any of several nearly equal ranks may turn out to be.
+    """
+    largest = rank_ms.max(axis=-1)
+    if not relative_error:
+        return largest
+    scale = relative_error * largest[..., None]
+    return largest + scale[..., 0] * np.log(np.exp((rank_ms - largest[..., None]) / scale).mean(axis=-1))
+
+
+def cautious_compute_ms(
+    models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int, caution: Caution
+) -> FloatArray:
+    """Compute cost (P, W) of ranks, so far towards the upper end of its interval as `caution` asks for."""
+    compute_ms = compute_ms_of_sums(models, sums, dim_sums, batch_size).sum(axis=-1)
+    if not caution.interval:
+        return compute_ms
+    upper_ms = np.where(dim_sums > 0, models.compute.interval_from_sums(sums, batch_size)[..., 1], 0.0)
+    return compute_ms + caution.interval * (upper_ms - compute_ms)
+
+
 def simulate(
-    models: Models, shards: Sequence[Shard], ranks: Sequence[int], world_size: int, batch_size: int
+    models: Models,
+    shards: Sequence[Shard],
+    ranks: Sequence[int],
+    world_size: int,
+    batch_size: int,
+    optimizer: str = "sgd",
 ) -> PlanCost:
     """Predicted cost of `shards`, of which `shards[i]` is on `ranks[i]`."""
     where = np.asarray(ranks, dtype=np.int64)
-    embeddings = models.compute.shard_embeddings(shards, batch_size)
+    embeddings = models.compute.shard_embeddings(shards, batch_size, optimizer)
     sums = np.zeros((world_size, embeddings.shape[1]))
     np.add.at(sums, where, embeddings)
     dim_sums = np.bincount(where, weights=[shard.embedding_dim for shard in shards], minlength=world_size)
@@ -139,5 +212,32 @@ def simulate(
 def with_predicted_cost(plan: Plan, models: Models) -> Plan:
     """The same plan with its predicted cost filled in."""
     task = plan.task
-    predicted = simulate(models, plan.shards, plan.ranks, task.world_size, task.batch_size)
+    predicted = simulate(models, plan.shards, plan.ranks, task.world_size, task.batch_size, task.optimizer)
     return dataclasses.replace(plan, predicted=predicted, caveats=models.caveats(task))
+
+
+def with_intervals(plan: Plan, models: Models) -> Plan:
+    """The same plan, knowing how far the predicted cost of every rank may be off.
+
+    Half widths of the three parts add in quadrature, as their models err independently of each other.
+    """
+    task, cost = plan.task, plan.predicted
+    assert cost is not None, "intervals are laid around a prediction"
+    embeddings = models.compute.shard_embeddings(plan.shards, task.batch_size, task.optimizer)
+    sums = np.zeros((task.world_size, embeddings.shape[1]))
+    np.add.at(sums, list(plan.ranks), embeddings)
+    dim_sums, ready_ms = np.array(plan.dim_sums), np.add(cost.compute_ms, cost.backward_comm_ms)
+    parts = [
+        (
+            cost.compute_ms,
+            np.where(dim_sums[:, None] > 0, models.compute.interval_from_sums(sums, task.batch_size), 0.0),
+        ),
+        (cost.backward_comm_ms, models.comm.backward_interval_ms(dim_sums, task.batch_size)),
+        (
+            cost.forward_comm_ms,
+            models.comm.forward_interval_ms(dim_sums, ready_ms - ready_ms.min(), task.batch_size),
+        ),
+    ]
+    offsets = np.sqrt(sum((bounds - np.array(ms)[:, None]) ** 2 for ms, bounds in parts))  # (W, 2)
+    bounds_ms = np.array(cost.rank_ms)[:, None] + offsets * (-1.0, 1.0)
+    return dataclasses.replace(plan, interval_ms=tuple(map(tuple, bounds_ms.tolist())))
