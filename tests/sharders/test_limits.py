@@ -11,7 +11,8 @@ from search.small_models import small_models
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.sharders.registry import make_sharder
+from neuroshard_pipeline.sharders.registry import LEARNED, make_sharder
+from sharders.policy_makers import untrained_policies
 
 QUICK = {
     "search": SearchParams(
@@ -20,11 +21,12 @@ QUICK = {
     "plus": REFINEMENT.model_copy(update={"max_rounds": 6}),
 }
 MODELS = small_models()
+POLICIES = untrained_policies()
 
 
 def attempt(name, task, memory):
     """The plan, or the refusal."""
-    sharder = make_sharder(name, SharderSettings(memory=memory, **QUICK))
+    sharder = make_sharder(name, SharderSettings(memory=memory, **QUICK), POLICIES)
     try:
         return sharder.shard(task, MODELS, np.random.default_rng(0)), ""
     except DoesNotFitError as error:
@@ -77,7 +79,9 @@ def test_neuroshard_plus_solves_whatever_can_be_solved(case):
     check_attempt("neuroshard_plus", *case, complete=True)
 
 
-@pytest.mark.parametrize("name", ["random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"])
+@pytest.mark.parametrize(
+    "name", ["random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "embark", "milp", *LEARNED]
+)
 @settings(BY_SHARDER, max_examples=160)
 @given(constrained_tasks())
 def test_baselines_keep_to_limits_and_constraints(name, case):

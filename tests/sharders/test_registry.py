@@ -9,10 +9,12 @@ from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
-from neuroshard_pipeline.sharders.registry import shard, solve_all
+from neuroshard_pipeline.sharders.registry import SHORTLISTING, shard, shortlist, solve_all
+from sharders.policy_makers import untrained_policies
 
 #: TorchRec's planner is tested with the bridge: it needs an extra, and warns of much.
 SHARDERS = tuple(name for name in REGISTERED if name != "torchrec")
+POLICIES = untrained_policies()
 
 QUICK = SharderSettings(
     search=SearchParams(num_candidates=3, beam_width=2, max_steps=2, num_caps=4, min_cap_ratio=1.0, max_cap_ratio=1.5),
@@ -30,7 +32,7 @@ def some_tasks():
 @pytest.mark.parametrize("name", SHARDERS)
 def test_every_sharder_plans_with_a_predicted_cost(name):
     task = some_tasks()[0]
-    plan = shard(task, small_models(), name, QUICK)
+    plan = shard(task, small_models(), name, QUICK, policies=POLICIES)
     assert plan.sharder == name
     assert plan.predicted_cost_ms > 0
     assert len(plan.predicted.rank_ms) == task.world_size
@@ -52,7 +54,9 @@ def test_an_unknown_sharder_is_refused_with_the_known_ones():
 
 def test_solve_all_reports_plans_failures_and_seconds():
     tasks, seen = some_tasks(), []
-    found = solve_all(tasks, SHARDERS, small_models(), QUICK, progress=lambda work: seen.append(len(work)) or work)
+    found = solve_all(
+        tasks, SHARDERS, small_models(), QUICK, policies=POLICIES, progress=lambda work: seen.append(len(work)) or work
+    )
     assert seen == [3]
     assert found.attempts[["task_id", "sharder"]].to_numpy().tolist() == [
         [task.task_id, name] for task in tasks for name in SHARDERS
@@ -67,7 +71,7 @@ def test_solve_all_reports_plans_failures_and_seconds():
 
 def test_a_sharder_s_plan_does_not_depend_on_what_else_runs():
     task, models = some_tasks()[0], small_models()
-    together = solve_all(some_tasks()[::-1], SHARDERS, models, QUICK, seed=7).plans
+    together = solve_all(some_tasks()[::-1], SHARDERS, models, QUICK, seed=7, policies=POLICIES).plans
     mine = next(plan for plan in together if plan.task.task_id == task.task_id and plan.sharder == "random")
     assert mine.ranks == shard(task, models, "random", QUICK, seed=7).ranks
 
@@ -75,3 +79,29 @@ def test_a_sharder_s_plan_does_not_depend_on_what_else_runs():
 def test_a_task_that_cannot_fit_is_an_error():
     with pytest.raises(DoesNotFitError, match=r"task-2: the tables need \d+ bytes .* bytes are missing"):
         shard(some_tasks()[2], small_models())
+
+
+@pytest.mark.parametrize("name", SHORTLISTING)
+def test_a_shortlist_begins_with_the_plan_and_names_different_ones_after_it(name):
+    task, models = some_tasks()[0], small_models()
+    plans = shortlist(task, models, name, QUICK, seed=0, count=4)
+    assert 1 < len(plans) <= 4
+    chosen = shard(task, models, name, QUICK)
+    assert (plans[0].shards, plans[0].ranks) == (chosen.shards, chosen.ranks)
+    held = {
+        tuple(
+            sorted(
+                (part.table.name, part.embedding_dim, rank) for part, rank in zip(plan.shards, plan.ranks, strict=True)
+            )
+        )
+        for plan in plans
+    }
+    assert len(held) == len(plans)
+    if name == "neuroshard":
+        costs = [plan.predicted_cost_ms for plan in plans]
+        assert costs == sorted(costs)
+
+
+def test_a_sharder_without_a_search_names_no_runners_up():
+    with pytest.raises(NeuroShardError, match="'random' names no runners-up; use one of neuroshard, neuroshard_plus"):
+        shortlist(some_tasks()[0], small_models(), "random", QUICK, seed=0, count=2)

@@ -70,7 +70,7 @@ def rank_compute_samples(plans: Sequence[Plan]) -> RankSamples:
             if not shards:
                 ids.append(None)
                 continue
-            sample = _rank_sample(shards, plan.task.batch_size)
+            sample = _rank_sample(shards, plan.task.batch_size, plan.task.optimizer)
             samples.setdefault(sample.sample_id, sample)
             ids.append(sample.sample_id)
         sample_ids.append(tuple(ids))
@@ -164,11 +164,11 @@ def _predicted(plan: Plan) -> tuple[tuple[float, ...], ...]:
     return plan.predicted.compute_ms, plan.predicted.forward_comm_ms, plan.predicted.backward_comm_ms
 
 
-def _rank_sample(shards: Sequence[Shard], batch_size: int) -> ComputeSample:
+def _rank_sample(shards: Sequence[Shard], batch_size: int, optimizer: str) -> ComputeSample:
     """The sample of a rank; its id is a hash of everything that a lookup of its shards depends on."""
     keyed = sorted(((_shard_key(shard), shard) for shard in shards), key=lambda pair: pair[0])
-    text = "\n".join([str(batch_size), *(key for key, _ in keyed)])
-    return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed))
+    text = "\n".join([str(batch_size), optimizer, *(key for key, _ in keyed)])
+    return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed), optimizer)
 
 
 def _shard_key(shard: Shard) -> str:

@@ -38,6 +38,15 @@ def size_lookup_weight(table: Table) -> float:
     return lookup_weight(table) * math.log10(table.num_embeddings)
 
 
+#: The heuristics by name.
+GREEDY_WEIGHTS: dict[str, Callable[[Table], float]] = {
+    "size_greedy": size_weight,
+    "dim_greedy": dim_weight,
+    "lookup_greedy": lookup_weight,
+    "size_lookup_greedy": size_lookup_weight,
+}
+
+
 @dataclass(frozen=True)
 class GreedySharder:
     """Whole tables, heaviest first, each on the rank with room for it whose sum of weights is smallest.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.search.columns import beam_search
+from neuroshard_pipeline.search.columns import beam_placements
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import SearchParams
@@ -23,12 +23,20 @@ class NeuroShard:
     memory: MemoryModel
     name: str = "neuroshard"
 
-    def shard(self, task: ShardingTask, models: Models, rng: np.random.Generator) -> Plan:  # noqa: ARG002
+    def shard(self, task: ShardingTask, models: Models, rng: np.random.Generator) -> Plan:
         """The plan of lowest predicted embedding cost that the search met.
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
         """
+        return self.shortlist(task, models, rng, 1)[0]
+
+    def shortlist(self, task: ShardingTask, models: Models, rng: np.random.Generator, count: int) -> list[Plan]:  # noqa: ARG002
+        """The plan of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
+
+        Raises:
+            DoesNotFitError: the task does not fit the memory of its ranks.
+        """
         kinds = ShardKinds(task, models, self.memory)
-        placement = beam_search(kinds, self.params)
-        return kinds.plan(placement.kinds, placement.ranks, self.name)
+        placements = beam_placements(kinds, self.params)[:count]
+        return [kinds.plan(placement.kinds, placement.ranks, self.name) for placement in placements]

@@ -11,7 +11,7 @@ from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.refine import refine
+from neuroshard_pipeline.search.refine import refined_placements
 from neuroshard_pipeline.search.simulator import Models
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -34,6 +34,14 @@ class NeuroShardPlus:
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
         """
+        return self.shortlist(task, models, rng, 1)[0]
+
+    def shortlist(self, task: ShardingTask, models: Models, rng: np.random.Generator, count: int) -> list[Plan]:
+        """The plan of `shard` and at most `count - 1` runners-up, in ascending order of cautious cost.
+
+        Raises:
+            DoesNotFitError: the task does not fit the memory of its ranks.
+        """
         kinds = ShardKinds(task, models, self.memory)
-        placement = refine(beam_search(kinds, self.params), kinds, self.plus, rng)
-        return kinds.plan(placement.kinds, placement.ranks, self.name)
+        placements = refined_placements(beam_search(kinds, self.params), kinds, self.plus, rng)[:count]
+        return [kinds.plan(placement.kinds, placement.ranks, self.name) for placement in placements]

@@ -6,52 +6,73 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.changes import with_rejected_changes
+from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import Models, with_predicted_cost
-from neuroshard_pipeline.sharders.base import Sharder, SharderSettings
-from neuroshard_pipeline.sharders.greedy import (
-    GreedySharder,
-    dim_weight,
-    lookup_weight,
-    size_lookup_weight,
-    size_weight,
-)
+from neuroshard_pipeline.search.simulator import Models, with_intervals, with_predicted_cost
+from neuroshard_pipeline.sharders.base import Sharder, SharderSettings, ShortlistingSharder
+from neuroshard_pipeline.sharders.embark import EmbarkSharder
+from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS, GreedySharder
+from neuroshard_pipeline.sharders.milp import MilpSharder
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
 from neuroshard_pipeline.sharders.neuroshard_plus import NeuroShardPlus
+from neuroshard_pipeline.sharders.policies.networks import NETWORKS
+from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
+from neuroshard_pipeline.sharders.policies.sharder import PolicySharder
 from neuroshard_pipeline.sharders.random import RandomSharder
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.task import ShardingTask
 
-_MAKERS: dict[str, Callable[[SharderSettings], Sharder]] = {
-    "random": lambda settings: RandomSharder(settings.memory),
-    "size_greedy": lambda settings: GreedySharder("size_greedy", size_weight, settings.memory),
-    "dim_greedy": lambda settings: GreedySharder("dim_greedy", dim_weight, settings.memory),
-    "lookup_greedy": lambda settings: GreedySharder("lookup_greedy", lookup_weight, settings.memory),
-    "size_lookup_greedy": lambda settings: GreedySharder("size_lookup_greedy", size_lookup_weight, settings.memory),
-    "torchrec": lambda settings: TorchRecSharder(settings.memory),
+
+def _greedy(name: str, settings: SharderSettings) -> Sharder:
+    return GreedySharder(name, GREEDY_WEIGHTS[name], settings.memory)
+
+
+_SHORTLISTING: dict[str, Callable[[SharderSettings], ShortlistingSharder]] = {
     "neuroshard": lambda settings: NeuroShard(settings.search, settings.memory),
     "neuroshard_plus": lambda settings: NeuroShardPlus(settings.search, settings.plus, settings.memory),
 }
 
+_MAKERS: dict[str, Callable[[SharderSettings], Sharder]] = {
+    "random": lambda settings: RandomSharder(settings.memory),
+    **{name: partial(_greedy, name) for name in GREEDY_WEIGHTS},
+    "torchrec": lambda settings: TorchRecSharder(settings.memory),
+    "embark": lambda settings: EmbarkSharder(settings.memory, settings.rivals.embark_network_slowdown),
+    "milp": lambda settings: MilpSharder(
+        settings.memory, settings.rivals.milp_time_limit_seconds, settings.rivals.milp_gap
+    ),
+    **_SHORTLISTING,
+}
+
+#: Names of the sharders that need a trained policy.
+LEARNED: tuple[str, ...] = tuple(NETWORKS)
+
 #: Names of all sharders.
-SHARDERS: tuple[str, ...] = tuple(_MAKERS)
+SHARDERS: tuple[str, ...] = (*_MAKERS, *LEARNED)
+
+#: Names of the sharders that can name runners-up.
+SHORTLISTING: tuple[str, ...] = tuple(_SHORTLISTING)
 
 
-def make_sharder(name: str, settings: SharderSettings | None = None) -> Sharder:
+def make_sharder(name: str, settings: SharderSettings | None = None, policies: Policies = NO_POLICIES) -> Sharder:
     """The sharder called `name`; without settings, with the paper's.
 
     Raises:
-        NeuroShardError: no sharder has this name; the message lists them.
+        NeuroShardError: no sharder has this name, or it needs a policy that is not there; the message lists the
+            names, or says how the policy is trained.
     """
-    if name not in _MAKERS:
+    if name not in SHARDERS:
         raise NeuroShardError(f"sharder {name!r} is unknown; use one of {', '.join(SHARDERS)}")
-    return _MAKERS[name](settings or SharderSettings())
+    settings = settings or SharderSettings()
+    if name in LEARNED:
+        return PolicySharder(policies.of(name), settings.rivals.policy_rollouts, settings.memory)
+    return _MAKERS[name](settings)
 
 
 def shard(
@@ -60,6 +81,7 @@ def shard(
     sharder: str = "neuroshard",
     params: SharderSettings | None = None,
     seed: int = 0,
+    policies: Policies = NO_POLICIES,
 ) -> Plan:
     """Plan a sharding task.
 
@@ -69,16 +91,44 @@ def shard(
         sharder: one of `SHARDERS`.
         params: settings of the searches and of the memory model; the paper's where None.
         seed: of sharders that draw random numbers.
+        policies: trained ones, as `load_policies` returns them, for the sharders that need one.
 
     Returns:
-        A plan with its predicted cost and the best single changes that it does not make.
+        A plan with its predicted cost, how sure that is, and the best single changes that it does not make.
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
-        NeuroShardError: the sharder's name is unknown.
+        NeuroShardError: the sharder's name is unknown, or its policy is missing.
     """
-    found = make_sharder(sharder, params).shard(task, models, _generator(seed, task.task_id, sharder))
-    return with_rejected_changes(with_predicted_cost(found, models), models)
+    found = make_sharder(sharder, params, policies).shard(task, models, _generator(seed, task.task_id, sharder))
+    priced = with_intervals(with_predicted_cost(found, models), models)
+    return with_rejected_changes(priced, models)
+
+
+def shortlist(
+    task: ShardingTask, models: Models, sharder: str, settings: SharderSettings, seed: int, count: int
+) -> list[Plan]:
+    """The plan of a sharder and the plans that came next in its search.
+
+    Args:
+        task: tables, ranks, batch size and memory.
+        models: cost models.
+        sharder: one of `SHORTLISTING`.
+        settings: settings of the searches and of the memory model.
+        seed: as in `shard`.
+        count: plans at most.
+
+    Returns:
+        Plans with their predicted cost, the first of which is `shard`'s.
+
+    Raises:
+        DoesNotFitError: the sharder found no plan within the memory limits.
+        NeuroShardError: the sharder knows no runners-up.
+    """
+    if sharder not in _SHORTLISTING:
+        raise NeuroShardError(f"sharder {sharder!r} names no runners-up; use one of {', '.join(SHORTLISTING)}")
+    found = _SHORTLISTING[sharder](settings).shortlist(task, models, _generator(seed, task.task_id, sharder), count)
+    return [with_predicted_cost(plan, models) for plan in found]
 
 
 @dataclass(frozen=True)
@@ -107,6 +157,7 @@ def solve_all(
     settings: SharderSettings | None = None,
     seed: int = 0,
     progress: Callable[[Iterable[ShardingTask]], Iterable[ShardingTask]] = iter,
+    policies: Policies = NO_POLICIES,
 ) -> Solutions:
     """Let every sharder plan every task.
 
@@ -117,11 +168,13 @@ def solve_all(
         settings: as in `shard`.
         seed: as in `shard`; every task and sharder has its own random numbers, whatever else runs.
         progress: wraps the iteration over tasks, for example in a progress bar.
+        policies: as in `shard`.
 
     Raises:
-        NeuroShardError: an unknown sharder, before any work is done.
+        NeuroShardError: an unknown sharder or a missing policy, before any work is done.
     """
-    sharders = [make_sharder(name, settings) for name in sharder_names]
+    sharders = [make_sharder(name, settings, policies) for name in sharder_names]
+    prepare()  # no sharder's seconds
     plans, attempts = [], []
     for task in progress(tasks):
         for sharder in sharders:

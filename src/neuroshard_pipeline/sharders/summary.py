@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from neuroshard_pipeline.cost_models.intervals import coverage, relative_width
+from neuroshard_pipeline.sharders.anchors import drifts
+from neuroshard_pipeline.sharders.bootstrap import Bootstrap
 from neuroshard_pipeline.sharders.evaluation import MEASURED_COLUMNS, PREDICTED_COLUMNS
+from neuroshard_pipeline.sharders.pairs import OURS, told_pair
+
+#: The usual confidence; with so many draws an end of the interval is off by less than a twentieth of its width.
+_BOOTSTRAP = Bootstrap(confidence=0.95, resamples=2000, seed=0)
+#: Fewer tasks say nothing of other tasks.
+_LEAST_TASKS = 5
 
 
 def embedding_costs(plan_costs: pd.DataFrame) -> pd.DataFrame:
@@ -21,7 +30,12 @@ def embedding_costs(plan_costs: pd.DataFrame) -> pd.DataFrame:
     return totals.groupby(keys, sort=False)[values].max().mask(unknown).reset_index()
 
 
-def summarise(plan_costs: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any]:
+def summarise(
+    plan_costs: pd.DataFrame,
+    attempts: pd.DataFrame,
+    intervals: pd.DataFrame | None = None,
+    anchors: pd.DataFrame | None = None,
+) -> dict[str, Any]:
     """Sharders side by side, ready for JSON.
 
     Averages over solved tasks would flatter a sharder that fails the expensive ones; the means here are therefore
@@ -30,12 +44,15 @@ def summarise(plan_costs: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any
     Args:
         plan_costs: `search.plan_costs`.
         attempts: `task_id, sharder, seconds, error`, as in `sharders.Solutions`.
+        intervals: `search.plan_intervals`, or None.
+        anchors: `search.anchors`, or None.
 
     Returns:
         `num_tasks`, `num_common_tasks`, `num_measured_tasks`, and per sharder under `sharders`: `tasks_solved,
         tasks_tried, mean_predicted_ms, mean_measured_ms` (None where there is none), `mean_seconds_per_task`,
-        `max_seconds_per_task` and `failures`, the error message of every task not solved; and
-        `prediction_on_plans`, see `prediction_errors`.
+        `max_seconds_per_task` and `failures`, the error message of every task not solved;
+        `prediction_on_plans`, see `prediction_errors`; and `pairs`, each of ours against every other sharder by
+        measured cost, or by predicted cost where nothing was measured (`pairs.told_pair`).
     """
     costs = embedding_costs(plan_costs)
     names = list(dict.fromkeys(attempts["sharder"]))
@@ -54,21 +71,56 @@ def summarise(plan_costs: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any
             }
             for name in names
         },
-        "prediction_on_plans": prediction_errors(plan_costs),
+        "prediction_on_plans": prediction_errors(plan_costs, intervals, anchors),
+        "pairs": _pairs(costs, names),
     }
 
 
-def prediction_errors(plan_costs: pd.DataFrame) -> dict[str, dict[str, float | int]]:
+def _pairs(costs: pd.DataFrame, names: list[str]) -> list[dict[str, Any]]:
+    basis = "measured" if costs["measured_ms"].notna().any() else "predicted"
+    table = costs.pivot_table(index="task_id", columns="sharder", values=f"{basis}_ms").reindex(columns=names)
+    return [
+        told_pair("search", basis, table, ours, rival, _BOOTSTRAP, _LEAST_TASKS)
+        for ours in OURS
+        for rival in names
+        if ours in names and rival != ours
+    ]
+
+
+def prediction_errors(
+    plan_costs: pd.DataFrame, intervals: pd.DataFrame | None = None, anchors: pd.DataFrame | None = None
+) -> dict[str, dict[str, float | int]]:
     """How well the cost models hold on the plans that were made, which is what they are for.
 
     Args:
         plan_costs: `search.plan_costs`; rows without a measured cost (an empty rank, a failure) are left out.
+        intervals: `search.plan_intervals`, or None where there are none.
+        anchors: `search.anchors`, or None where none were measured.
 
     Returns:
         Under `compute`, `forward_comm` and `backward_comm`, rank by rank, and under `embedding_cost`, plan by plan:
-        `mape` (mean |predicted - measured| / measured), `bias` (the same with its sign) and `count`. A part that
-        was not measured is left out.
+        `mape` (mean |predicted - measured| / measured), `bias` (the same with its sign) and `count`. With intervals,
+        for the three parts, `coverage_90` and `mean_relative_width`. With anchors, `drift` (the share by which they
+        have become dearer since the models' samples were measured) and `bias_net_of_drift`, that of predictions
+        which are dearer by as much. A part that was not measured is left out.
     """
+    errors = _errors(plan_costs)
+    figures: dict[str, dict[str, float | int]] = {
+        name: {"mape": float(error.abs().mean()), "bias": float(error.mean()), "count": len(error)}
+        for name, error in errors.items()
+    }
+    for part, found in _interval_figures(plan_costs, intervals).items():
+        figures[part] |= found
+    shifts = {} if anchors is None else {part: shift for part, shift in drifts(anchors).items() if part in figures}
+    for part, error in _errors(_drifted(plan_costs, shifts)).items() if shifts else ():
+        figures[part] |= {"bias_net_of_drift": float(error.mean())}
+    for part, shift in shifts.items():
+        figures[part] |= {"drift": shift}
+    return figures
+
+
+def _errors(plan_costs: pd.DataFrame) -> dict[str, pd.Series]:
+    """Relative errors with their sign, per part of the cost and of the whole; parts without any are left out."""
     totals = embedding_costs(plan_costs)
     pairs = {
         **{
@@ -78,11 +130,31 @@ def prediction_errors(plan_costs: pd.DataFrame) -> dict[str, dict[str, float | i
         "embedding_cost": (totals["predicted_ms"], totals["measured_ms"].astype(float)),
     }
     errors = {name: ((predicted - measured) / measured)[measured > 0] for name, (predicted, measured) in pairs.items()}
-    return {
-        name: {"mape": float(error.abs().mean()), "bias": float(error.mean()), "count": len(error)}
-        for name, error in errors.items()
-        if len(error)
-    }
+    return {name: error for name, error in errors.items() if len(error)}
+
+
+def _drifted(plan_costs: pd.DataFrame, shifts: dict[str, float]) -> pd.DataFrame:
+    """Plan costs with the predictions that models of the plans' own minutes would have made."""
+    dearer = {f"predicted_{part}_ms": plan_costs[f"predicted_{part}_ms"] * (1 + by) for part, by in shifts.items()}
+    return plan_costs.assign(**dearer)
+
+
+def _interval_figures(plan_costs: pd.DataFrame, intervals: pd.DataFrame | None) -> dict[str, dict[str, float]]:
+    """Coverage and relative width per part, over the ranks that have a measured cost."""
+    if intervals is None:
+        return {}
+    both = plan_costs.merge(intervals, on=["task_id", "sharder", "rank"])
+    figures = {}
+    for predicted, measured in zip(PREDICTED_COLUMNS, MEASURED_COLUMNS, strict=True):
+        part = predicted.removeprefix("predicted_").removesuffix("_ms")
+        known = both[both[measured].astype(float) > 0]
+        if len(known):
+            bounds = known[[f"low_{part}_ms", f"high_{part}_ms"]].to_numpy(dtype=float)
+            figures[part] = {
+                "coverage_90": coverage(known[measured].to_numpy(dtype=float), bounds),
+                "mean_relative_width": relative_width(known[predicted].to_numpy(dtype=float), bounds),
+            }
+    return figures
 
 
 def _solved_by_all(attempts: pd.DataFrame) -> list[str]:

@@ -1,0 +1,114 @@
+"""The two networks, written once for NumPy (play) and PyTorch (training).
+
+Both first make a representation of every table (U, D), then score the ranks at a step from the representation of the
+table that is placed, the sum of those that lie on a rank, and the rank's features. Ranks are treated alike and tables
+summed, so any number of either will do.
+
+Shapes: U units (tables), W ranks, F table features, K rank features, D numbers of a table's representation, N hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: NumPy arrays or PyTorch tensors.
+Array = Any
+Weights = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One kind of policy network.
+
+    Attributes:
+        represent: `(xp, weights, tables (U, F)) -> (U, D)`.
+        scores: `(weights, own (..., 1, D), carried (..., W, D), ranks (..., W, K)) -> (..., W)`; `own` is the table
+            that is placed, `carried` the sum of those on a rank over the mean number of tables per rank.
+        shapes: `(F, K, N) -> {weight: shape}`; names that end in `bias` start at 0.
+    """
+
+    represent: Callable[[Any, Weights, Array], Array]
+    scores: Callable[[Weights, Array, Array, Array], Array]
+    shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]]
+
+
+def _rectified(x: Array) -> Array:
+    return x * (x > 0)
+
+
+def _sigmoid(xp: Any, x: Array) -> Array:
+    return 0.5 * (1.0 + xp.tanh(0.5 * x))
+
+
+def _dreamshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:  # noqa: ARG001
+    hidden = _rectified(tables @ weights["table.in"] + weights["table.in.bias"])
+    return hidden @ weights["table.out"] + weights["table.out.bias"]
+
+
+def _dreamshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
+    """One linear score of a rank's summed tables and the embedding of its predicted costs [Zha2022b] §3.3.
+
+    Both are the rank's with the table in place: without it the table would add the same to every rank's score.
+    """
+    costs = _rectified(ranks @ weights["cost.in"] + weights["cost.in.bias"])
+    costs = _rectified(costs @ weights["cost.out"] + weights["cost.out.bias"])
+    return ((carried + own) @ weights["score.tables"] + costs @ weights["score.costs"])[..., 0]
+
+
+def _dreamshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "table.in": (num_table, hidden),
+        "table.in.bias": (hidden,),
+        "table.out": (hidden, hidden),
+        "table.out.bias": (hidden,),
+        "cost.in": (num_rank, hidden),
+        "cost.in.bias": (hidden,),
+        "cost.out": (hidden, hidden),
+        "cost.out.bias": (hidden,),
+        "score.tables": (hidden, 1),
+        "score.costs": (hidden, 1),
+    }
+
+
+def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
+    """The state of a gated recurrent unit after each table, which knows the tables up to it."""
+    inputs = tables @ weights["gru.in"] + weights["gru.bias"]  # (U, 3 N)
+    width = inputs.shape[-1] // 3
+    state = inputs[0, :width] * 0.0
+    states = []
+    for row in inputs:
+        memory = state @ weights["gru.state"]
+        update = _sigmoid(xp, row[:width] + memory[:width])
+        reset = _sigmoid(xp, row[width : 2 * width] + memory[width : 2 * width])
+        candidate = xp.tanh(row[2 * width :] + reset * memory[2 * width :])
+        state = update * state + (1.0 - update) * candidate
+        states.append(state)
+    return xp.stack(states)
+
+
+def _autoshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
+    """A hidden layer over the recurrent state, the tables on the rank and the rank's state [Zha2022a] §4."""
+    state = ranks @ weights["rank.in"] + carried @ weights["rank.carried"]
+    hidden = _rectified(state + own @ weights["rank.own"] + weights["rank.bias"])
+    return (hidden @ weights["score"])[..., 0]
+
+
+def _autoshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "gru.in": (num_table, 3 * hidden),
+        "gru.state": (hidden, 3 * hidden),
+        "gru.bias": (3 * hidden,),
+        "rank.in": (num_rank, hidden),
+        "rank.carried": (hidden, hidden),
+        "rank.own": (hidden, hidden),
+        "rank.bias": (hidden,),
+        "score": (hidden, 1),
+    }
+
+
+NETWORKS: dict[str, Network] = {
+    "autoshard": Network(_autoshard_tables, _autoshard_scores, _autoshard_shapes),
+    "dreamshard": Network(_dreamshard_tables, _dreamshard_scores, _dreamshard_shapes),
+}

@@ -1,0 +1,34 @@
+"""The tasks that policies learn from: of tables that no other stage ever sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
+from neuroshard_pipeline.tables import PoolParams, ShardingTaskParams, generate_pool, sharding_tasks, tasks_from_frame
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class PolicyTasks:
+    """Tasks to learn from, and tasks that choose the weights."""
+
+    training: tuple[ShardingTask, ...]
+    validation: tuple[ShardingTask, ...]
+
+
+def draw_policy_tasks(pool: PoolParams, drawn: ShardingTaskParams, params: PolicyTaskParams) -> PolicyTasks:
+    """Draw tasks like those of `augment.sharding_tasks` from a pool of its own.
+
+    The evaluation tasks use up nearly all tables of their pool; a second pool with another seed has the same
+    statistics and not one table in common.
+    """
+    tables = generate_pool(pool.model_copy(update={"seed": params.pool_seed}))
+    counts = (params.tasks_per_world_size,) * len(drawn.world_sizes)
+    wanted = drawn.model_copy(update={"seed": params.seed, "tasks_per_world_size": counts})
+    tasks = tasks_from_frame(sharding_tasks(tables, wanted))
+    order = np.random.default_rng(params.seed).permutation(len(tasks))
+    shuffled = [tasks[index] for index in order]
+    return PolicyTasks(tuple(shuffled[params.validation_tasks :]), tuple(shuffled[: params.validation_tasks]))

@@ -1,0 +1,207 @@
+"""Policy gradients (REINFORCE) for both policies, with the cost models' prediction as the reward.
+
+Shapes: U units (tables), B rollouts, W ranks, D numbers of a table's representation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.simulator import FloatArray, Models, with_predicted_cost
+from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS, GreedySharder
+from neuroshard_pipeline.sharders.policies.episode import RANK_FEATURES, Game, game_of
+from neuroshard_pipeline.sharders.policies.networks import NETWORKS
+from neuroshard_pipeline.sharders.policies.params import PolicyTrainParams
+from neuroshard_pipeline.sharders.policies.policy import Played, Policy, PolicyError
+from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks
+from neuroshard_pipeline.tables.task import ShardingTask
+
+PROGRESS_COLUMNS = ["policy", "step", "reward", "entropy", "cost_ratio", "validation_ratio"]
+
+#: Gradients longer than this are cut: a single lucky rollout must not undo what was learned.
+_MAX_GRADIENT = 1.0
+
+Wrap = Callable[[Iterable[int]], Iterable[int]]
+
+
+def solvable_games(
+    tasks: Sequence[ShardingTask], models: Models, memory: MemoryModel
+) -> tuple[list[Game], list[float]]:
+    """Games of the tasks that a greedy heuristic solves, and the predicted cost in ms of the best one's plan.
+
+    The others teach nothing: most have a table that no rank can hold whole.
+    """
+    games, greedy_ms = [], []
+    for task in tasks:
+        costs = [cost for name in GREEDY_WEIGHTS if (cost := _greedy_ms(name, task, models, memory)) is not None]
+        if costs:
+            games.append(game_of(ShardKinds(task, models, memory)))
+            greedy_ms.append(min(costs))
+    return games, greedy_ms
+
+
+def train_policy(
+    kind: str,
+    tasks: PolicyTasks,
+    models: Models,
+    memory: MemoryModel,
+    params: PolicyTrainParams,
+    provenance: dict[str, Any],
+    progress: Wrap = iter,
+) -> tuple[Policy, pd.DataFrame]:
+    """Train a policy.
+
+    Args:
+        kind: a key of `NETWORKS`.
+        tasks: those to learn from, and those that choose the weights that are kept.
+        models: cost models that predict rewards.
+        memory: what counts against the memory of a rank.
+        params: schedule.
+        provenance: JSON values to store with the policy.
+        progress: wraps the steps, for example in a progress bar.
+
+    Returns:
+        The policy, and its training: `policy, step, reward, entropy, cost_ratio, validation_ratio`. Ratios are means of
+        predicted cost over that of the best greedy heuristic on the same task: of single draws in training, of the
+        highest scores in validation (null between validations).
+
+    Raises:
+        PolicyError: no greedy heuristic solves any of the tasks.
+    """
+    started = time.perf_counter()
+    games, greedy_ms = solvable_games(tasks.training, models, memory)
+    held_out = solvable_games(tasks.validation, models, memory)
+    if not games or not held_out[0]:
+        raise PolicyError(
+            f"{kind}: of {len(tasks.training)} training and {len(tasks.validation)} validation tasks, whole tables fit "
+            f"{len(games)} and {len(held_out[0])}; raise memory_bytes or lower memory_fill of augment.sharding_tasks"
+        )
+    learner = _Learner(kind, games, greedy_ms, params)
+    best, best_ratio, rows = learner.policy({}), np.inf, []
+    for step in progress(range(params.steps)):
+        row = learner.update(step)
+        ratio = None
+        if (step + 1) % params.validate_every == 0 or step + 1 == params.steps:
+            ratio = cost_ratio(learner.policy({}), *held_out)
+            if ratio < best_ratio:
+                best, best_ratio = learner.policy({}), ratio
+        rows.append((kind, step, *row, ratio))
+    stored = {
+        **provenance,
+        "training": params.model_dump(),
+        "training_tasks": len(games),
+        "validation_ratio": best_ratio,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    policy = Policy(kind, best.weights, best.mean, best.scale, stored)
+    return policy, pd.DataFrame(rows, columns=PROGRESS_COLUMNS).astype({"validation_ratio": float})
+
+
+def cost_ratio(policy: Policy, games: Sequence[Game], greedy_ms: Sequence[float]) -> float:
+    """Mean of the policy's predicted cost, by its highest scores, over that of the best greedy heuristic.
+
+    A task that it does not fit counts as twice the heuristic's.
+    """
+    rng = np.random.default_rng(0)  # one rollout draws nothing that counts
+    costs = [float(policy.play(game, 1, rng).embedding_cost_ms[0]) for game in games]
+    return float(np.mean([min(cost / greedy, 2.0) for cost, greedy in zip(costs, greedy_ms, strict=True)]))
+
+
+class _Learner:
+    """Weights in training, the optimizer, and the generator of all draws."""
+
+    def __init__(self, kind: str, games: list[Game], greedy_ms: list[float], params: PolicyTrainParams):
+        self.kind, self.games, self.greedy_ms, self.params = kind, games, greedy_ms, params
+        features = np.concatenate([game.tables for game in games])
+        self.mean, self.scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
+        generator = torch.Generator().manual_seed(params.seed)
+        self.rng = np.random.default_rng(params.seed)
+        shapes = NETWORKS[kind].shapes(features.shape[1], len(RANK_FEATURES), params.hidden)
+        self.weights = {name: _initial(name, shape, generator) for name, shape in shapes.items()}
+        self.optimizer = torch.optim.Adam(self.weights.values(), lr=params.learning_rate)
+
+    def policy(self, provenance: dict[str, Any]) -> Policy:
+        """The policy as it stands."""
+        weights = {name: weight.detach().numpy().copy() for name, weight in self.weights.items()}
+        return Policy(self.kind, weights, self.mean, self.scale, provenance)
+
+    def update(self, step: int) -> tuple[float, float, float]:
+        """Play some tasks and follow the gradient: mean reward, mean entropy, mean cost ratio."""
+        left = 1.0 - step / self.params.steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.params.learning_rate * left
+        chosen = self.rng.choice(len(self.games), self.params.tasks_per_step, replace=False)
+        policy, losses, told = self.policy({}), [], []
+        for index in chosen.tolist():
+            game, greedy_ms = self.games[index], self.greedy_ms[index]
+            played = policy.play(game, self.params.rollouts, self.rng, explore_all=True, record=True)
+            rewards = _rewards(played, self.params.reward, greedy_ms)
+            log_prob, entropy = self._replay(policy.tables_of(game), played)
+            advantage = torch.tensor(_advantage(rewards), dtype=torch.float32)
+            losses.append(-(log_prob * advantage).mean() - self.params.entropy_bonus * left * entropy)
+            ratio = np.minimum(played.embedding_cost_ms / greedy_ms, 2.0)
+            told.append((rewards.mean(), float(entropy.detach()), ratio.mean()))
+        self.optimizer.zero_grad()
+        torch.stack(losses).mean().backward()
+        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), _MAX_GRADIENT)
+        self.optimizer.step()
+        reward, entropy_mean, ratio_mean = np.mean(told, axis=0).tolist()
+        return reward, entropy_mean, ratio_mean
+
+    def _replay(self, tables: FloatArray, played: Played) -> tuple[Tensor, Tensor]:
+        """(B,) mean log-probability of the choices of every rollout, and the mean entropy."""
+        network, world_size, units = NETWORKS[self.kind], played.compute_ms.shape[1], len(tables)
+        own = network.represent(torch, self.weights, torch.tensor(tables, dtype=torch.float32))  # (U, D)
+        chosen = torch.nn.functional.one_hot(torch.from_numpy(played.ranks), world_size).float()  # (U, B, W)
+        placed = chosen[..., None] * own[:, None, None]  # (U, B, W, D)
+        carried = (placed.cumsum(dim=0) - placed) * (world_size / units)
+        scores = network.scores(self.weights, own[:, None, None], carried, torch.from_numpy(played.seen))
+        log_prob = torch.log_softmax(scores.masked_fill(~torch.from_numpy(played.allowed), -1e9), dim=-1)
+        alive = torch.from_numpy(played.alive).float()  # (U, B)
+        entropy = -(log_prob.exp() * log_prob).sum(dim=-1)
+        counted = alive.sum().clamp(min=1.0)
+        return ((log_prob * chosen).sum(dim=-1) * alive).mean(dim=0), (entropy * alive).sum() / counted
+
+
+def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if name.endswith("bias"):
+        return torch.zeros(shape, requires_grad=True)
+    spread = 1.0 / np.sqrt(shape[0])
+    return (torch.randn(shape, generator=generator) * spread).requires_grad_()
+
+
+def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
+    """(B,) the more the better; a rollout that is out gets less than the worst of the others."""
+    if reward == "balance":
+        compute = played.compute_ms
+        found = compute.min(axis=1) / np.maximum(compute.max(axis=1), 1e-9)
+    else:
+        found = -played.embedding_cost_ms / greedy_ms
+    finished = np.isfinite(played.embedding_cost_ms)
+    worst = found[finished].min() if finished.any() else 0.0
+    spread = found[finished].std() if finished.any() else 0.0
+    return np.where(finished, found, worst - spread)
+
+
+def _advantage(rewards: FloatArray) -> FloatArray:
+    """Rewards relative to the other rollouts of the same task, in their standard deviations."""
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+
+
+def _greedy_ms(name: str, task: ShardingTask, models: Models, memory: MemoryModel) -> float | None:
+    """Predicted cost of a heuristic's plan, or None where it finds none."""
+    try:
+        plan = GreedySharder(name, GREEDY_WEIGHTS[name], memory).shard(task, models, np.random.default_rng(0))
+    except DoesNotFitError:
+        return None
+    return with_predicted_cost(plan, models).predicted_cost_ms
