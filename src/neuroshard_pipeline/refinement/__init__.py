@@ -1,0 +1,36 @@
+"""Refinement: measure what a search chooses, add it to the training set, retrain; and judge what that was worth.
+
+- `params`: `RefineParams`, `JudgingParams`
+- `candidates`: the shard sets and collectives that best plans and their runners-up contain
+- `anchors`: what ties a later campaign to the first one, on a machine that drifts
+- `campaigns`: new samples measured together with anchors
+- `training_set`: samples with their costs, and what joins them
+- `rounds`: search → measure → add → retrain, over and over
+- `predictions`: of models beside measurements
+- `judging`: plans of two pairs of cost models on fresh tasks, measured in one campaign
+- `summary`: errors on chosen shards and costs of plans, before and after, with their spread
+"""
+
+from neuroshard_pipeline.refinement.campaigns import Campaigns, require_measuring
+from neuroshard_pipeline.refinement.judging import Judged, judge_plans
+from neuroshard_pipeline.refinement.params import JudgingParams, RefineParams
+from neuroshard_pipeline.refinement.rounds import Refined, Trained, refine_models, train_both
+from neuroshard_pipeline.refinement.summary import AFTER, BEFORE, summarise_refinement
+from neuroshard_pipeline.refinement.training_set import TrainingSet
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "Campaigns",
+    "Judged",
+    "JudgingParams",
+    "RefineParams",
+    "Refined",
+    "Trained",
+    "TrainingSet",
+    "judge_plans",
+    "refine_models",
+    "require_measuring",
+    "summarise_refinement",
+    "train_both",
+]
