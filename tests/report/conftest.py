@@ -88,6 +88,15 @@ def build_compute_costs(rng, count=400):
     return costs
 
 
+def build_compute_samples(rng, pool, costs):
+    rows = [
+        (sample_id, 512, table, int(rng.choice([4, 16, 64])))
+        for sample_id in costs["sample_id"]
+        for table in rng.choice(pool["table"], rng.integers(1, 16), replace=False)
+    ]
+    return pd.DataFrame(rows, columns=["sample_id", "batch_size", "table", "embedding_dim"])
+
+
 def build_comm_costs(rng, count=120, world_size=4):
     size = count * world_size
     ids = np.repeat([f"comm-{i:06d}" for i in range(count)], world_size)
@@ -111,7 +120,11 @@ def build_held_out(rng, compute_costs, comm_costs):
     frames = []
     for model, (part, measured) in columns.items():
         frame = pd.DataFrame({"model": model, "sample_id": part["sample_id"], "measured_ms": measured})
-        frames.append(frame.assign(predicted_ms=measured * rng.normal(1, 0.06, len(part))))
+        frame = frame.assign(predicted_ms=measured * rng.normal(1, 0.06, len(part)))
+        sure = np.nan if model.startswith("compute_") else 0.1
+        frames.append(
+            frame.assign(low_ms=frame["predicted_ms"] * (1 - sure), high_ms=frame["predicted_ms"] * (1 + sure))
+        )
     return pd.concat(frames, ignore_index=True)
 
 
@@ -164,6 +177,7 @@ def built_inputs():
         sharding_tasks=tasks,
         table_pool=pool,
         reuse_comparison=build_reuse(),
+        compute_samples=build_compute_samples(rng, pool, compute),
     )
 
 

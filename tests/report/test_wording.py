@@ -91,3 +91,9 @@ def test_sharder_table_divides_by_the_cheapest():
 def test_sharder_table_has_a_dash_for_what_is_missing():
     lines = sharder_table(sharder_rows(summary_of(("random", 0, 3, None, float("nan"), None), common=0)))
     assert lines[1] == ["random", "0/3", "-", "-", "-", "-"]
+
+
+def test_a_measured_column_that_holds_other_costs_says_so():
+    summary = {"num_common_tasks": 3, "num_measured_tasks": 3, "costs_are": {"compute": "recorded", "comm": "modelled"}}
+    assert cost_note(summary).endswith("compute is recorded and communication is modelled, not measured here.")
+    assert "not measured" not in cost_note(summary | {"costs_are": {"compute": "measured", "comm": "measured"}})

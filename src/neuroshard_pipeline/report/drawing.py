@@ -16,6 +16,8 @@ FIGURES: tuple[str, ...] = (
     "success_rates",
     "plan_picture",
     "held_out_accuracy",
+    "errors_by_feature",
+    "calibration",
     "plan_accuracy",
     "rank_accuracy",
     "cost_distributions",
@@ -38,6 +40,10 @@ def draw_figures(inputs: ReportInputs) -> dict[str, go.Figure]:
         "success_rates": figures.success_rates(inputs.sharding_tasks, inputs.plans, sharders),
         "plan_picture": _typical_plan(inputs),
         "held_out_accuracy": figures.held_out_accuracy(inputs.held_out, noise_floors(metrics)),
+        "errors_by_feature": figures.errors_by_feature(
+            inputs.held_out, inputs.compute_samples, inputs.table_pool, noise_floors(metrics).get("compute")
+        ),
+        "calibration": figures.calibration(inputs.held_out),
         "plan_accuracy": figures.plan_accuracy(plan_costs),
         "rank_accuracy": figures.rank_accuracy(plan_costs, rank_noise_floors(metrics)),
         "cost_distributions": figures.cost_distributions(inputs.compute_costs, inputs.comm_costs),

@@ -17,11 +17,31 @@ _METRIC_NAMES = {
     "median_ape": "median error",
     "bias": "bias",
     "noise_floor": "noise floor",
+    "coverage_90": "in interval",
+    "mean_relative_width": "width",
     "r2": "R²",
     "kendall_tau": "Kendall's τ",
     "n_test": "samples",
 }
-_SHARES = {"mape", "median_ape", "bias", "noise_floor"}
+#: What is said of the predictions of plans.
+_PLAN_FIGURES = {
+    "mape": "mean error",
+    "bias": "bias",
+    "drift": "drift since training",
+    "bias_net_of_drift": "bias net of drift",
+    "coverage_90": "in interval",
+    "mean_relative_width": "width",
+}
+_SHARES = {
+    "mape",
+    "median_ape",
+    "bias",
+    "noise_floor",
+    "coverage_90",
+    "mean_relative_width",
+    "drift",
+    "bias_net_of_drift",
+}
 
 #: The model of `train.metrics` that predicts a part of the embedding cost.
 _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
@@ -49,9 +69,10 @@ def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
     errors = summary.get("prediction_on_plans")
     if not errors:
         return None
-    lines = [["part", "mean error", "bias", "compared"]]
+    keys = [key for key in _PLAN_FIGURES if any(key in values for values in errors.values())]
+    lines = [["part", *(_PLAN_FIGURES[key] for key in keys), "compared"]]
     for part, values in errors.items():
-        shares = [f"{100 * values[key]:.1f} %" for key in ("mape", "bias")]
+        shares = [_metric(key, values.get(key)) for key in keys]
         lines.append([part.replace("_", " "), *shares, f"{values['count']:,}"])
     return lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -20,12 +20,14 @@ class ReportInputs:
         lineage: versions that went into the run and came out of it, any nested mapping.
         compute_costs: `measure.compute_costs`.
         comm_costs: `measure.comm_costs`.
-        held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms`.
+        held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms, low_ms, high_ms`.
         plans: `search.plans`.
         plan_costs: `search.plan_costs`.
         sharding_tasks: `augment.sharding_tasks`.
         table_pool: `augment.table_pool`.
         reuse_comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
+        compute_samples: `augment.compute_samples`.
+        refinement: `refine.summary`, empty where nothing was refined.
     """
 
     hardware: Mapping[str, Any]
@@ -40,3 +42,5 @@ class ReportInputs:
     sharding_tasks: pd.DataFrame
     table_pool: pd.DataFrame
     reuse_comparison: pd.DataFrame
+    compute_samples: pd.DataFrame
+    refinement: Mapping[str, Any] = field(default_factory=dict)

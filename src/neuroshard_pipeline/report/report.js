@@ -18,6 +18,11 @@
     Plotly.newPlot(holder, spec.data, spec.layout, config);
     plots.push(holder);
   }
+  // What is drawn inside a closed section does not know its width until that is opened.
+  for (const section of document.querySelectorAll("details")) {
+    section.addEventListener("toggle", () =>
+      section.querySelectorAll(".plot").forEach((plot) => Plotly.Plots.resize(plot)));
+  }
   // Paper is narrower than a screen, and a browser does not lay figures out again for it.
   window.addEventListener("beforeprint", () => plots.forEach((plot) => Plotly.relayout(plot, { width: 660 })));
   window.addEventListener("afterprint", () => plots.forEach((plot) => Plotly.relayout(plot, { width: null })));

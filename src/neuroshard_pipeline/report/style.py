@@ -28,10 +28,14 @@ _SHARDER_COLOURS = {
     "dim_greedy": "#56B4E9",
     "size_greedy": "#0072B2",
     "torchrec": "#E69F00",
+    "embark": "#7a5c2e",
+    "milp": "#4b5ba8",
+    "autoshard": "#b3a100",
+    "dreamshard": "#2b2b2b",
     "random": "#8c96a0",
 }
 #: For sharders that this file has never heard of, in the order of their names.
-_SPARE_COLOURS = ("#7a5c2e", "#4b5ba8", "#b3a100", "#2b2b2b")
+_SPARE_COLOURS = ("#6b8e9e", "#a05195", "#5c7a29", "#9e4b4b")
 
 #: Parts of the embedding cost, in the order in which they are stacked.
 PART_COLOURS = {"compute": "#33476b", "backward_comm": "#7ba7cf", "forward_comm": "#e3b778"}

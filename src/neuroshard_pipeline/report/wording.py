@@ -65,7 +65,27 @@ def cost_note(summary: Mapping[str, Any]) -> str:
     note = f"Costs are means over {_common_tasks(common)}."
     if not measured:
         return f"{note} Nothing was measured."
-    return note if measured == common else f"{note} Measured means are over the {measured} of them measured for all."
+    if measured != common:
+        note = f"{note} Measured means are over the {measured} of them measured for all."
+    return f"{note}{_origin_note(summary.get('costs_are', {}))}"
+
+
+def _origin_note(costs_are: Mapping[str, str]) -> str:
+    """A warning where a column called measured holds something else."""
+    names = {"compute": "compute", "comm": "communication"}
+    others = [f"{names[part]} is {origin}" for part, origin in costs_are.items() if origin != "measured"]
+    return f" In the measured costs, {' and '.join(others)}, not measured here." if others else ""
+
+
+def pair_notes(summary: Mapping[str, Any]) -> list[str]:
+    """What can be said of our furthest search against the best other sharder and against the paper's search."""
+    others = [row.sharder for row in sharder_rows(summary) if row.sharder not in OURS and row.cost_ms is not None]
+    named = [*others[:1], OURS[0]]
+    return [
+        pair["statement"].partition(": ")[2] + "."
+        for pair in summary["pairs"]
+        if pair["ours"] == OURS[-1] and pair["rival"] in named and pair["ratio"] is not None
+    ]
 
 
 def _common_tasks(count: int) -> str:

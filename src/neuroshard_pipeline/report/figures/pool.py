@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
 from neuroshard_pipeline.report.style import log_axis, styled
+from neuroshard_pipeline.tables.pool import generated_tables
 
 _QUANTITY_NAMES = {"unique_rows": "unique rows", "indices": "lookups"}
 _SOURCE_NAMES = {"published": "published dlrm_datasets", "drawn": "this pool"}
@@ -62,8 +63,9 @@ def pool_distributions(table_pool: pd.DataFrame) -> go.Figure:
     """Histograms of rows and pooling factors of the pool's tables, on logarithmic axes.
 
     Args:
-        table_pool: `augment.table_pool`.
+        table_pool: `augment.table_pool`, of which the generated tables are shown.
     """
+    table_pool = generated_tables(table_pool)
     columns = {
         "num_embeddings": ("rows per table", "#0072B2"),
         "pooling_factor": ("pooling factor, ids per sample", "#009E73"),

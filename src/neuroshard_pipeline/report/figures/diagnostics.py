@@ -1,0 +1,133 @@
+"""Figures of where the cost models err, and of whether they know it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from neuroshard_pipeline.cost_models.intervals import COVERAGE
+from neuroshard_pipeline.report.diagnostics import FEATURES, buckets, calibration_rows, compute_errors
+from neuroshard_pipeline.report.style import INK, MUTED, faded, log_axis, styled, words
+
+_POINT = "#0072B2"
+_MODEL_COLOURS = {"compute": "#0072B2", "comm_forward": "#E69F00", "comm_backward": "#009E73"}
+_BUCKETS = 6
+_COLUMNS = 3
+_PANELS = ("Measured cost over predicted", "Inside the 90 % interval", "Kendall's τ within the bucket")
+
+
+def errors_by_feature(
+    held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame, noise_floor: float | None = None
+) -> go.Figure:
+    """Signed error of held-out compute samples against what they are made of, one panel per feature.
+
+    Args:
+        held_out: `train.held_out`.
+        compute_samples: `augment.compute_samples`.
+        table_pool: `augment.table_pool`.
+        noise_floor: relative error that repeating the measurement has by itself, drawn as a band.
+    """
+    title = "Error of held-out compute samples, by what they are made of"
+    rows = compute_errors(held_out, compute_samples, table_pool)
+    if rows.empty:
+        return words(title, "No compute sample was held out.")
+    figure = make_subplots(
+        rows=2, cols=_COLUMNS, horizontal_spacing=0.08, vertical_spacing=0.2, subplot_titles=list(FEATURES.values())
+    )
+    for index, name in enumerate(FEATURES):
+        row, column = index // _COLUMNS + 1, index % _COLUMNS + 1
+        figure.add_traces([_errors(rows, name), _medians(rows, name, index == 0)], rows=row, cols=column)
+        low, high = float(rows[name].min()) / 1.1, float(rows[name].max()) * 1.1
+        figure.update_xaxes(log_axis(low, high), row=row, col=column)
+        figure.add_hline(y=0, line={"color": INK, "width": 1, "dash": "dot"}, row=row, col=column)
+        if noise_floor:
+            band = {"fillcolor": faded(MUTED, 0.15), "line_width": 0}
+            figure.add_hrect(y0=-100 * noise_floor, y1=100 * noise_floor, **band, row=row, col=column)
+    figure.update_yaxes(title_text="error, %", col=1)
+    styled(figure, title, height=640)
+    figure.update_layout(margin={"t": 112}, legend={"y": 1.07})
+    return figure
+
+
+def calibration(held_out: pd.DataFrame) -> go.Figure:
+    """By predicted cost: what was measured, how many measurements the intervals hold, and how well order is kept.
+
+    Args:
+        held_out: `train.held_out`; models without intervals are left out.
+    """
+    title = "Calibration of held-out predictions, by predicted cost"
+    rows = calibration_rows(held_out)
+    if rows.empty:
+        return words(title, "No held-out prediction has an interval.")
+    figure = make_subplots(rows=1, cols=len(_PANELS), horizontal_spacing=0.08, subplot_titles=_PANELS)
+    for model, own in rows.groupby("model", sort=False):
+        above, below = own["ratio_high"] - own["ratio"], own["ratio"] - own["ratio_low"]
+        quartiles = {"array": _short(above), "arrayminus": _short(below), "symmetric": False}
+        standard = {"array": _short(100 * own["coverage_error"])}
+        lines = [
+            _line(str(model), own, own["ratio"], quartiles, True),
+            _line(str(model), own, 100 * own["coverage"], standard, False),
+            _line(str(model), own, own["tau"], None, False),
+        ]
+        figure.add_traces(lines, rows=1, cols=[1, 2, 3])
+    low, high = float(rows["predicted_ms"].min()) / 1.3, float(rows["predicted_ms"].max()) * 1.3
+    figure.update_xaxes(log_axis(low, high), title_text="predicted cost, ms (median of the bucket)")
+    for column, expected in ((1, 1.0), (2, 100 * COVERAGE)):
+        figure.add_hline(y=expected, line={"color": INK, "width": 1, "dash": "dot"}, row=1, col=column)
+    figure.update_yaxes(title_text="ratio", row=1, col=1)
+    figure.update_yaxes(title_text="samples, %", row=1, col=2)
+    figure.update_yaxes(title_text="τ", row=1, col=3)
+    styled(figure, title, height=430)
+    figure.update_layout(margin={"t": 112}, legend={"y": 1.12})
+    return figure
+
+
+def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
+    return go.Scatter(
+        x=_short(rows[name]),
+        y=_short(100 * rows["error"]),
+        text=rows["sample_id"],
+        mode="markers",
+        showlegend=False,
+        marker={"color": faded(_POINT, 0.5), "size": 5},
+        hovertemplate="%{text}: %{x:.4g}, %{y:+.1f} %<extra></extra>",
+    )
+
+
+def _medians(rows: pd.DataFrame, name: str, in_legend: bool) -> go.Scatter:
+    """Median error of equally full buckets."""
+    middle = rows.groupby(buckets(rows, name, _BUCKETS))[[name, "error"]].median()
+    return go.Scatter(
+        x=_short(middle[name]),
+        y=_short(100 * middle["error"]),
+        mode="lines+markers",
+        name="median of equally full buckets",
+        showlegend=in_legend,
+        line={"color": "#D55E00", "width": 2},
+        hovertemplate="median %{y:+.1f} %<extra></extra>",
+    )
+
+
+def _line(
+    model: str, rows: pd.DataFrame, values: pd.Series, bars: dict[str, Any] | None, in_legend: bool
+) -> go.Scatter:
+    known = values.notna()
+    return go.Scatter(
+        x=_short(rows.loc[known, "predicted_ms"]),
+        y=_short(values[known]),
+        error_y={**bars, "width": 3, "thickness": 1} if bars else None,
+        text=rows.loc[known, "samples"],
+        mode="lines+markers",
+        name=model.replace("_", " "),
+        legendgroup=model,
+        showlegend=in_legend,
+        line={"color": _MODEL_COLOURS.get(model, MUTED), "width": 2},
+        hovertemplate=f"{model}: %{{y:.4g}} at %{{x:.3g}} ms, %{{text}} samples<extra></extra>",
+    )
+
+
+def _short(values: pd.Series) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
