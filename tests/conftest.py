@@ -1,5 +1,6 @@
 """What several rooms' tests share: one finished run of the whole pipeline in the `test` environment."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,20 @@ def finished_run(tmp_path_factory) -> Path:
     data_root = tmp_path_factory.mktemp("data")
     run_pipeline(data_root)
     return data_root
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of two hosts with a CPU each, both on this machine."""
+    pytest.importorskip("ray", reason="the extra [cluster] is not installed")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # Workers import this project and these tests by name, as they would an installed project.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]))
+        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        running.add_node(num_cpus=1)
+        yield running
+        ray.shutdown()
+        running.shutdown()

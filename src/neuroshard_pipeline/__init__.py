@@ -17,6 +17,7 @@ import os
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.sharders.policies.policy import Policies, load_policies
 from neuroshard_pipeline.sharders.registry import SHARDERS, shard
 from neuroshard_pipeline.tables import (
     Constraints,
@@ -37,11 +38,13 @@ __all__ = [
     "NeuroShardError",
     "Plan",
     "PlanCost",
+    "Policies",
     "Shard",
     "ShardingTask",
     "Table",
     "TableConstraint",
     "load_cost_models",
+    "load_policies",
     "read_constraints",
     "read_tables",
     "shard",

@@ -25,7 +25,9 @@ _SUMMARY_DATASET = "search.summary"
 _REPORT_DATASET = "search.report"
 _EXPLANATION_DATASET = "plan.explanation"
 _TORCHREC_DATASET = "plan.torchrec_plan"
-_TRAINING_DATASET = "train_check.table"
+_TABLE_DATASETS = ("train_check.table", "refine.table")
+_BENCH_TABLE_DATASET = "benchmark.table"
+_BENCH_REPORT_DATASET = "benchmark.report"
 
 
 class MissingVersionError(NeuroShardError):
@@ -155,8 +157,12 @@ class SummaryHooks:
         if _EXPLANATION_DATASET in made:
             click.echo("\n" + catalog.load(_EXPLANATION_DATASET))
             click.echo(f"\nTorchRec plan: {Path(catalog[_TORCHREC_DATASET]._get_load_path())}")
-        if _TRAINING_DATASET in made:
-            click.echo("\n" + catalog.load(_TRAINING_DATASET))
+        for table in _TABLE_DATASETS:
+            if table in made:
+                click.echo("\n" + catalog.load(table))
+        if _BENCH_TABLE_DATASET in made:
+            click.echo("\n" + catalog.load(_BENCH_TABLE_DATASET))
+            click.echo(f"\nReport: {Path(catalog[_BENCH_REPORT_DATASET]._get_load_path())}")
 
 
 def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
@@ -202,8 +208,13 @@ def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None
             raise MissingVersionError(
                 f"{name} has no version {pinned!r} in {dataset._filepath}; newest versions: {known}"
             )
-        stage = name.partition(".")[0]
         raise MissingVersionError(
-            f"{name} has no version in {dataset._filepath} yet; make one with `kedro run --pipeline {stage}`, "
+            f"{name} has no version in {dataset._filepath} yet; make one with `kedro run --pipeline {_maker(name)}`, "
             "or everything that a search needs with `kedro run --pipeline pretrain`"
         )
+
+
+def _maker(name: str) -> str:
+    """The smallest registered pipeline that makes a dataset."""
+    makers = [pipeline for pipeline in set(pipelines) if name in pipelines[pipeline].all_outputs()]
+    return min(makers, key=lambda pipeline: len(pipelines[pipeline].nodes), default=name.partition(".")[0])

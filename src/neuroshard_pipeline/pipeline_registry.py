@@ -4,7 +4,18 @@ import warnings
 
 from kedro.pipeline import Pipeline
 
-from neuroshard_pipeline.pipelines import augment, measure, plan, report, search, train, train_check
+from neuroshard_pipeline.pipelines import (
+    augment,
+    benchmark,
+    measure,
+    plan,
+    refine,
+    report,
+    search,
+    train,
+    train_check,
+    train_policies,
+)
 
 
 def register_pipelines() -> dict[str, Pipeline]:
@@ -25,6 +36,9 @@ def register_pipelines() -> dict[str, Pipeline]:
         **stages,
         "pretrain": pretrain,
         "plan": plan.create_pipeline(),
+        "refine": refine.create_pipeline(),
         "train_check": train_check.create_pipeline(),
+        "train_policies": train_policies.create_pipeline(),
+        "benchmark": benchmark.create_pipeline(),
         "__default__": pretrain + stages["search"],
     }

@@ -46,6 +46,10 @@ BAD_PARAMETERS = [
     ({"search": {"contest": {"sharders": ["random", "best"]}}}, ["search.contest.sharders", "neuroshard_plus", "best"]),
     ({"search": {"contest": {"sharders": ["neuroshard", "neuroshard"]}}}, ["search.contest.sharders", "once"]),
     ({"search": {"contest": {"sharders": ["random"]}}}, ["search.torchrec.sharder", "neuroshard", "random"]),
+    ({"benchmark": {"suites": {"names": ["paper_5"]}}}, ["benchmark.suites", "paper_4", "paper_5"]),
+    ({"benchmark": {"suites": {"user": {"tight": "x.csv"}}}}, ["benchmark.suites", "tight", "another"]),
+    ({"benchmark": {"contest": {"sharders": ["random", "best"]}}}, ["benchmark.contest.sharders", "milp", "best"]),
+    ({"benchmark": {"judge": {"confidence": 1.5}}}, ["benchmark.judge.confidence", "1.5"]),
     ({"plan": {"task": {"memory_gib": -1}}}, ["plan.task.memory_gib", "-1"]),
     ({"plan": {"task": {"memory_gib": float("inf")}}}, ["plan.task.memory_gib", "finite", "inf"]),
     ({"plan": {"task": {"world_size": 1_000_000}}}, ["plan.task.world_size", "4096", "1000000"]),
@@ -62,6 +66,37 @@ def test_a_bad_parameter_is_named_with_its_value(tmp_path, params, told):
     for word in told:
         assert word in message
     assert files_below(tmp_path) == []
+
+
+def test_a_benchmark_without_policies_says_how_to_train_them(tmp_path, finished_run):
+    (tmp_path / "06_models").mkdir()
+    for model in ("compute_cost_model", "comm_cost_model"):
+        (tmp_path / "06_models" / model).symlink_to(finished_run / "06_models" / model)
+    assert "kedro run --pipeline train_policies" in refusal(tmp_path, "benchmark")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, ["tasks.csv", "no such file"]),
+        ("task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim\n", ["tasks.csv", "no tables"]),
+        (
+            "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor\n"
+            "one,2,64,1000000,a,100,6,1\n",
+            ["tasks.csv", "line 2", "multiple of 4"],
+        ),
+    ],
+    ids=["missing", "empty", "width"],
+)
+def test_a_bad_suite_of_a_user_is_told(finished_run, tmp_path, content, told):
+    path = tmp_path / "tasks.csv"
+    if content is not None:
+        path.write_text(content)
+    if not (finished_run / "06_models/dreamshard_policy").exists():
+        run_pipeline(finished_run, "train_policies")
+    message = refusal(finished_run, "benchmark", params={"benchmark": {"suites": {"user": {"mine": str(path)}}}})
+    for word in told:
+        assert word in message
 
 
 def test_a_search_without_models_says_how_to_make_them(tmp_path):

@@ -12,19 +12,38 @@ from neuroshard_pipeline.tables import (
     PoolParams,
     ShardingTaskParams,
     Table,
+    VariationParams,
+    VariedSampleParams,
     comm_samples,
     compute_samples,
     generate_pool,
+    judged_samples,
+    paper_settings,
     reuse_comparison_frame,
     sharding_tasks,
     task_from_tables,
     tasks_to_frame,
+    varied_pool,
+    varied_samples,
 )
 
+PublicTables = dict[str, list[Table]]
 
-def provide_table_pool(params: PoolParams, recording: RecordingParams) -> pd.DataFrame:
-    """Draw the pool of embedding tables, or take that of a recording."""
-    return open_recording(recording).pool if recording.folder else generate_pool(params)
+
+def gather_public_tables(
+    mlperf_dlrm_v2: list[Table], criteo_kaggle: list[Table], hugectr_t510: list[Table]
+) -> PublicTables:
+    """The public table sets by name."""
+    return {"mlperf_dlrm_v2": mlperf_dlrm_v2, "criteo_kaggle": criteo_kaggle, "hugectr_t510": hugectr_t510}
+
+
+def provide_table_pool(
+    public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
+) -> pd.DataFrame:
+    """Draw the pool of embedding tables and what is derived from it, or take the pool of a recording."""
+    if recording.folder:
+        return open_recording(recording).pool
+    return varied_pool(generate_pool(params), params.batch_size, public, variation)
 
 
 def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.DataFrame:
@@ -33,10 +52,25 @@ def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.D
 
 
 def provide_compute_samples(
-    pool: pd.DataFrame, params: ComputeSampleParams, recording: RecordingParams
-) -> pd.DataFrame:
-    """Draw the table combinations whose compute cost is measured, or take those of a recording."""
-    return open_recording(recording).samples if recording.folder else compute_samples(pool, params)
+    pool: pd.DataFrame,
+    public: PublicTables,
+    params: ComputeSampleParams,
+    variation: VariationParams,
+    varied: VariedSampleParams,
+    recording: RecordingParams,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Draw the table combinations whose compute cost is measured, and their settings; or take those of a recording."""
+    if recording.folder:
+        recorded = open_recording(recording)
+        return recorded.samples, recorded.settings
+    drawn = compute_samples(pool, params)
+    parts = [
+        (drawn, paper_settings(drawn)),
+        varied_samples(pool, params, variation, varied),
+        judged_samples(pool, public, params, variation, varied),
+    ]
+    samples, settings = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
+    return samples, settings
 
 
 def draw_comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:

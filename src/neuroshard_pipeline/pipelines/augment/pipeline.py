@@ -4,11 +4,20 @@ from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.augment import nodes
 
+#: Table sets in data/01_raw, in the order of `gather_public_tables`.
+PUBLIC_SETS = ("mlperf_dlrm_v2", "criteo_kaggle", "hugectr_t510")
+
 
 def create_pipeline() -> Pipeline:
     """Table pool → compute samples, communication samples, sharding tasks."""
     stage = [
-        Node(nodes.provide_table_pool, ["params:pool", "params:recording"], "table_pool", name="provide_table_pool"),
+        Node(nodes.gather_public_tables, list(PUBLIC_SETS), "public_tables", name="gather_public_tables"),
+        Node(
+            nodes.provide_table_pool,
+            ["public_tables", "params:pool", "params:variation", "params:recording"],
+            "table_pool",
+            name="provide_table_pool",
+        ),
         Node(
             nodes.compare_reuse_with_published,
             ["table_pool", "params:pool"],
@@ -17,8 +26,15 @@ def create_pipeline() -> Pipeline:
         ),
         Node(
             nodes.provide_compute_samples,
-            ["table_pool", "params:compute_samples", "params:recording"],
-            "compute_samples",
+            [
+                "table_pool",
+                "public_tables",
+                "params:compute_samples",
+                "params:variation",
+                "params:varied_samples",
+                "params:recording",
+            ],
+            ["compute_samples", "compute_sample_settings"],
             name="provide_compute_samples",
         ),
         Node(nodes.draw_comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"),
@@ -30,5 +46,5 @@ def create_pipeline() -> Pipeline:
         ),
     ]
     return Pipeline(
-        stage, namespace="augment", inputs={"mlperf_dlrm_v2"}, parameters={"params:recording"}, tags="augment"
+        stage, namespace="augment", inputs=set(PUBLIC_SETS), parameters={"params:recording"}, tags="augment"
     )

@@ -12,6 +12,7 @@ from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
     RecordingParams,
     TopologyParams,
+    campaign_date,
     describe_hardware,
     noise_floor,
     reduce_comm,
@@ -25,10 +26,15 @@ Shards = dict[str, Callable[[], pd.DataFrame]]
 
 
 def measure_compute(
-    samples: pd.DataFrame, pool: pd.DataFrame, params: ComputeMeasureParams, seed: int, done: Shards
+    samples: pd.DataFrame,
+    pool: pd.DataFrame,
+    settings: pd.DataFrame,
+    params: ComputeMeasureParams,
+    seed: int,
+    done: Shards,
 ) -> Iterator[dict[str, pd.DataFrame]]:
     """Run what is missing of the compute campaign; Kedro saves every shard as it is yielded."""
-    for key, shard in run_compute_campaign(compute_samples_from_frame(samples, pool), params, seed, done):
+    for key, shard in run_compute_campaign(compute_samples_from_frame(samples, pool, settings), params, seed, done):
         yield {key: shard}
 
 
@@ -36,12 +42,13 @@ def reduce_compute_costs(
     shards: Shards,
     samples: pd.DataFrame,
     pool: pd.DataFrame,
+    settings: pd.DataFrame,
     params: ComputeMeasureParams,
     seed: int,
     recording: RecordingParams,
 ) -> pd.DataFrame:
     """One cost per compute sample."""
-    return reduce_compute(shards, compute_samples_from_frame(samples, pool), params, seed, recording)
+    return reduce_compute(shards, compute_samples_from_frame(samples, pool, settings), params, seed, recording)
 
 
 def measure_comm(
@@ -64,6 +71,7 @@ def describe_measurement(
     comm_shards: Shards,
     compute_samples: pd.DataFrame,
     pool: pd.DataFrame,
+    compute_settings: pd.DataFrame,
     comm_samples: pd.DataFrame,
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
@@ -72,7 +80,13 @@ def describe_measurement(
     topology: TopologyParams,
 ) -> dict[str, Any]:
     """What was measured on, and how far two independent measurements lie apart."""
-    samples = compute_samples_from_frame(compute_samples, pool)
+    samples = compute_samples_from_frame(compute_samples, pool, compute_settings)
     compute_floor = noise_floor(compute_shards, samples, compute, seed, recording)
-    comm_floor = noise_floor(comm_shards, comm_samples_from_frame(comm_samples), comm, seed)
-    return describe_hardware(compute, comm, compute_floor, comm_floor, recording, topology)
+    collectives = comm_samples_from_frame(comm_samples)
+    comm_floor = noise_floor(comm_shards, collectives, comm, seed)
+    dates = [
+        campaign_date(compute_shards, samples, compute, seed, recording),
+        campaign_date(comm_shards, collectives, comm, seed),
+    ]
+    date = max((date for date in dates if date), default=None)
+    return describe_hardware(compute, comm, compute_floor, comm_floor, date, recording, topology)

@@ -7,7 +7,7 @@ from neuroshard_pipeline.pipelines.measure import nodes
 
 def create_pipeline() -> Pipeline:
     """Samples → raw shards (resumable) → costs; and what they were measured on."""
-    compute = ["compute_samples", "table_pool", "params:compute", "params:seed"]
+    compute = ["compute_samples", "table_pool", "compute_sample_settings", "params:compute", "params:seed"]
     comm = ["comm_samples", "params:comm", "params:seed"]
     stage = [
         Node(nodes.measure_compute, [*compute, "compute_shards_done"], "compute_shards", name="measure_compute"),
@@ -28,6 +28,7 @@ def create_pipeline() -> Pipeline:
                 "comm_shards",
                 "compute_samples",
                 "table_pool",
+                "compute_sample_settings",
                 "comm_samples",
                 "params:compute",
                 "params:comm",
@@ -39,6 +40,7 @@ def create_pipeline() -> Pipeline:
             name="describe_measurement",
         ),
     ]
-    inputs = {name: f"augment.{name}" for name in ("compute_samples", "table_pool", "comm_samples")}
+    drawn = ("compute_samples", "compute_sample_settings", "table_pool", "comm_samples")
+    inputs = {name: f"augment.{name}" for name in drawn}
     shared = {"params:recording", "params:topology"}  # with augment and search
     return Pipeline(stage, namespace="measure", inputs=inputs, parameters=shared, tags="measure")

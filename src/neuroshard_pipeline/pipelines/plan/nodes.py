@@ -12,7 +12,7 @@ from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParam
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables import ShardingTask, read_constraints, read_tables
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
@@ -41,9 +41,10 @@ def search_plan(
     search: SearchParams,
     plus: PlusParams,
     memory: MemoryModel,
+    rivals: RivalParams,
 ) -> Plan:
     """Search a plan with the cost models."""
-    settings = SharderSettings(search, plus, memory)
+    settings = SharderSettings(search, plus, memory, rivals)
     return shard(task, CostModels(compute_model, comm_model), params.sharder, settings, params.seed)
 
 

@@ -5,7 +5,7 @@ from kedro.pipeline import Node, Pipeline
 from neuroshard_pipeline.pipelines.plan import nodes
 
 MODELS = ["compute_cost_model", "comm_cost_model"]
-SEARCH = ["params:neuroshard", "params:neuroshard_plus", "params:memory"]
+SEARCH = ["params:neuroshard", "params:neuroshard_plus", "params:memory", "params:rivals"]
 
 
 def create_pipeline() -> Pipeline:

@@ -25,6 +25,8 @@ def gather(
     sharding_tasks: pd.DataFrame,
     table_pool: pd.DataFrame,
     reuse_comparison: pd.DataFrame,
+    compute_samples: pd.DataFrame,
+    refinement: Json,
 ) -> ReportInputs:
     """Everything that the report shows."""
     return ReportInputs(
@@ -40,6 +42,8 @@ def gather(
         sharding_tasks,
         table_pool,
         reuse_comparison,
+        compute_samples,
+        refinement,
     )
 
 

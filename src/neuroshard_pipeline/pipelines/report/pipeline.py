@@ -19,6 +19,8 @@ SHOWN = {
     "sharding_tasks": "augment.sharding_tasks",
     "table_pool": "augment.table_pool",
     "reuse": "augment.reuse_comparison",
+    "compute_samples": "augment.compute_samples",
+    "refinement": "refine.newest_summary",
 }
 
 

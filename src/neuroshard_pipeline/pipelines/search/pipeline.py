@@ -2,9 +2,26 @@
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.pipelines.plan_measurement import (
+    CAMPAIGNS,
+    PROTOCOL,
+    SHARED,
+    measuring_nodes,
+    state_measurement,
+)
 from neuroshard_pipeline.pipelines.search import nodes
 
 MODELS = ["compute_cost_model", "comm_cost_model"]
+
+#: The campaign that anchors are picked from, in the order of `nodes.pick_anchors`.
+CAMPAIGN = {
+    "compute_samples": "augment.compute_samples",
+    "table_pool": "augment.table_pool",
+    "compute_sample_settings": "augment.compute_sample_settings",
+    "compute_costs": "measure.compute_costs",
+    "comm_samples": "augment.comm_samples",
+    "comm_costs": "measure.comm_costs",
+}
 
 
 def create_pipeline() -> Pipeline:
@@ -19,18 +36,30 @@ def create_pipeline() -> Pipeline:
                 "params:neuroshard",
                 "params:neuroshard_plus",
                 "params:memory",
+                "params:rivals",
             ],
             "solutions",
             name="solve_tasks",
         ),
         Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
+        Node(nodes.pick_anchors, ["solutions", *CAMPAIGN, "params:anchors"], "chosen_anchors", name="pick_anchors"),
+        Node(nodes.bound_plans, ["solutions", *MODELS], "plan_intervals", name="bound_plans"),
+        Node(nodes.take_plans, "solutions", "measured_plans", name="take_plans"),
+        Node(state_measurement, PROTOCOL, "protocol", name="state_measurement"),
+        Node(nodes.with_anchors, ["protocol", "chosen_anchors"], "measurement", name="with_anchors"),
+        *measuring_nodes(),
         Node(
-            nodes.measure_plans,
-            ["solutions", "params:compute", "params:comm", "params:seed", "params:recording", "params:topology"],
-            "plan_costs",
-            name="measure_plans",
+            nodes.tabulate_costs,
+            ["measured_plans", "measurement", *CAMPAIGNS],
+            ["plan_costs", "anchors"],
+            name="tabulate_costs",
         ),
-        Node(nodes.compare_sharders, ["plan_costs", "attempts"], "summary", name="compare_sharders"),
+        Node(
+            nodes.compare_sharders,
+            ["plan_costs", "attempts", "plan_intervals", "anchors", "params:compute", "params:comm"],
+            "summary",
+            name="compare_sharders",
+        ),
         Node(
             nodes.export_torchrec_plans,
             ["solutions", "params:torchrec"],
@@ -41,12 +70,7 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         stage,
         namespace="search",
-        inputs={"sharding_tasks": "augment.sharding_tasks", **{name: f"train.{name}" for name in MODELS}},
-        # The ids of a table must be the same when its plans are measured as when the models were trained.
-        parameters={
-            "params:seed": "params:measure.seed",
-            "params:recording": "params:recording",
-            "params:topology": "params:topology",
-        },
+        inputs={"sharding_tasks": "augment.sharding_tasks", **{name: f"train.{name}" for name in MODELS}, **CAMPAIGN},
+        parameters=SHARED,
         tags="search",
     )

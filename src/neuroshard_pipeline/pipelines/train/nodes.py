@@ -11,6 +11,7 @@ from neuroshard_pipeline.cost_models import (
     CommTrainParams,
     ComputeCostModel,
     ComputeTrainParams,
+    judge_compute_model,
     train_comm_model,
     train_compute_model,
 )
@@ -21,13 +22,26 @@ Json = dict[str, Any]
 def train_compute(
     samples: pd.DataFrame,
     pool: pd.DataFrame,
+    settings: pd.DataFrame,
     costs: pd.DataFrame,
     params: ComputeTrainParams,
     hardware: Json,
     lineage: Json,
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
     """Fit the compute cost model."""
-    return train_compute_model(samples, pool, costs, params, provenance("compute", hardware, lineage))
+    return train_compute_model(samples, pool, costs, params, provenance("compute", hardware, lineage), settings)
+
+
+def judge_compute(
+    model: ComputeCostModel,
+    samples: pd.DataFrame,
+    pool: pd.DataFrame,
+    settings: pd.DataFrame,
+    costs: pd.DataFrame,
+    held_out: pd.DataFrame,
+) -> tuple[Json, pd.DataFrame]:
+    """Judge the compute cost model by groups of samples: tables, batches and table sets that it never saw."""
+    return judge_compute_model(model, samples, pool, settings, costs, held_out)
 
 
 def train_comm(
@@ -37,9 +51,9 @@ def train_comm(
     return train_comm_model(samples, costs, params, provenance("comm", hardware, lineage))
 
 
-def merge_metrics(compute: Json, comm: Json) -> Json:
+def merge_metrics(compute: Json, comm: Json, groups: Json) -> Json:
     """One document of held-out accuracy."""
-    return {**compute, **comm}
+    return {**compute, **comm, **groups}
 
 
 def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
@@ -50,7 +64,9 @@ def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
 def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
     """What a cost model remembers of its making: hardware, noise floor, and the versions of its data."""
     versions = {**lineage["inputs"], **lineage["outputs"]}
-    trained_on = ("augment.table_pool", f"augment.{campaign}_samples", f"measure.{campaign}_costs", "measure.hardware")
+    trained_on = ["augment.table_pool", "measure.hardware"]
+    trained_on += [f"augment.{campaign}_samples", f"measure.{campaign}_costs"]
+    trained_on += [f"refine.{campaign}_samples", f"refine.{campaign}_costs"]
     return {
         "hardware": hardware,
         "noise_floor": hardware["noise_floor"][campaign],

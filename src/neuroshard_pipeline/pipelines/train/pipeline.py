@@ -13,6 +13,7 @@ def create_pipeline() -> Pipeline:
             [
                 "compute_samples",
                 "table_pool",
+                "compute_sample_settings",
                 "compute_costs",
                 "params:compute",
                 "hardware",
@@ -27,11 +28,27 @@ def create_pipeline() -> Pipeline:
             ["comm_cost_model", "comm_metrics", "comm_held_out"],
             name="train_comm",
         ),
-        Node(nodes.merge_metrics, ["compute_metrics", "comm_metrics"], "metrics", name="merge_metrics"),
+        Node(
+            nodes.judge_compute,
+            [
+                "compute_cost_model",
+                "compute_samples",
+                "table_pool",
+                "compute_sample_settings",
+                "compute_costs",
+                "compute_held_out",
+            ],
+            ["group_metrics", "judged"],
+            name="judge_compute",
+        ),
+        Node(
+            nodes.merge_metrics, ["compute_metrics", "comm_metrics", "group_metrics"], "metrics", name="merge_metrics"
+        ),
         Node(nodes.merge_held_out, ["compute_held_out", "comm_held_out"], "held_out", name="merge_held_out"),
     ]
     inputs = {
         "compute_samples": "augment.compute_samples",
+        "compute_sample_settings": "augment.compute_sample_settings",
         "table_pool": "augment.table_pool",
         "comm_samples": "augment.comm_samples",
         "compute_costs": "measure.compute_costs",

@@ -11,7 +11,7 @@ from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, Cos
 from neuroshard_pipeline.pipelines.params import ContestParams
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
-from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
 from neuroshard_pipeline.sharders.evaluation import plans_frame
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables import ShardingTask
@@ -35,10 +35,11 @@ def solve_task(
     search: SearchParams,
     plus: PlusParams,
     memory: MemoryModel,
+    rivals: RivalParams,
     training: TrainingParams,
 ) -> Solutions:
     """Let every sharder plan the task."""
-    models, settings = CostModels(compute_model, comm_model), SharderSettings(search, plus, memory)
+    models, settings = CostModels(compute_model, comm_model), SharderSettings(search, plus, memory, rivals)
     return solve_problem(task, models, contest.sharders, settings, contest.seed, training)
 
 

@@ -1,0 +1,5 @@
+"""The learned rivals: policies trained on the predictions of the cost models."""
+
+from neuroshard_pipeline.pipelines.train_policies.pipeline import create_pipeline
+
+__all__ = ["create_pipeline"]

@@ -1,0 +1,76 @@
+"""Nodes of the train_policies pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from tqdm import tqdm
+
+from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.report.figures import policy_training
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams, PolicyTrainParams
+from neuroshard_pipeline.sharders.policies.policy import Policy
+from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks, draw_policy_tasks
+from neuroshard_pipeline.sharders.policies.training import train_policy
+from neuroshard_pipeline.tables import PoolParams, ShardingTaskParams
+
+Json = dict[str, Any]
+
+
+def draw_tasks(pool: PoolParams, drawn: ShardingTaskParams, params: PolicyTaskParams) -> PolicyTasks:
+    """Draw training tasks from tables that no evaluation task holds."""
+    return draw_policy_tasks(pool, drawn, params)
+
+
+def train_autoshard(
+    tasks: PolicyTasks,
+    compute_model: ComputeCostModel,
+    comm_model: CommCostModel,
+    memory: MemoryModel,
+    params: PolicyTrainParams,
+    lineage: Json,
+) -> tuple[Policy, pd.DataFrame]:
+    """Train AutoShard's policy."""
+    return _train("autoshard", tasks, CostModels(compute_model, comm_model), memory, params, lineage)
+
+
+def train_dreamshard(
+    tasks: PolicyTasks,
+    compute_model: ComputeCostModel,
+    comm_model: CommCostModel,
+    memory: MemoryModel,
+    params: PolicyTrainParams,
+    lineage: Json,
+) -> tuple[Policy, pd.DataFrame]:
+    """Train DreamShard's policy."""
+    return _train("dreamshard", tasks, CostModels(compute_model, comm_model), memory, params, lineage)
+
+
+def report_progress(autoshard: pd.DataFrame, dreamshard: pd.DataFrame) -> tuple[pd.DataFrame, go.Figure]:
+    """Training step by step, as a table and as a figure."""
+    progress = pd.concat([autoshard, dreamshard], ignore_index=True)
+    return progress, policy_training(progress)
+
+
+def _train(
+    kind: str, tasks: PolicyTasks, models: CostModels, memory: MemoryModel, params: PolicyTrainParams, lineage: Json
+) -> tuple[Policy, pd.DataFrame]:
+    provenance = {
+        "cost_model_versions": {
+            name: version for name, version in lineage["inputs"].items() if name.endswith("_cost_model")
+        },
+        "hardware": models.compute.provenance.get("hardware"),
+        "run_id": lineage["run_id"],
+    }
+    return train_policy(
+        kind,
+        tasks,
+        models,
+        memory,
+        params,
+        provenance,
+        lambda steps: tqdm(steps, desc=kind, unit=" steps", disable=None),
+    )
