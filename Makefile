@@ -5,15 +5,21 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENV ?= base
+BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-refine bench-two-hosts
+# Where the environment keeps its data: conf/<env>/globals.yml
+DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
+# The newest version of a model, a timestamp; nothing where there is none.
+newest = $$(ls $(DATA)/06_models/$(1) 2>/dev/null | tail -1)
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run test viz lint types contracts unit bench-search bench-measurement bench-cost-models check-pool gpu-campaign clean help
+.PHONY: run test bench viz lint types contracts unit check-pool gpu-campaign clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
 	@echo "make test   set up, lint, types, import contracts, tests"
+	@echo "make bench  all sharders on the same tasks, judged by measurement (makes cost models first where there are none)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
 
@@ -35,10 +41,20 @@ contracts: .venv/.test
 unit: .venv/.test
 	$(BIN)/pytest
 
+# The rivals include TorchRec's planner, which comes with the development tools. Resumes where it was interrupted.
+bench: .venv/.test
+	@test "$(call newest,compute_cost_model)" || $(BIN)/kedro run --env $(ENV) --pipeline pretrain
+	@test "$(call newest,dreamshard_policy)" \> "$(call newest,compute_cost_model)" || \
+		$(BIN)/kedro run --env $(ENV) --pipeline train_policies
+	$(BIN)/kedro run --env $(ENV) --pipeline benchmark $(if $(BENCH),--params $(BENCH))
+
 viz: .venv/.run
 	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
 
-bench-measurement bench-cost-models bench-search: bench-%: .venv/.run
+# One thread each, so that searches are compared and not their linear algebra.
+bench-search bench-plus-measured: export OMP_NUM_THREADS := 1
+
+$(BENCHES): bench-%: .venv/.run
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
 
 check-pool: .venv/.run
@@ -62,8 +78,8 @@ gpu-campaign:
 	@touch $@
 
 .venv/.test: .venv/.run
-	@echo "Installing TorchRec and the development tools into .venv ..."
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,dev]'
+	@echo "Installing TorchRec, Ray and the development tools into .venv ..."
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,cluster,dev]'
 	@# torchrec asks for the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
 	$(BIN)/python -m pip install --quiet --no-deps torchrec
 	@touch $@

@@ -61,7 +61,8 @@ def protocol_params() -> ComputeMeasureParams:
     """The parameters of the default CPU profile that matter to one worker."""
     return ComputeMeasureParams(
         backend="fbgemm_cpu",
-        optimizer="sgd",
+        engine="local",
+        cluster_address=None,
         visits=1,
         warmup_iterations=0,
         iterations=2,

@@ -49,6 +49,7 @@ from neuroshard_pipeline.tables import (
     compute_samples,
     compute_samples_from_frame,
     generate_pool,
+    paper_settings,
 )
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile
@@ -73,7 +74,8 @@ def main() -> None:
 def run(args: argparse.Namespace) -> None:
     """Check the kernels, measure what is missing, and write the recording."""
     pool, frame = pool_and_samples(args)
-    samples = compute_samples_from_frame(frame, pool)
+    settings = paper_settings(frame).assign(optimizer=args.optimizer)
+    samples = compute_samples_from_frame(frame, pool, settings)
     params = measure_params(args)
     check_kernels(params, args.seed)
     folder = args.out / "shards"
@@ -99,7 +101,8 @@ def run(args: argparse.Namespace) -> None:
         seconds=float(rows["seconds"].sum()),
         known_gaps=args.known_gap,
     )
-    write_recording(args.out / "recording", pool, frame[frame["sample_id"].isin(names)], costs, card)
+    kept = (every[every["sample_id"].isin(names)] for every in (frame, settings))
+    write_recording(args.out / "recording", pool, *kept, costs, card)
     print(f"{card['samples']} samples, {card['failures']} failed, noise floor {card['noise_floor']['total']}")
     print(f"recording: {args.out / 'recording'}")
 
@@ -162,7 +165,8 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
     """The protocol, with the shares of the default profile."""
     return ComputeMeasureParams(
         backend=args.backend,
-        optimizer=args.optimizer,
+        engine="local",
+        cluster_address=None,
         visits=args.visits,
         warmup_iterations=args.warmup_iterations,
         iterations=args.iterations,

@@ -1,0 +1,150 @@
+"""What gloo's all-to-all costs between two emulated hosts, by the bandwidth of the wire between them.
+
+Each host is a network namespace, the second one with a monotonic clock of its own, too; a pair of veth devices is the
+wire, and `tc` (token bucket) sets its rate in both directions. Needs Linux, root, iproute2 and util-linux.
+
+    python benchmarks/bench_two_hosts.py --mbit 25 100 400      # half a minute a rate on two cores
+
+Expect costs to follow the bytes that a rank sends over the rate, down to the cost of gloo itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+ADDRESSES = ("10.87.0.1", "10.87.0.2")
+BATCH_SIZE = 1024
+DIM_SUM = 256
+CLOCK_AHEAD_S = 1000
+PARAMS = """
+measure:
+  seed: 0
+  comm: {backend: gloo, visits: 2, warmup_iterations: 1, iterations: 3, iteration_statistic: median,
+    visit_statistic: min, cache_treatment: warm, threads: 1, buffer_bytes: 4194304, start_margin_ms: 5,
+    chunk_samples: 5, noise_floor_share: 0.0, disturbed_slowdown: 1000.0, wide_spread_share: 1000.0,
+    extra_visit_budget_s: 0.0, timeout_s: 60.0}
+"""
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[int, int]]:
+    """Process ids whose namespaces are the hosts, joined by a wire."""
+    clock = ["--time", "--monotonic", str(CLOCK_AHEAD_S)]
+    waits = [["unshare", "--net", "sleep", "600"], ["unshare", "--net", *clock, "sleep", "600"]]
+    hosts = [subprocess.Popen(wait) for wait in waits]
+    try:
+        first, second = (host.pid for host in hosts)
+        _until_apart(first)
+        _until_apart(second)
+        on_host(first, ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(second)])
+        for host, address in zip((first, second), ADDRESSES, strict=True):
+            on_host(host, ["ip", "address", "add", f"{address}/24", "dev", "wire"])
+            on_host(host, ["ip", "link", "set", "wire", "up"])
+            on_host(host, ["ip", "link", "set", "lo", "up"])
+        yield first, second
+    finally:
+        for host in hosts:
+            host.kill()
+            host.wait()
+
+
+def set_rate(hosts: tuple[int, int], mbit: float) -> None:
+    """Limit the wire in both directions."""
+    for host in hosts:
+        limit = ["tbf", "rate", f"{mbit:g}mbit", "burst", "32kb", "latency", "400ms"]
+        on_host(host, ["tc", "qdisc", "replace", "dev", "wire", "root", *limit])
+
+
+def measured_ms(hosts: tuple[int, int], folder: Path, ranks_per_host: int) -> pd.DataFrame:
+    """Run the campaign with torchrun on both hosts and return its costs."""
+    world_size = 2 * ranks_per_host
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [("even", world_size, BATCH_SIZE, rank, DIM_SUM, 0.0) for rank in range(world_size)]
+    columns = ["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"]
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "samples.parquet")
+    (folder / "params.yml").write_text(PARAMS)
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(ranks_per_host)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ADDRESSES[0]}:29500", "--rdzv-id", "campaign"),
+        *("-m", "neuroshard_pipeline.measurement.torchrun_campaign", "--samples", str(folder / "samples.parquet")),
+        *("--params", str(folder / "params.yml"), "--out", str(folder / "out")),
+    ]
+    # The hosts share one name, by which torchrun would find out which of them is to hold the store.
+    places = [["--local-addr", address, f"--rdzv-conf=is_host={1 - index}"] for index, address in enumerate(ADDRESSES)]
+    agents = [_started(host, [*command[:3], *place, *command[3:]]) for host, place in zip(hosts, places, strict=True)]
+    told = [agent.communicate(timeout=240)[0] for agent in agents]
+    if any(agent.returncode for agent in agents):
+        raise RuntimeError("\n".join(told))
+    return pd.read_parquet(folder / "out" / f"2x{ranks_per_host}" / "comm_costs.parquet")
+
+
+def wire_ms(mbit: float, ranks_per_host: int) -> float:
+    """Time on the wire of what the ranks of one host send to the other."""
+    bytes_across = ranks_per_host * 4 * DIM_SUM * BATCH_SIZE / 2
+    return 8 * bytes_across / (mbit * 1e3)
+
+
+def on_host(host: int, command: list[str]) -> None:
+    """Run a command in a host's network."""
+    subprocess.run(_inside(host, command), check=True, capture_output=True)
+
+
+def _inside(host: int, command: list[str]) -> list[str]:
+    """The command in the host's network and time."""
+    return [str(shutil.which("nsenter")), "--target", str(host), "--net", "--time", "--", *command]
+
+
+def _started(host: int, command: list[str]) -> subprocess.Popen[str]:
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "wire", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(_inside(host, command), env=environment, text=True, **pipes)
+
+
+def _until_apart(host: int) -> None:
+    """Wait until the process has its namespace."""
+    while Path(f"/proc/{host}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
+        pass
+
+
+def why_not() -> str | None:
+    """Why hosts cannot be emulated here, or None."""
+    missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if not shutil.which(tool)]
+    if missing:
+        return f"{', '.join(missing)} not installed"
+    if subprocess.run(
+        [str(shutil.which("unshare")), "--net", "--time", "true"], capture_output=True, check=False
+    ).returncode:
+        return "no permission to make namespaces"
+    return None
+
+
+def main() -> None:
+    """Read the command line and print a line per rate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mbit", type=float, nargs="+", default=[25.0, 100.0, 400.0])
+    parser.add_argument("--ranks-per-host", type=int, default=1)
+    arguments = parser.parse_args()
+    if (reason := why_not()) is not None:
+        raise SystemExit(f"Error: {reason}")
+    print("Mbit/s   on the wire   forward ms   backward ms")
+    with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts:
+        for mbit in arguments.mbit:
+            set_rate(hosts, mbit)
+            costs = measured_ms(hosts, Path(folder) / f"{mbit:g}", arguments.ranks_per_host)
+            forward, backward = costs["forward_ms"].max(), costs["backward_ms"].max()
+            print(f"{mbit:6g}   {wire_ms(mbit, arguments.ranks_per_host):8.1f} ms   {forward:10.1f}   {backward:11.1f}")
+
+
+if __name__ == "__main__":
+    main()
