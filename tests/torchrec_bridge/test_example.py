@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cost_models.conftest import FIT
+from cost_models.conftest import FIT, HEAD
 from cost_models.machine import make_comm_sample, make_shards, make_table, true_comm_ms, true_compute_ms
 from torchrec_bridge import needs_torchrec  # noqa: F401, skips this module where TorchRec is absent
 
@@ -32,7 +32,7 @@ def models_folder(tmp_path: Path) -> Path:
     samples = tuple(ComputeSample(f"compute-{i}", 512, make_shards(rng, tables, 1 + i % 9)) for i in range(50))
     costs = np.array([true_compute_ms(sample.shards, 512) for sample in samples])
     data = ComputeData(samples, costs, left_out=0)
-    params = ComputeTrainParams(**QUICK, architecture="universal", gates=2, pressures=2)
+    params = ComputeTrainParams(**QUICK, architecture="universal", **HEAD)
     compute, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), params, {"hardware": {"device": "cpu"}})
     comm_samples = tuple(make_comm_sample(rng, index, 2) for index in range(50))
     volumes = CommData(comm_samples, tuple(true_comm_ms(sample) for sample in comm_samples), left_out=0)

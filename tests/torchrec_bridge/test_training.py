@@ -12,7 +12,7 @@ from torchrec_bridge.training import MODELS, built, random_plan
 pytestmark = [pytest.mark.slow, *QUIET]
 
 STEPS = 20
-CASES = [*((kind, world_size) for kind in MODELS for world_size in (2, 4)), ("dlrm", 8)]
+CASES = [(kind, world_size) for kind in MODELS for world_size in (2, 4, 8)]
 
 
 @pytest.mark.parametrize(("kind", "world_size"), CASES)

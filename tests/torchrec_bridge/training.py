@@ -136,7 +136,7 @@ class Batches:
 
 
 def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
-    """Uneven column shards on random ranks; the first wide table has two shards on one rank."""
+    """Uneven column shards on random ranks; of the first table that is split, two lie on one rank."""
     rng = np.random.default_rng(seed)
     tables = [entry.table for entry in read_module_tables(model)]
     task = ShardingTask(tables, world_size, LOCAL_BATCH * world_size, 2**30)
@@ -148,6 +148,9 @@ def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
         ends = [4 * int(cut) for cut in sorted([*cuts, pieces])]
         shards += [Shard(table, start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
         ranks += rng.integers(0, world_size, len(ends)).tolist()
+    names = [shard.table.name for shard in shards]
+    second = next(i for i in range(1, len(names)) if names[i] == names[i - 1])
+    ranks[second] = ranks[second - 1]
     return Plan(task, tuple(shards), tuple(ranks), "random")
 
 
