@@ -32,8 +32,8 @@ from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.cost_models.training import noise_floor_of
 from neuroshard_pipeline.cost_models.training_comm import comm_data
+from neuroshard_pipeline.measurement.anchors import drifts_of_parts
 from neuroshard_pipeline.report.style import log_axis, styled
-from neuroshard_pipeline.sharders.anchors import drifts
 
 PARTS = ("forward", "backward", "total")
 
@@ -86,7 +86,8 @@ def report_compute(
     learning_curve(learning, floors["total"]).write_html(path, include_plotlyjs=True)
     print(f"\nfigure: {path}\n\nself-distillation: MAPE on clean samples after training on wrong labels\n")
     print(table(mean_over_seeds(ablation_rows(data, ours, seeds))))
-    drift = drifts(catalog.load("search.anchors")) if catalog.exists("search.anchors") else {}
+    fitted = drifts_of_parts(catalog.load("search.anchors")) if catalog.exists("search.anchors") else {}
+    drift = {part: found.ratio - 1 for part, found in fitted.items()}
     if drift:
         shares = ", ".join(f"{part} {share:+.1%}" for part, share in drift.items())
         print(f"\ndrift between the samples' campaign and the plans': {shares}")

@@ -18,6 +18,7 @@ Start with `campaign`; the other files in the order in which it leans on them:
     cuda           which CUDA devices there are
     recording      compute costs recorded elsewhere
     topology       communication costs from a model of a cluster
+    anchors        samples measured again, which tell the machine's drift between two campaigns
     costs          from raw shards to costs and noise floor
     protocol       how a cost is timed
     params         parameters of the campaigns

@@ -2,8 +2,7 @@
 
 - `params`: `RefineParams`, `JudgingParams`
 - `candidates`: the shard sets and collectives that best plans and their runners-up contain
-- `anchors`: what ties a later campaign to the first one, on a machine that drifts
-- `campaigns`: new samples measured together with anchors
+- `campaigns`: new samples measured together with anchors (`measurement.anchors`)
 - `training_set`: samples with their costs, and what joins them
 - `rounds`: search → measure → add → retrain, over and over
 - `predictions`: of models beside measurements

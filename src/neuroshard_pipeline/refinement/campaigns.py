@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.refinement.anchors import Drift, choose_anchors, measure_with_anchors, without_drift
+from neuroshard_pipeline.measurement.anchors import Drift, choose_anchors, measure_with_anchors, without_drift
 from neuroshard_pipeline.refinement.params import DrawnTasks
 from neuroshard_pipeline.refinement.training_set import TrainingSet, training_set
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample

@@ -28,8 +28,10 @@ _PLAN_FIGURES = {
     "mape": "mean error",
     "bias": "bias",
     "drift": "drift since training",
-    "bias_net_of_drift": "bias net of drift",
+    "mape_net_of_drift": "mean error net",
+    "bias_net_of_drift": "bias net",
     "coverage_90": "in interval",
+    "coverage_90_net_of_drift": "in interval net",
     "mean_relative_width": "width",
 }
 _SHARES = {
@@ -40,7 +42,9 @@ _SHARES = {
     "coverage_90",
     "mean_relative_width",
     "drift",
+    "mape_net_of_drift",
     "bias_net_of_drift",
+    "coverage_90_net_of_drift",
 }
 
 #: The model of `train.metrics` that predicts a part of the embedding cost.

@@ -25,9 +25,9 @@ from neuroshard_pipeline.measurement import (
     run_comm_campaign,
     run_compute_campaign,
 )
+from neuroshard_pipeline.measurement.anchors import NO_ANCHORS, Anchors, among, anchors_frame
 from neuroshard_pipeline.measurement.costs import Shards
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.sharders.anchors import NO_ANCHORS, Anchors, anchors_frame
 from neuroshard_pipeline.sharders.evaluation import (
     CollectiveSamples,
     backward_comm_samples,
@@ -79,7 +79,7 @@ class PlanMeasurement:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """`search.plan_costs` from three finished campaigns, and what the anchors cost then and now."""
         collectives = iter((backward, forward))  # in the order in which they are asked for
-        return measure_with_anchors(
+        return measure_plans_and_anchors(
             plans,
             self.anchors,
             lambda samples: self._reduce_compute(compute, samples),
@@ -103,10 +103,10 @@ class PlanMeasurement:
         return describe_hardware(self.compute, self.comm, lookups, floors, date, self.recording, self.topology)
 
     def _compute_samples(self, plans: Sequence[Plan]) -> list[ComputeSample]:
-        return [*rank_compute_samples(plans).samples, *self.anchors.compute]
+        return among(rank_compute_samples(plans).samples, self.anchors.compute)
 
     def _with_anchors(self, collectives: CollectiveSamples) -> list[CommSample]:
-        return [*collectives.samples, *self.anchors.comm]
+        return among(collectives.samples, self.anchors.comm)
 
     def _forward(self, plans: Sequence[Plan], compute: Shards, backward: Shards) -> list[CommSample]:
         """What to run forward: its start skews are the compute and backward communication that it waits for."""
@@ -140,28 +140,28 @@ def measure_plan_costs(
     Returns:
         `search.plan_costs`.
     """
-    return measure_with_anchors(plans, NO_ANCHORS, measure_compute, measure_comm)[0]
+    return measure_plans_and_anchors(plans, NO_ANCHORS, measure_compute, measure_comm)[0]
 
 
-def measure_with_anchors(
+def measure_plans_and_anchors(
     plans: Sequence[Plan],
     anchors: Anchors,
     measure_compute: Callable[[Sequence[ComputeSample]], pd.DataFrame],
     measure_comm: Callable[[Sequence[CommSample]], pd.DataFrame],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure_plan_costs` with samples of the training campaign in the same three campaigns.
+    """`measure_plan_costs` with samples of the training campaign among the plans' in the same three campaigns.
 
     Returns:
-        `search.plan_costs`, and what the anchors cost then and now (`anchors.anchors_frame`).
+        `search.plan_costs`, and what the anchors cost then and now (`anchors_frame`).
     """
     ranks = rank_compute_samples(plans)
-    compute_costs = measure_compute([*ranks.samples, *anchors.compute])
+    compute_costs = measure_compute(among(ranks.samples, anchors.compute))
     compute_ms = measured_compute_ms(ranks, compute_costs)
     gradients = backward_comm_samples(plans)
-    backward_costs = measure_comm([*gradients.samples, *anchors.comm])
+    backward_costs = measure_comm(among(gradients.samples, anchors.comm))
     backward_ms = measured_comm_ms(plans, gradients, backward_costs, "backward")
     outputs = forward_comm_samples(plans, compute_ms, backward_ms)
-    forward_costs = measure_comm([*outputs.samples, *anchors.comm])
+    forward_costs = measure_comm(among(outputs.samples, anchors.comm))
     forward_ms = measured_comm_ms(plans, outputs, forward_costs, "forward")
     again = anchors_frame(anchors, compute_costs, forward_costs, backward_costs)
     return plan_costs_frame(plans, compute_ms, forward_ms, backward_ms), again

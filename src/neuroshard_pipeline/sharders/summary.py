@@ -8,13 +8,15 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.cost_models.intervals import coverage, relative_width
-from neuroshard_pipeline.sharders.anchors import drifts
+from neuroshard_pipeline.measurement.anchors import Drift, drifts_of_parts, without_drift
 from neuroshard_pipeline.sharders.bootstrap import Bootstrap
 from neuroshard_pipeline.sharders.evaluation import MEASURED_COLUMNS, PREDICTED_COLUMNS
 from neuroshard_pipeline.sharders.pairs import OURS, told_pair
 
 #: The usual confidence; with so many draws an end of the interval is off by less than a twentieth of its width.
 _BOOTSTRAP = Bootstrap(confidence=0.95, resamples=2000, seed=0)
+#: What is told against measured costs as they are and against those of the models' own campaign.
+_NET_OF_DRIFT = ("mape", "bias", "coverage_90")
 #: Fewer tasks say nothing of other tasks.
 _LEAST_TASKS = 5
 
@@ -100,22 +102,32 @@ def prediction_errors(
     Returns:
         Under `compute`, `forward_comm` and `backward_comm`, rank by rank, and under `embedding_cost`, plan by plan:
         `mape` (mean |predicted - measured| / measured), `bias` (the same with its sign) and `count`. With intervals,
-        for the three parts, `coverage_90` and `mean_relative_width`. With anchors, `drift` (the share by which they
-        have become dearer since the models' samples were measured) and `bias_net_of_drift`, that of predictions
-        which are dearer by as much. A part that was not measured is left out.
+        for the three parts, `coverage_90` and `mean_relative_width`. With anchors, `drift` (the share by which the
+        median one has become dearer since the models' samples were measured), and `mape`, `bias` and `coverage_90`
+        once more as `<figure>_net_of_drift`, against what the plans would have cost then. A part that was not measured
+        is left out.
     """
-    errors = _errors(plan_costs)
+    figures = _figures(plan_costs, intervals)
+    for part, error in _errors(plan_costs).items():
+        figures[part] |= {"count": len(error)}
+    drifts = {} if anchors is None else drifts_of_parts(anchors)
+    if drifts:
+        for part, found in _figures(_without_drift(plan_costs, drifts), intervals).items():
+            figures[part] |= {f"{name}_net_of_drift": found[name] for name in _NET_OF_DRIFT if name in found}
+    for part, drift in drifts.items():
+        if part in figures:
+            figures[part] |= {"drift": drift.ratio - 1}
+    return figures
+
+
+def _figures(plan_costs: pd.DataFrame, intervals: pd.DataFrame | None) -> dict[str, dict[str, float | int]]:
+    """Errors and, with intervals, coverage and width, per part of the cost."""
     figures: dict[str, dict[str, float | int]] = {
-        name: {"mape": float(error.abs().mean()), "bias": float(error.mean()), "count": len(error)}
-        for name, error in errors.items()
+        name: {"mape": float(error.abs().mean()), "bias": float(error.mean())}
+        for name, error in _errors(plan_costs).items()
     }
     for part, found in _interval_figures(plan_costs, intervals).items():
         figures[part] |= found
-    shifts = {} if anchors is None else {part: shift for part, shift in drifts(anchors).items() if part in figures}
-    for part, error in _errors(_drifted(plan_costs, shifts)).items() if shifts else ():
-        figures[part] |= {"bias_net_of_drift": float(error.mean())}
-    for part, shift in shifts.items():
-        figures[part] |= {"drift": shift}
     return figures
 
 
@@ -133,10 +145,9 @@ def _errors(plan_costs: pd.DataFrame) -> dict[str, pd.Series]:
     return {name: error for name, error in errors.items() if len(error)}
 
 
-def _drifted(plan_costs: pd.DataFrame, shifts: dict[str, float]) -> pd.DataFrame:
-    """Plan costs with the predictions that models of the plans' own minutes would have made."""
-    dearer = {f"predicted_{part}_ms": plan_costs[f"predicted_{part}_ms"] * (1 + by) for part, by in shifts.items()}
-    return plan_costs.assign(**dearer)
+def _without_drift(plan_costs: pd.DataFrame, drifts: dict[str, Drift]) -> pd.DataFrame:
+    """Plan costs as the models' own campaign would have measured them."""
+    return without_drift(plan_costs, {f"measured_{part}_ms": drift for part, drift in drifts.items()})
 
 
 def _interval_figures(plan_costs: pd.DataFrame, intervals: pd.DataFrame | None) -> dict[str, dict[str, float]]:

@@ -10,19 +10,19 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.anchors import AnchorParams, Anchors, choose_both
 from neuroshard_pipeline.pipelines.params import ContestParams, TorchRecExportParams
 from neuroshard_pipeline.pipelines.plan_measurement import Shards
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.sharders.anchors import AnchorParams, Anchors, choose_anchors
 from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
 from neuroshard_pipeline.sharders.doubt import plan_intervals_frame
 from neuroshard_pipeline.sharders.evaluation import plans_frame
 from neuroshard_pipeline.sharders.measured import PlanMeasurement
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.sharders.summary import summarise
-from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame, tasks_from_frame
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 
@@ -84,8 +84,8 @@ def pick_anchors(
 ) -> Anchors:
     """Samples that the models were trained on, to be measured again among the plans."""
     world_sizes = sorted({plan.task.world_size for plan in solutions.plans})
-    compute = (compute_samples, table_pool, compute_settings, compute_costs)
-    return choose_anchors(compute, (comm_samples, comm_costs), world_sizes, params)
+    compute = compute_samples_from_frame(compute_samples, table_pool, compute_settings), compute_costs
+    return choose_both(compute, (comm_samples_from_frame(comm_samples), comm_costs), world_sizes, params)
 
 
 def bound_plans(solutions: Solutions, compute_model: ComputeCostModel, comm_model: CommCostModel) -> pd.DataFrame:

@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.refinement.anchors import choose_anchors, fit_drifts, measure_with_anchors, without_drift
+from neuroshard_pipeline.measurement.anchors import (
+    NO_ANCHORS,
+    AnchorParams,
+    among,
+    anchors_frame,
+    choose_anchors,
+    choose_both,
+    drifts_of_parts,
+    fit_drifts,
+    measure_with_anchors,
+    without_drift,
+)
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -101,3 +112,36 @@ def test_nothing_is_measured_where_there_is_no_sample():
     costs, drifts = measure_with_anchors([], anchors, costs_of(anchors, np.ones(3)), lambda _: pytest.fail("measured"))
     assert costs.empty
     assert drifts["forward_ms"].anchors == 0
+
+
+def test_a_collective_that_failed_on_one_rank_is_no_anchor():
+    of = [CommSample(f"comm-{index}", 32, (8, 16), (0.0, 0.0)) for index in range(2)]
+    costs = costs_of([of[0], of[0], of[1], of[1]], 1.0).assign(rank=[0, 1, 0, 1])
+    costs.loc[1, "error"] = "broke"
+    assert choose_anchors(of, costs, 2) == [of[1]]
+
+
+def test_both_kinds_are_chosen_and_only_world_sizes_that_are_measured_anyway():
+    lookups = samples(20)
+    collectives = [CommSample(f"comm-{world}", 32, (8,) * world, (0.0,) * world) for world in (2, 3)]
+    comm_costs = costs_of(collectives, 1.0).assign(rank=0)
+    chosen = choose_both(
+        (lookups, costs_of(lookups, np.arange(1.0, 21.0))),
+        (collectives, comm_costs),
+        [3],
+        AnchorParams(compute_samples=5, comm_samples=5),
+    )
+    assert len(chosen.compute) == 5
+    assert {chosen.compute[0].sample_id, chosen.compute[-1].sample_id} == {"compute-0", "compute-19"}
+    assert chosen.comm == (collectives[1],)
+    assert set(chosen.compute_costs["sample_id"]) == {sample.sample_id for sample in chosen.compute}
+    assert set(chosen.comm_costs["sample_id"]) == {"comm-3"}
+    assert drifts_of_parts(anchors_frame(NO_ANCHORS, costs_of(lookups, 1.0), comm_costs, comm_costs)) == {}
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 40), st.integers(0, 15))
+def test_samples_keep_their_order_among_anchors(count, anchors):
+    mixed = [sample.sample_id for sample in among(samples(count, "rank"), samples(anchors, "anchor"))]
+    for prefix, number in (("rank", count), ("anchor", anchors)):
+        assert [name for name in mixed if name.startswith(prefix)] == [f"{prefix}-{index}" for index in range(number)]
