@@ -33,6 +33,13 @@ def test_costs_are_the_smallest_visits_forward_and_backward_apart(compute_sample
     assert frame["error"].isna().all()
 
 
+def test_the_lower_quartile_lies_a_quarter_of_the_way_up_in_each_direction(compute_samples):
+    samples = compute_samples(1)
+    visits = [(0, forward, 10 * forward, None) for forward in (5.0, 1.0, 2.0, 30.0, 3.0)]
+    frame = reduce_rows(raw(samples, visits), samples, "lower_quartile")
+    assert (frame["forward_ms"][0], frame["backward_ms"][0]) == (2.0, 20.0)
+
+
 def test_with_the_median_no_visit_decides_alone(compute_samples):
     samples = compute_samples(1)
     frame = reduce_rows(raw(samples, [(0, x, 2 * x, None) for x in (3.0, 1.0, 10.0)]), samples, "median")

@@ -54,6 +54,11 @@ def test_any_changed_parameter_is_another_campaign(compute_params, change):
     assert campaign_hash(compute_params(), 0, HOST) != campaign_hash(compute_params(**change), 0, HOST)
 
 
+def test_how_visits_become_a_cost_measures_nothing_anew(compute_params):
+    names = {campaign_hash(compute_params(visit_statistic=name), 0, HOST) for name in ("min", "lower_quartile")}
+    assert len(names) == 1
+
+
 def test_seed_and_host_are_part_of_the_campaign(compute_params):
     params = compute_params()
     names = {campaign_hash(params, 0, HOST), campaign_hash(params, 1, HOST), campaign_hash(params, 0, {"cores": 4})}

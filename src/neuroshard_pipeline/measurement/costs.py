@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.protocol import Timing, VisitStatistic
 from neuroshard_pipeline.measurement.stretches import AnySample, Stretch, digest
 
 #: Shards by key: frames, or functions that load one (as a partitioned dataset gives them).
 Shards = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
-
-VisitStatistic = Literal["min", "median"]
 
 #: Columns of a raw shard: one row per visit of a sample and rank. `digest` names the sample's content, `saved_at` is
 #: when the stretch was over (ISO 8601, UTC).
 RAW_COLUMNS = (
     "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "probe_ms", "seconds", "error", "saved_at",
 )  # fmt: skip
-_SPREAD_QUANTILE = 0.25
+_LOWER_QUARTILE = 0.25
 _COMPARED = {
     "forward": ["forward_ms"],
     "backward": ["backward_ms"],
@@ -57,8 +54,9 @@ def reduce_rows(
 ) -> pd.DataFrame:
     """Costs of every sample and rank from all its visits.
 
-    The cost is the smallest or the median visit, forward and backward apart; `spread_ms` is how far the best quarter
-    of the visits reaches above the best one (forward + backward), null where only one visit succeeded.
+    The cost is the lower quartile, the smallest or the median of the visits, forward and backward apart; `spread_ms`
+    is how far the best quarter of the visits reaches above the best one (forward + backward), null where only one
+    visit succeeded.
 
     Args:
         rows: of one campaign.
@@ -91,8 +89,9 @@ def reduce_rows(
     good = rows[rows["error"].isna()]
     total = good["forward_ms"].astype(float) + good["backward_ms"].astype(float)
     grouped = good.assign(total_ms=total).groupby(by_rank)
-    costs = grouped[["forward_ms", "backward_ms"]].agg(statistic)
-    costs["spread_ms"] = grouped["total_ms"].quantile(_SPREAD_QUANTILE) - grouped["total_ms"].min()
+    directions = grouped[["forward_ms", "backward_ms"]]
+    costs = directions.quantile(_LOWER_QUARTILE) if statistic == "lower_quartile" else directions.agg(statistic)
+    costs["spread_ms"] = grouped["total_ms"].quantile(_LOWER_QUARTILE) - grouped["total_ms"].min()
     costs["repeats"] = grouped.size()
     costs.loc[costs["repeats"] < 2, "spread_ms"] = np.nan
     errors = rows[rows["error"].notna()].groupby(by_rank)["error"].first()

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+VisitStatistic = Literal["lower_quartile", "min", "median"]
+
 
 class Timing(NamedTuple):
     """One visit of one sample on one rank.
@@ -48,8 +50,10 @@ class TimingProtocol(BaseModel):
         iteration_statistic: how the timed iterations of a visit become its cost. `min` for compute on one core,
             where whatever disturbs an iteration only adds time. `median` for collectives, whose ranks share cores
             and take turns in an order that differs from run to run: the smallest is a lucky order, not the cost.
-        visit_statistic: how the visits of a sample become its cost. `min`: the quietest stretch of the machine, right
-            where whatever disturbs a visit only adds time. `median`: for devices whose clock moves both ways.
+        visit_statistic: how the visits of a sample become its cost. `lower_quartile`: below what disturbs some
+            visits, yet carried by several of them; costs of one core scatter both ways, as their rows lie elsewhere at
+            every visit, and the smallest of many is a lucky place. `min`: right where whatever disturbs a visit
+            only adds time. `median`: for devices whose clock moves both ways.
         cache_treatment: what the CPU's caches hold of the weights when an iteration starts. `cold_rows`: the
             weights move to another place of a large arena before every iteration, so every row comes from memory,
             as in training, where a new batch and the rest of the model pass through the caches in between.
@@ -63,7 +67,7 @@ class TimingProtocol(BaseModel):
     warmup_iterations: int = Field(ge=0, le=1000)
     iterations: int = Field(ge=1, le=1000)
     iteration_statistic: Literal["min", "median"]
-    visit_statistic: Literal["min", "median"]
+    visit_statistic: VisitStatistic
     cache_treatment: Literal["cold_rows", "warm"]
 
     def of_visit(self, timed_ms: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -19,9 +19,9 @@ AnySample = ComputeSample | CommSample
 AnyParams = ComputeMeasureParams | CommMeasureParams
 
 #: Raised whenever the meaning of a raw shard or of a timing changes, so that old shards are not mixed with new.
-MEASUREMENT_VERSION = 4
+MEASUREMENT_VERSION = 5
 _DIGEST_LENGTH = 12
-_NO_PART_OF_A_CAMPAIGN = {"engine", "cluster_address"}
+_NO_PART_OF_A_CAMPAIGN = {"engine", "cluster_address", "visit_statistic"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) 
     """Name of a campaign: equal only if every measurement in it would be made in the same way.
 
     Args:
-        params: every parameter counts but those that say where workers are, as all hosts of a cluster are alike.
+        params: every parameter counts but those that say where workers are, as all hosts of a cluster are alike, and
+            how visits become a cost, which happens afterwards.
         seed: of the drawn ids and of the order of visits.
         fingerprint: device, host and library versions (`hardware.fingerprint`).
     """
