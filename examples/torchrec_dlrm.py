@@ -7,6 +7,7 @@ Runs on GPUs with NCCL where there are any (with cost models that were measured 
 Expected on 2 cores: the plan in words, then a loss that falls from 0.7 to about 0.5, within 10 seconds.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -36,12 +37,8 @@ def build_model() -> DLRM:
         EmbeddingBagConfig(name=f"table_{feature}", num_embeddings=rows, embedding_dim=64, feature_names=[feature])
         for feature, rows in zip(FEATURES, ROWS, strict=True)
     ]
-    model = DLRM(
-        embedding_bag_collection=EmbeddingBagCollection(tables=tables, device=torch.device("meta")),
-        dense_in_features=DENSE_FEATURES,
-        dense_arch_layer_sizes=[128, 64],
-        over_arch_layer_sizes=[128, 1],
-    )
+    bags = EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
+    model = DLRM(bags, DENSE_FEATURES, dense_arch_layer_sizes=[128, 64], over_arch_layer_sizes=[128, 1])
     apply_optimizer_in_backward(torch.optim.SGD, model.sparse_arch.parameters(), {"lr": LEARNING_RATE})
     return model
 
@@ -57,20 +54,12 @@ def batches(seed: int, device: torch.device) -> Iterator[tuple[torch.Tensor, Key
         ]
         labels = (ids[0].view(BATCH_PER_RANK, -1) < 100).float().mean(dim=1).gt(0.15).float()
         dense = torch.randn(BATCH_PER_RANK, DENSE_FEATURES, generator=generator) + labels[:, None]
-        yield (
-            dense.to(device),
-            KeyedJaggedTensor(FEATURES, torch.cat(ids), lengths=lengths).to(device),
-            labels.to(device),
-        )
+        features = KeyedJaggedTensor(FEATURES, torch.cat(ids), lengths=lengths)
+        yield dense.to(device), features.to(device), labels.to(device)
 
 
-def main() -> None:
+def train(rank: int, device: torch.device) -> None:
     """Plan on rank 0, shard, train."""
-    rank = int(os.environ["RANK"])
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     model, data = build_model(), batches(rank, device)
     planner = NeuroShardPlanner(
         models=ns.load_cost_models(sys.argv[1] if len(sys.argv) > 1 else "data/06_models"),
@@ -92,6 +81,17 @@ def main() -> None:
         optimizer.step()
         if rank == 0 and step % 10 == 9:
             print(f"step {step + 1}: loss {loss.item():.4f}")
+
+
+def main() -> None:
+    """Join the process group, train, and end the group's threads: they must not outlive the interpreter."""
+    rank = int(os.environ["RANK"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    train(rank, device)
+    gc.collect()  # the model referred to the group, in cycles; the group ends its threads when nothing does
     dist.destroy_process_group()
 
 

@@ -6,6 +6,12 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 import torch.distributed as dist
+
+# Functions of these two have the default group as an argument's default. Imported after `init_process_group`, as
+# DistributedDataParallel does, they keep the group and its threads alive beyond `destroy_process_group`; a thread of
+# gloo that still drops a tensor while the interpreter ends aborts the process (PyTorch issue 190489).
+import torch.distributed.nn
+import torch.distributed.optim  # noqa: F401
 from torch import nn
 
 from neuroshard_pipeline.errors import CostModelError, PlanError
