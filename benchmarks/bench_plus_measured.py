@@ -101,7 +101,8 @@ def compare_measured(
     tasks = tasks_from_frame(pd.read_parquet(newest(data / "03_primary/sharding_tasks.parquet")))
     models = load_cost_models(data / "06_models")
     plans = plans_of(tasks[:num_tasks], models, conf, variants)
-    compute, comm = ComputeMeasureParams(**conf["compute"]), CommMeasureParams(**conf["comm"])
+    compute = ComputeMeasureParams(**conf["compute"])
+    comm = CommMeasureParams(**conf["comm"] | {"local_world_size": None, "torchrun_endpoint": None})
     collectives = modelled(plans, models) if model_collectives else measured(plans, comm)
     ranks = rank_compute_samples(plans)
     rounds = []

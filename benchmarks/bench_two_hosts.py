@@ -11,6 +11,7 @@ Expect costs to follow the bytes that a rank sends over the rate, down to the co
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import subprocess
@@ -19,22 +20,38 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pandas as pd
+
+from neuroshard_pipeline.measurement import CommMeasureParams, measure_comm
+from neuroshard_pipeline.tables.samples import CommSample
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 ADDRESSES = ("10.87.0.1", "10.87.0.2")
 BATCH_SIZE = 1024
 DIM_SUM = 256
 CLOCK_AHEAD_S = 1000
-PARAMS = """
-measure:
-  seed: 0
-  comm: {backend: gloo, visits: 2, warmup_iterations: 1, iterations: 3, iteration_statistic: median,
-    visit_statistic: min, cache_treatment: warm, threads: 1, buffer_bytes: 4194304, start_margin_ms: 5,
-    chunk_samples: 5, noise_floor_share: 0.0, disturbed_slowdown: 1000.0, wide_spread_share: 1000.0,
-    extra_visit_budget_s: 0.0, timeout_s: 60.0}
-"""
+ENDPOINT = f"{ADDRESSES[0]}:29500"
+PROTOCOL = {
+    "backend": "gloo",
+    "torchrun_endpoint": ENDPOINT,
+    "visits": 2,
+    "warmup_iterations": 1,
+    "iterations": 3,
+    "iteration_statistic": "median",
+    "visit_statistic": "min",
+    "cache_treatment": "warm",
+    "threads": 1,
+    "buffer_bytes": 4194304,
+    "start_margin_ms": 5,
+    "chunk_samples": 5,
+    "noise_floor_share": 0.0,
+    "disturbed_slowdown": 1000.0,
+    "wide_spread_share": 1000.0,
+    "extra_visit_budget_s": 0.0,
+    "timeout_s": 60.0,
+}
 
 
 @contextmanager
@@ -66,27 +83,46 @@ def set_rate(hosts: tuple[int, int], mbit: float) -> None:
         on_host(host, ["tc", "qdisc", "replace", "dev", "wire", "root", *limit])
 
 
-def measured_ms(hosts: tuple[int, int], folder: Path, ranks_per_host: int) -> pd.DataFrame:
-    """Run the campaign with torchrun on both hosts and return its costs."""
-    world_size = 2 * ranks_per_host
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [("even", world_size, BATCH_SIZE, rank, DIM_SUM, 0.0) for rank in range(world_size)]
-    columns = ["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"]
-    pd.DataFrame(rows, columns=columns).to_parquet(folder / "samples.parquet")
-    (folder / "params.yml").write_text(PARAMS)
+@contextmanager
+def started_ranks(hosts: tuple[int, int], ranks_per_host: int) -> Iterator[None]:
+    """Ranks of torchrun on both hosts."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(ranks_per_host)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ADDRESSES[0]}:29500", "--rdzv-id", "campaign"),
-        *("-m", "neuroshard_pipeline.measurement.torchrun_campaign", "--samples", str(folder / "samples.parquet")),
-        *("--params", str(folder / "params.yml"), "--out", str(folder / "out")),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", ENDPOINT, "--rdzv-id", "ranks"),
     ]
     # The hosts share one name, by which torchrun would find out which of them is to hold the store.
     places = [["--local-addr", address, f"--rdzv-conf=is_host={1 - index}"] for index, address in enumerate(ADDRESSES)]
-    agents = [_started(host, [*command[:3], *place, *command[3:]]) for host, place in zip(hosts, places, strict=True)]
-    told = [agent.communicate(timeout=240)[0] for agent in agents]
-    if any(agent.returncode for agent in agents):
-        raise RuntimeError("\n".join(told))
-    return pd.read_parquet(folder / "out" / f"2x{ranks_per_host}" / "comm_costs.parquet")
+    module = ["-m", "neuroshard_pipeline.measurement.torchrun_ranks", ENDPOINT]
+    with tempfile.TemporaryFile("w+") as log:
+        agents = [_started(host, [*command, *place, *module], log) for host, place in zip(hosts, places, strict=True)]
+        try:
+            yield
+        except RuntimeError:
+            log.seek(0)
+            print(log.read(), file=sys.stderr)
+            raise
+        finally:
+            for agent in agents:
+                agent.terminate()
+            for agent in agents:
+                agent.wait(60)
+
+
+def measured_ms(hosts: tuple[int, int], ranks_per_host: int) -> pd.DataFrame:
+    """Run a campaign from the first host and return its costs."""
+    campaign = _started(hosts[0], [sys.executable, __file__, "--measure", str(ranks_per_host)])
+    told = campaign.communicate(timeout=240)[0]
+    if campaign.returncode:
+        raise RuntimeError("the campaign failed; its error stands above")
+    return pd.read_json(io.StringIO(told), orient="records")
+
+
+def measure(ranks_per_host: int) -> None:
+    """What the campaign runs on the first host; prints its costs as JSON."""
+    world_size = 2 * ranks_per_host
+    params = CommMeasureParams(**PROTOCOL, local_world_size=ranks_per_host)
+    sample = CommSample("even", BATCH_SIZE, (DIM_SUM,) * world_size, (0.0,) * world_size)
+    print(measure_comm([sample], params, seed=0).to_json(orient="records"))
 
 
 def wire_ms(mbit: float, ranks_per_host: int) -> float:
@@ -105,10 +141,12 @@ def _inside(host: int, command: list[str]) -> list[str]:
     return [str(shutil.which("nsenter")), "--target", str(host), "--net", "--time", "--", *command]
 
 
-def _started(host: int, command: list[str]) -> subprocess.Popen[str]:
+def _started(host: int, command: list[str], log: IO[str] | None = None) -> subprocess.Popen[str]:
+    """A command on a host; what it says goes to a log, or its output to us."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "wire", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(_inside(host, command), env=environment, text=True, **pipes)
+    return subprocess.Popen(
+        _inside(host, command), env=environment, text=True, stdout=log or subprocess.PIPE, stderr=log
+    )
 
 
 def _until_apart(host: int) -> None:
@@ -134,14 +172,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mbit", type=float, nargs="+", default=[25.0, 100.0, 400.0])
     parser.add_argument("--ranks-per-host", type=int, default=1)
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.measure:
+        measure(arguments.measure)
+        return
     if (reason := why_not()) is not None:
         raise SystemExit(f"Error: {reason}")
     print("Mbit/s   on the wire   forward ms   backward ms")
-    with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts:
+    with two_hosts() as hosts, started_ranks(hosts, arguments.ranks_per_host):
         for mbit in arguments.mbit:
             set_rate(hosts, mbit)
-            costs = measured_ms(hosts, Path(folder) / f"{mbit:g}", arguments.ranks_per_host)
+            costs = measured_ms(hosts, arguments.ranks_per_host)
             forward, backward = costs["forward_ms"].max(), costs["backward_ms"].max()
             print(f"{mbit:6g}   {wire_ms(mbit, arguments.ranks_per_host):8.1f} ms   {forward:10.1f}   {backward:11.1f}")
 

@@ -21,6 +21,8 @@ from neuroshard_pipeline.report import summary_table
 
 #: The catalog entry that nodes read to learn the versions of the data in front of them.
 LINEAGE_DATASET = "lineage"
+#: Runtime parameters that configuration files refer to.
+RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint"}
 _SUMMARY_DATASET = "search.summary"
 _REPORT_DATASET = "search.report"
 _EXPLANATION_DATASET = "plan.explanation"
@@ -61,7 +63,7 @@ def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[st
         for name in pipelines[pipeline].inputs()
         if name.startswith("params:")
     }
-    known = read | {"data_root"}
+    known = read | RUNTIME_PARAMETERS
     for given in _leaves(parameters):
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
             close = difflib.get_close_matches(given, known, n=1, cutoff=0.3)

@@ -30,6 +30,8 @@ COMPUTE = {
 }
 COMM = {
     "backend": "gloo",
+    "local_world_size": None,
+    "torchrun_endpoint": None,
     "visits": 2,
     "warmup_iterations": 0,
     "iterations": 1,

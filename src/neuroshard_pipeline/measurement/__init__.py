@@ -14,7 +14,8 @@ Start with `campaign`; the other files in the order in which it leans on them:
     fbgemm         what they use of FBGEMM
     comm_bench     one rank: torch.distributed collectives, gloo's or NCCL's
     host_clock     one clock for ranks on several hosts
-    torchrun_campaign  collectives between hosts, started by torchrun
+    torchrun_team  ranks on several hosts, as a campaign sees them
+    torchrun_ranks what torchrun starts there
     cuda           which CUDA devices there are
     recording      compute costs recorded elsewhere
     topology       communication costs from a model of a cluster

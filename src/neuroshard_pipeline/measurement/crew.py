@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -17,6 +18,7 @@ from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
 from neuroshard_pipeline.measurement.stretches import AnySample, Stretch
+from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.measurement.workers import Team, TeamFailedError
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
@@ -24,11 +26,26 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 _GIVE_UP_AFTER = 3
 
 
+class AnyTeam(Protocol):
+    """Processes that measure the same stretch together: see `workers.Team`."""
+
+    size: int
+
+    def ask(self, job: Any, timeout_s: float) -> list[Any]:
+        """Timings of every process; raises `TeamFailedError` where one of them came to grief."""
+
+    def close(self) -> None:
+        """End for good."""
+
+    def kill(self) -> None:
+        """End every process at once."""
+
+
 class Crew:
     """The teams of a campaign, by group, and how many stretches they may measure at the same time."""
 
     def __init__(
-        self, samples: Sequence[AnySample], teams: dict[int, list[Team]], parallel: int, timeout_s: float
+        self, samples: Sequence[AnySample], teams: Mapping[int, Sequence[AnyTeam]], parallel: int, timeout_s: float
     ) -> None:
         self.parallel = parallel
         self._samples = samples
@@ -40,7 +57,7 @@ class Crew:
     def run(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, pd.DataFrame]]:
         """Measure stretches in the given order, taking each when it starts, and yield them as they finish."""
         waiting = iter(stretches)
-        running: dict[Future[pd.DataFrame], tuple[Team, Stretch]] = {}
+        running: dict[Future[pd.DataFrame], tuple[AnyTeam, Stretch]] = {}
         self._start_next(waiting, running)
         while running:
             future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
@@ -58,13 +75,13 @@ class Crew:
             team.kill()
 
     def _start_next(
-        self, waiting: Iterator[Stretch], running: dict[Future[pd.DataFrame], tuple[Team, Stretch]]
+        self, waiting: Iterator[Stretch], running: dict[Future[pd.DataFrame], tuple[AnyTeam, Stretch]]
     ) -> None:
         while len(running) < self.parallel and (stretch := next(waiting, None)) is not None:
             team = self._idle[stretch.group].pop()
             running[self._pool.submit(self._measure, team, stretch)] = team, stretch
 
-    def _measure(self, team: Team, stretch: Stretch) -> pd.DataFrame:
+    def _measure(self, team: AnyTeam, stretch: Stretch) -> pd.DataFrame:
         """One stretch as a raw shard; a sample that brings its worker down becomes rows with an error."""
         try:
             timings = team.ask(stretch.indices, self._timeout_s)
@@ -72,7 +89,7 @@ class Crew:
             timings = self._measure_singly(team, stretch.indices)
         return raw_shard(self._samples, stretch, timings)
 
-    def _measure_singly(self, team: Team, indices: Sequence[int]) -> list[list[Timing]]:
+    def _measure_singly(self, team: AnyTeam, indices: Sequence[int]) -> list[list[Timing]]:
         """Find the samples that fail by measuring each alone; timings by rank."""
         timings: list[list[Timing]] = [[] for _ in range(team.size)]
         failures = 0
@@ -107,10 +124,13 @@ def compute_crew(samples: Sequence[ComputeSample], params: ComputeMeasureParams,
 
 @contextmanager
 def comm_crew(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[Crew]:
-    """One team per world size, one of them at work at a time."""
+    """One team per world size, one of them at work at a time; torchrun's ranks where one host has too few."""
     with tempfile.TemporaryDirectory() as folder:
-        teams = {}
+        teams: dict[int, list[AnyTeam]] = {}
         for world_size in sorted({sample.world_size for sample in samples}):
+            if params.local_world_size is not None and world_size > params.local_world_size:
+                teams[world_size] = [TorchrunTeam(world_size, samples, params)]
+                continue
 
             def arguments(world_size: int = world_size) -> tuple[object, ...]:
                 return world_size, samples, params, f"{folder}/{uuid.uuid4().hex}"  # a new meeting point every time

@@ -65,7 +65,7 @@ def describe_hardware(
         Device, processor, cores, memory in bytes, backends, library versions, the date, both noise floors, and whether
         communication costs are modelled rather than measured. Where compute costs were recorded, the device is the one
         they were recorded on and `recording` holds the card; where communication is modelled, `topology` holds the
-        model's parameters.
+        model's parameters; where it was measured across hosts, `comm_local_world_size` holds the ranks per host.
     """
     facts: dict[str, object] = {
         **describe_machine(compute.backend),
@@ -77,6 +77,8 @@ def describe_hardware(
     }
     if comm.backend == "topology":
         facts["topology"] = require_topology(topology).model_dump()
+    elif comm.local_world_size is not None:
+        facts["comm_local_world_size"] = comm.local_world_size
     if compute.backend == "recorded":
         card = open_recording(recording).card
         facts |= {**card["hardware"], "recording": card}

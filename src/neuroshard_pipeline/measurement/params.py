@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_pipeline.execution import ExecutorParams
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
@@ -78,18 +78,29 @@ class CommMeasureParams(CampaignParams):
     """What decides a campaign of communication costs.
 
     Attributes:
-        backend: which collectives run. `gloo`: torch.distributed's all-to-all between processes of this host.
-            `nccl`: the same between its GPUs. `topology`: none; costs come from a model of a cluster
-            (`TopologyParams`) and what concerns the protocol does not apply.
+        backend: which collectives run. `gloo`: torch.distributed's all-to-all between processes. `nccl`: the same
+            between GPUs. `topology`: none; costs come from a model of a cluster (`TopologyParams`) and what concerns
+            the protocol does not apply.
+        local_world_size: ranks per host. A collective of more ranks is measured across hosts, by ranks that torchrun
+            has started there (`torchrun_ranks`), the others by processes of this host. None: all are.
+        torchrun_endpoint: `<host>:<port>` that torchrun was given as --rdzv-endpoint; None without `local_world_size`.
         cache_treatment: see `TimingProtocol`.
         buffer_bytes: the largest send or receive buffer of one rank; a sample that needs more becomes error rows.
         start_margin_ms: how far ahead the ranks agree on their common start; long enough that all are waiting.
     """
 
     backend: Literal["gloo", "nccl", "topology"]
+    local_world_size: int | None = Field(ge=1, le=1024)
+    torchrun_endpoint: str | None = Field(pattern=r"^.+:\d{1,5}$")
     cache_treatment: Literal["warm"]
     buffer_bytes: int = Field(ge=2**10)
     start_margin_ms: float = Field(gt=0, le=1000)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.local_world_size is None) != (self.torchrun_endpoint is None):
+            raise ValueError("local_world_size and torchrun_endpoint go together: give both, or neither for one host")
+        return self
 
     @property
     def costs_are(self) -> str:

@@ -21,7 +21,7 @@ AnyParams = ComputeMeasureParams | CommMeasureParams
 #: Raised whenever the meaning of a raw shard or of a timing changes, so that old shards are not mixed with new.
 MEASUREMENT_VERSION = 5
 _DIGEST_LENGTH = 12
-_NO_PART_OF_A_CAMPAIGN = {"engine", "cluster_address", "visit_statistic"}
+_NO_PART_OF_A_CAMPAIGN = {"engine", "cluster_address", "torchrun_endpoint", "visit_statistic"}
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,14 @@ def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) 
 
     Args:
         params: every parameter counts but those that say where workers are, as all hosts of a cluster are alike, and
-            how visits become a cost, which happens afterwards.
+            how visits become a cost, which happens afterwards; how many ranks share a host counts.
         seed: of the drawn ids and of the order of visits.
         fingerprint: device, host and library versions (`hardware.fingerprint`).
     """
-    parameters = json.dumps(params.model_dump(exclude=_NO_PART_OF_A_CAMPAIGN), sort_keys=True)
+    parts = params.model_dump(exclude=_NO_PART_OF_A_CAMPAIGN)
+    if parts.get("local_world_size") is None:  # one host: the name from before there were several
+        parts.pop("local_world_size", None)
+    parameters = json.dumps(parts, sort_keys=True)
     return digest(MEASUREMENT_VERSION, parameters, seed, sorted(fingerprint.items()))
 
 

@@ -1,0 +1,122 @@
+r"""What torchrun starts on every host: a rank that measures the collectives it is told to.
+
+    torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint <first host>:29400 --max-restarts 100 \
+        -m neuroshard_pipeline.measurement.torchrun_ranks <first host>:29400
+
+The ranks wait in the store of that endpoint, which outlives restarts, for a campaign of any stage (`torchrun_team`) and
+outlive it; they need neither the project's conf nor its data. A rank that dies, or hangs in a stretch, takes the others
+along: torchrun starts all of them anew, as often as --max-restarts allows. gloo takes the network interface that
+GLOO_SOCKET_IFNAME names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import uuid
+from datetime import timedelta
+from typing import Any, final
+
+import torch.distributed as dist
+
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.comm_bench import CollectiveBench
+from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.host_clock import Place
+from neuroshard_pipeline.measurement.params import CommMeasureParams
+from neuroshard_pipeline.measurement.torchrun_team import open_store
+from neuroshard_pipeline.tables.samples import CommSample
+
+_LOST_ORDER_AFTER = timedelta(minutes=30)
+
+
+def main() -> None:
+    """What every rank runs, until torchrun ends it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        raise SystemExit(f"Error: torchrun must start this module on every host:\n\n{__doc__.split(chr(10) * 2)[1]}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("endpoint", help="what torchrun was given as --rdzv-endpoint")
+    serve(open_store(parser.parse_args().endpoint))
+
+
+def serve(store: dist.Store) -> None:
+    """Carry out every order that this process is named in."""
+    rank, local_world_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    worker = _Worker(rank, Place(int(os.environ["LOCAL_RANK"]), local_world_size), store)
+    name = uuid.uuid4().hex
+    number = store.add("orders", 0)
+    here = {"name": name, "world_size": int(os.environ["WORLD_SIZE"]), "local_world_size": local_world_size}
+    store.set(f"present/{rank}", json.dumps(here))
+    while True:
+        number, order = _next_order(store, number + 1)
+        if name in order["members"]:
+            store.set(f"answer/{number}/{rank}", json.dumps(worker.carry_out(order)))
+
+
+@final
+class _Worker:
+    """The rank's bench, made anew for every group of ranks."""
+
+    def __init__(self, rank: int, place: Place, store: dist.Store) -> None:
+        self._rank = rank
+        self._place = place
+        self._store = store
+        self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        self._group: str | None = None
+        self._bench: CollectiveBench | None = None
+
+    def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Measure; a stretch that hangs ends this process."""
+        params = CommMeasureParams(**order["params"])
+        faulthandler.dump_traceback_later(params.timeout_s, exit=True)
+        try:
+            bench = self._bench_for(order, params)
+        except MeasurementError as problem:
+            return {"unfit": str(problem)}
+        else:
+            return {"timings": bench.measure([_sample(fields) for fields in order["samples"]])}
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _bench_for(self, order: dict[str, Any], params: CommMeasureParams) -> CollectiveBench:
+        if self._bench is None or order["group"] != self._group:
+            self._bench = None
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            if self._cores is not None:  # an earlier bench has pinned this process
+                os.sched_setaffinity(0, self._cores)
+            _refuse_other_kind_of_host(params.backend, order["machine"])
+            meeting = dist.PrefixStore(order["group"], self._store)
+            self._bench = CollectiveBench(self._rank, len(order["members"]), params, meeting, self._place)
+            self._group = order["group"]
+        return self._bench
+
+
+def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
+    """The order of this number, or the next one where whoever took the number died before it wrote the order."""
+    while True:
+        try:
+            store.wait([f"order/{number}"], _LOST_ORDER_AFTER)
+        except dist.DistStoreError:
+            number += store.add("orders", 0) > number
+        else:
+            return number, json.loads(store.get(f"order/{number}"))
+
+
+def _refuse_other_kind_of_host(backend: str, machine: dict[str, Any]) -> None:
+    here = fingerprint(backend)
+    unlike = [f"{fact} {here.get(fact)}, not {there}" for fact, there in machine.items() if here.get(fact) != there]
+    if unlike:
+        raise MeasurementError(f"its host has {'; '.join(unlike)}: measure with hosts of one kind only")
+
+
+def _sample(fields: dict[str, Any]) -> CommSample:
+    return CommSample(
+        fields["sample_id"], fields["batch_size"], tuple(fields["dim_sums"]), tuple(fields["start_skew_ms"])
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""A campaign's view of the ranks that torchrun has started on several hosts: it tells them what to measure.
+
+The ranks (`torchrun_ranks`) may die; the campaign does not.
+
+What is in the store, below a prefix:
+
+    present/<rank>           {name, world_size, local_world_size}; a rank that starts anew has a new name
+    orders                   how many orders there have been
+    order/<number>           {members, group, params, samples, machine}: who measures what, on which kind of host
+    answer/<number>/<rank>   {timings} or {unfit}, why the rank can measure nothing at all
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import final
+
+import torch.distributed as dist
+
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.params import CommMeasureParams
+from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.workers import TeamFailedError
+from neuroshard_pipeline.tables.samples import CommSample
+
+_STORE_PREFIX = "neuroshard_pipeline"
+#: torchrun and its ranks may have to import torch on busy cores before they are there.
+_CONNECT_WAIT_S = 60.0
+_START_WAIT_S = 120.0
+_ASK_EVERY_S = 0.02
+_LOOK_EVERY_S = 1.0
+
+
+@final
+class TorchrunTeam:
+    """The first ranks of the world that torchrun has started; for a `Crew` the same as a `workers.Team`.
+
+    It looks for them with its first job, so that a campaign that is finished needs no torchrun.
+
+    Args:
+        size: how many ranks; a multiple of `params.local_world_size`.
+        samples: which the jobs are indices of.
+        params: of the campaign, with `local_world_size` and `torchrun_endpoint`.
+
+    Raises:
+        MeasurementError: so many ranks cannot be spread evenly over hosts.
+    """
+
+    def __init__(self, size: int, samples: Sequence[CommSample], params: CommMeasureParams) -> None:
+        if size % _ranks_per_host(params):
+            raise MeasurementError(
+                f"a collective of {size} ranks does not fill hosts of {params.local_world_size}; choose another "
+                "local_world_size, or other world sizes"
+            )
+        self.size = size
+        self._samples = samples
+        self._params = params
+        self._store: dist.Store | None = None
+        self._group = ""
+        self._last_order: tuple[int, list[str]] | None = None
+        self._gone: set[str] = set()
+        self._closed = False
+
+    def ask(self, indices: Sequence[int], timeout_s: float) -> list[list[Timing]]:
+        """Have samples measured, one after the other, by all ranks; their timings in the order of ranks.
+
+        Raises:
+            TeamFailedError: a rank died, or did not come to an end in time; torchrun starts all of them anew.
+            MeasurementError: there are no such ranks, or they can measure nothing at all.
+        """
+        try:
+            store = self._connected()
+            members = self._present(store)
+            number = self._order(store, members, [self._samples[index] for index in indices])
+            return self._gather(store, number, members, time.monotonic() + timeout_s + _START_WAIT_S)
+        except (OSError, dist.DistError) as problem:
+            raise MeasurementError(f"nothing answers at {self._params.torchrun_endpoint}; {self._remedy}") from problem
+
+    def close(self) -> None:
+        """Wait for no more answers; the ranks stay for the next campaign."""
+        self._closed = True
+
+    def kill(self) -> None:
+        """As `close`: torchrun alone ends ranks."""
+        self.close()
+
+    def _connected(self) -> dist.Store:
+        if self._store is None:
+            self._store = open_store(str(self._params.torchrun_endpoint))
+        return self._store
+
+    def _present(self, store: dist.Store) -> list[str]:
+        """Names of the ranks, once all are there and none is one that has failed."""
+        deadline = time.monotonic() + _START_WAIT_S
+        while time.monotonic() < deadline and not self._closed:
+            names = self._names(store)
+            if len(names) == self.size and self._gone.isdisjoint(names):
+                return names
+            time.sleep(_ASK_EVERY_S)
+        if self._closed:
+            raise TeamFailedError("the campaign was stopped")
+        raise MeasurementError(f"{self.size} ranks do not wait at {self._params.torchrun_endpoint}; {self._remedy}")
+
+    def _names(self, store: dist.Store) -> list[str]:
+        """Of the ranks that are there."""
+        names = []
+        for key in [f"present/{rank}" for rank in range(self.size)]:
+            if not store.check([key]):
+                break
+            rank = json.loads(store.get(key))
+            if rank["local_world_size"] != self._params.local_world_size or rank["world_size"] < self.size:
+                found = f"{rank['world_size']} ranks, {rank['local_world_size']} per host"
+                raise MeasurementError(f"torchrun has started {found}; {self._remedy}")
+            names.append(rank["name"])
+        return names
+
+    def _order(self, store: dist.Store, members: list[str], samples: Sequence[CommSample]) -> int:
+        """Tell the ranks what to measure; returns the order's number."""
+        number = store.add("orders", 1)
+        if (number - 1, members) != self._last_order:  # another group has met since, or these have never met
+            self._group = uuid.uuid4().hex
+        self._last_order = number, members
+        store.set(f"order/{number}", _write_order(members, self._group, samples, self._params))
+        return number
+
+    def _gather(self, store: dist.Store, number: int, members: list[str], deadline: float) -> list[list[Timing]]:
+        keys = [f"answer/{number}/{rank}" for rank in range(self.size)]
+        next_look = time.monotonic() + _LOOK_EVERY_S
+        while not store.check(keys):
+            if self._closed:
+                raise TeamFailedError("the campaign was stopped")
+            if time.monotonic() > next_look:
+                self._look_after(store, keys, members, deadline)
+                next_look = time.monotonic() + _LOOK_EVERY_S
+            time.sleep(_ASK_EVERY_S)
+        return [_read_answer(store.get(key)) for key in keys]
+
+    def _look_after(self, store: dist.Store, keys: Sequence[str], members: list[str], deadline: float) -> None:
+        """Raise where not all of the ranks will answer."""
+        for key in keys:
+            if store.check([key]):
+                _read_answer(store.get(key))  # one that is unfit keeps the others waiting
+        if self._names(store) != members:
+            self._gone |= set(members)
+            raise TeamFailedError(f"a rank died, or did not come to an end within {self._params.timeout_s:g} s")
+        if time.monotonic() > deadline:
+            raise MeasurementError(
+                f"a rank has died and torchrun at {self._params.torchrun_endpoint} starts no more, perhaps because its "
+                "--max-restarts are used up; start it again, the campaign resumes where it stopped"
+            )
+
+    @property
+    def _remedy(self) -> str:
+        hosts, ranks = self.size // _ranks_per_host(self._params), self._params.local_world_size
+        return (
+            f"start on each of {hosts} hosts: torchrun --nnodes {hosts} --nproc-per-node {ranks} --rdzv-backend c10d "
+            f"--rdzv-endpoint {self._params.torchrun_endpoint} --max-restarts 100 "
+            f"-m neuroshard_pipeline.measurement.torchrun_ranks {self._params.torchrun_endpoint}"
+        )
+
+
+def open_store(endpoint: str) -> dist.Store:
+    """The store that ranks and campaigns share.
+
+    Args:
+        endpoint: `<host>:<port>` of torchrun.
+
+    Raises:
+        OSError: nobody listens there; torchrun is given time to start.
+    """
+    host, _, port = endpoint.rpartition(":")
+    deadline = time.monotonic() + _CONNECT_WAIT_S
+    while not _listens(host, int(port), deadline):  # the store's own refusal would fill a page
+        time.sleep(_ASK_EVERY_S)
+    return dist.PrefixStore(_STORE_PREFIX, dist.TCPStore(host, int(port), is_master=False))
+
+
+def _listens(host: str, port: int, deadline: float) -> bool:
+    try:
+        socket.create_connection((host, port), _CONNECT_WAIT_S).close()
+    except OSError:
+        if time.monotonic() > deadline:
+            raise
+        return False
+    return True
+
+
+def _ranks_per_host(params: CommMeasureParams) -> int:
+    if params.local_world_size is None:
+        raise MeasurementError("ranks of several hosts are measured where local_world_size says how many a host has")
+    return params.local_world_size
+
+
+def _write_order(members: Sequence[str], group: str, samples: Sequence[CommSample], params: CommMeasureParams) -> str:
+    """An order as the store holds it.
+
+    Args:
+        members: names of the ranks that measure, in the order of ranks.
+        group: a new name where the members must meet first, that of the last order where they have.
+        samples: in the order in which they are measured.
+        params: of the campaign.
+    """
+    order = {
+        "members": members,
+        "group": group,
+        "samples": [asdict(sample) for sample in samples],
+        "params": params.model_dump(),
+        "machine": fingerprint(params.backend),
+    }
+    return json.dumps(order)
+
+
+def _read_answer(text: bytes) -> list[Timing]:
+    """What a rank timed.
+
+    Raises:
+        MeasurementError: it can measure nothing at all.
+    """
+    answer = json.loads(text)
+    if "unfit" in answer:
+        raise MeasurementError(answer["unfit"])
+    return [Timing(*timing) for timing in answer["timings"]]
