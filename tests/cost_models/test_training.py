@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -6,11 +7,11 @@ import pytest
 
 from neuroshard_pipeline.cost_models import train_compute_model
 from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training import compute_data, fit_compute, noise_floor_of
+from neuroshard_pipeline.cost_models.training import ComputeData, compute_data, fit_compute, noise_floor_of
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 
-from .machine import BATCH_SIZE, DIMS, make_table, true_compute_ms
+from .machine import BATCH_SIZE, DIMS, make_shards, make_table, true_compute_ms
 
 CONTRACT = {"mape", "median_ape", "r2", "kendall_tau", "noise_floor"}
 PROVENANCE = {"noise_floor": 0.02, "hardware": {"device": "made up"}, "data_versions": {}}
@@ -149,3 +150,17 @@ def test_samples_of_several_batch_sizes_train_together(compute_training, compute
 )
 def test_noise_floors_as_they_come(floor, expected):
     assert noise_floor_of(floor, "forward") == expected
+
+
+def test_a_launch_that_is_dearer_for_one_optimizer_is_paid_once(compute_training, compute_params, tables):
+    extra_ms = np.array([2.0, 0.0])
+    stateful = np.arange(len(compute_training.samples)) % 2 == 1
+    samples = tuple(
+        dataclasses.replace(sample, optimizer="rowwise_adagrad" if other else "sgd")
+        for sample, other in zip(compute_training.samples, stateful, strict=True)
+    )
+    data = ComputeData(samples, compute_training.costs + stateful[:, None] * extra_ms, 0)
+    model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), compute_params, {})
+    sets = [make_shards(np.random.default_rng(count), tables, count) for count in (1, 2, 4, 8, 15)]
+    apart = model.predict(sets, BATCH_SIZE, "rowwise_adagrad") - model.predict(sets, BATCH_SIZE, "sgd")
+    assert apart[:, 0] == pytest.approx(2.0, abs=0.4)

@@ -8,7 +8,7 @@ import pytest
 from neuroshard_pipeline.cost_models.architectures import DIRECTIONS
 from neuroshard_pipeline.cost_models.comm import COMM_DIRECTIONS, CommCostModel, CommNetwork, comm_features
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
-from neuroshard_pipeline.cost_models.features import shard_features
+from neuroshard_pipeline.cost_models.features import WORK_TERMS, shard_features
 from neuroshard_pipeline.cost_models.models import CostModels
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.search.bounds import cost_bound
@@ -37,6 +37,9 @@ def universal_models(seed, members=2, gates=2, pressures=2):
     weights = network(rng, members, features.context.shape[1], channels)
     weights["log_price"] = rng.normal(size=(members, features.work.shape[1], channels))
     weights["log_launch"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
+    weights["once.terms"] = np.zeros((members, features.work.shape[1], 1))
+    weights["once.terms"][:, list(WORK_TERMS).index("output_bytes")] = 1.0  # that all shards have
+    weights["once.log_cost"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
     weights["gate.log_weight"] = rng.normal(size=(members, pressures, DIRECTIONS * gates)) - 0.5
     weights["gate.bias"] = rng.normal(size=(members, 1, DIRECTIONS * gates)) - 2.0
     compute = ComputeCostModel("universal", weights, Normalisation.fit(features.work, features.context), 512)

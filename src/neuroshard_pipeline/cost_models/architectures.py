@@ -4,15 +4,15 @@ Every function takes `xp`, the array module (`numpy` or `torch`), and a dict of 
 weights have the ensemble members first. No weight constrained to be positive is stored as such: its logarithm is.
 
 Shapes: E ensemble members, S shards, N shard sets, R ranks of all samples, W ranks of one sample, P work terms,
-F context features, H hidden units, G gates, K pressures, D = 2 directions (forward, backward),
-C = D * (1 + G) + K channels.
+F context features, H hidden units, G gates, K pressures, L things paid once per launch, D = 2 directions (forward,
+backward), C = D * (1 + G) + K + L channels.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Of the array modules and their arrays nothing is asked but arithmetic, matmul, exp, log, tanh and maximum.
+#: Of the array modules and their arrays nothing is asked but arithmetic, matmul, exp, log, tanh, maximum, concatenate.
 Xp = Any
 Array = Any
 Weights = dict[str, Any]
@@ -26,16 +26,20 @@ MAX_LOG_CORRECTION = 1.5
 #: Added to summed pressures before their logarithm; a mean shard has about 1.
 _PRESSURE_FLOOR = 1e-6
 
+#: Far less than any scaled work, so that a share of 1 remains of what there is, and 0 of nothing.
+_NO_WORK = 1e-9
+
 
 def universal_embeddings(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Non-negative embeddings of shards: what they add to the channels of the rank that holds them.
 
     `embedding = (work @ price) * exp(bounded network(context))`: a physical first guess with a learned correction
-    of its price.
+    of its price. The last L channels count the shards that have a work term which makes every launch dearer.
 
     Args:
         xp: array module.
-        weights: `log_price` (E, P, C) and the hidden layers and `out.*` of `_network`, with C outputs.
+        weights: `log_price` (E, P, C - L), the hidden layers and `out.*` of `_network`, with C - L outputs, and
+            `once.terms` (E, P, L), 1 for those work terms.
         work: (S, P), non-negative.
         context: (S, F), standardised.
 
@@ -43,29 +47,35 @@ def universal_embeddings(xp: Xp, weights: Weights, work: Array, context: Array) 
         (E, S, C), all non-negative.
     """
     correction = _bounded(xp, _network(xp, weights, context))
-    return (work @ xp.exp(weights["log_price"])) * xp.exp(correction)
+    priced = (work @ xp.exp(weights["log_price"])) * xp.exp(correction)
+    marked = work @ weights["once.terms"]
+    return xp.concatenate([priced, marked / (marked + _NO_WORK)], axis=-1)
 
 
 def universal_costs(xp: Xp, weights: Weights, sums: Array) -> Array:
     """Costs of shard sets from their summed embeddings; a growing sum never lowers a cost.
 
-    `cost = launch + base + sum over gates of gated * sigmoid(gate)`: the base of every shard is always paid, the
-    gated part only as far as the pressure of the whole set (say, on the caches) has opened the gate. With all
-    gates open the cost is additive, which keeps sets far larger than any trained on in proportion.
+    `cost = launch + once + base + sum over gates of gated * sigmoid(gate)`: the launch and what makes it dearer (say,
+    an optimizer with state, whose tensors are passed along) are paid once however many shards there are, the base of
+    every shard always, the gated part only as far as the pressure of the whole set (say, on the caches) has opened
+    the gate. With all gates open the cost is additive, which keeps sets far larger than any trained on in proportion.
 
     Args:
         xp: array module.
-        weights: `log_launch` (E, 1, D), `gate.log_weight` (E, K, D * G), `gate.bias` (E, 1, D * G).
+        weights: `log_launch` (E, 1, D), `once.log_cost` (E, L, D), `gate.log_weight` (E, K, D * G), `gate.bias`
+            (E, 1, D * G).
         sums: (E, N, C).
 
     Returns:
         (E, N, D) in ms.
     """
     gates = weights["gate.bias"].shape[-1] // DIRECTIONS
-    pressure = xp.log(sums[..., DIRECTIONS * (1 + gates) :] + _PRESSURE_FLOOR)
+    pressures, once = weights["gate.log_weight"].shape[-2], weights["once.log_cost"].shape[-2]
+    pressure = xp.log(sums[..., -pressures - once : -once] + _PRESSURE_FLOOR)
     opened = _sigmoid(xp, pressure @ xp.exp(weights["gate.log_weight"]) + weights["gate.bias"])  # (E, N, D * G)
     gated = sums[..., DIRECTIONS : DIRECTIONS * (1 + gates)] * opened
-    total = sums[..., :DIRECTIONS] + xp.exp(weights["log_launch"])
+    present = 1.0 - _relu(xp, 1.0 - sums[..., -once:])  # 1 from the first such shard on
+    total = sums[..., :DIRECTIONS] + xp.exp(weights["log_launch"]) + present @ xp.exp(weights["once.log_cost"])
     for gate in range(gates):
         total = total + gated[..., gate * DIRECTIONS : (gate + 1) * DIRECTIONS]
     return total

@@ -24,7 +24,7 @@ MODEL_FILE = "model.json"
 WEIGHTS_FILE = "weights.safetensors"
 
 #: Raised whenever the meaning of a stored field changes; older checkpoints are then refused, not misread.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 REMEDY = "train it again with: kedro run --pipeline pretrain"
 

@@ -66,7 +66,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         architectures.universal_embeddings,
         architectures.universal_costs,
         tuple(CONTEXT_FEATURES),
-        frozenset(_layers("in", "mid", "out") | {"log_price", "log_launch", "gate.log_weight", "gate.bias"}),
+        frozenset(
+            _layers("in", "mid", "out")
+            | {"log_price", "log_launch", "once.terms", "once.log_cost", "gate.log_weight", "gate.bias"}
+        ),
     ),
     "paper": Architecture(
         architectures.paper_embeddings,

@@ -20,7 +20,7 @@ from neuroshard_pipeline.errors import CostModelError
 IntArray = NDArray[np.int64]
 
 #: Buffers that describe the data rather than being learned.
-FIXED_WEIGHTS = frozenset({"cost_scale", "cost_mean"})
+FIXED_WEIGHTS = frozenset({"cost_scale", "cost_mean", "once.terms"})
 
 #: Share of the steps in which the learning rate rises to its peak.
 _WARM_UP = 0.1

@@ -1,6 +1,7 @@
 """First weights of the networks: the physical part from a non-negative linear fit, the rest at random.
 
-Shapes: E ensemble members, N samples, P work terms, F context features, D = 2 directions.
+Shapes: E ensemble members, N samples, P work terms, L of them paid once per launch, too, F context features,
+D = 2 directions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from neuroshard_pipeline.cost_models.architectures import DIRECTIONS
+from neuroshard_pipeline.cost_models.features import ONCE_TERMS, WORK_TERMS
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
 
 FloatArray = NDArray[np.float64]
@@ -23,6 +25,9 @@ _GATED_SHARE = 0.5
 
 #: No price starts below this share of the mean price, so that every term can still be taken up.
 _SMALLEST_PRICE_SHARE = 0.02
+
+#: No launch starts below this share of the cheapest sample.
+_SMALLEST_LAUNCH_SHARE = 0.05
 
 #: Pressure at which gates start half open, in mean shards: far more than a training sample has. A gate that starts in
 #: the middle of the training range closes its account there, and larger sets come out too cheap (FBGEMM on a CPU,
@@ -60,7 +65,8 @@ def universal_weights(
         params: sizes.
         generator: of the random part.
     """
-    launch, prices = _linear_prices(work, costs)  # (D,), (P, D)
+    once_terms = np.array([[name == once for once in ONCE_TERMS] for name in WORK_TERMS], dtype=np.float64)  # (P, L)
+    launch, once, prices = _linear_prices(work, work @ once_terms > 0, costs)  # (D,), (L, D), (P, D)
     members, gates, pressures = params.members, params.gates, params.pressures
     noise = _Noise(generator)
     channels = [np.log(prices * (1 - _GATED_SHARE))] + [np.log(prices * _GATED_SHARE / gates)] * gates
@@ -70,6 +76,8 @@ def universal_weights(
     return {
         "log_price": torch.cat([priced + 0.05 * noise(*priced.shape), pressing], dim=2),
         "log_launch": _repeated(np.log(launch)[None, :], members),
+        "once.terms": _repeated(once_terms, members),
+        "once.log_cost": _repeated(np.log(once), members),
         "gate.log_weight": 0.3 * noise(members, pressures, DIRECTIONS * gates) - math.log(pressures),
         "gate.bias": 0.7 * noise(members, 1, DIRECTIONS * gates) - math.log(_HALF_OPEN_SHARDS),
         **network_weights(members, num_context, params.hidden, outputs, noise),
@@ -121,16 +129,27 @@ class _Noise:
         return torch.randn(*shape, generator=self._generator)
 
 
-def _linear_prices(work: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Launch (D,) and prices (P, D) of the non-negative linear model, none of them zero."""
-    launch, prices = np.empty(DIRECTIONS), np.empty((work.shape[1], DIRECTIONS))
+def _linear_prices(
+    work: FloatArray, dearer: NDArray[np.bool_], costs: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Launch (D,), what makes it dearer (L, D), and prices (P, D) of the non-negative linear model, none of them zero.
+
+    Args:
+        work: (N, P).
+        dearer: (N, L), whether a sample has the work that makes launches dearer.
+        costs: (N, D) in ms.
+    """
+    many = dearer.shape[1]
+    launch, once, prices = (np.empty((rows, DIRECTIONS)) for rows in (1, many, work.shape[1]))
     for direction in range(DIRECTIONS):
         cost = costs[:, direction]
-        fitted = relative_nnls(np.column_stack([np.ones(len(cost)), work]), cost)
+        fitted = relative_nnls(np.column_stack([np.ones(len(cost)), dearer, work]), cost)
         scale = cost.mean() / work.sum(axis=1).mean()
-        launch[direction] = max(fitted[0], 0.05 * cost.min())
-        prices[:, direction] = np.maximum(fitted[1:], _SMALLEST_PRICE_SHARE * scale)
-    return launch, prices
+        launch[:, direction], once[:, direction] = np.split(
+            np.maximum(fitted[: 1 + many], _SMALLEST_LAUNCH_SHARE * cost.min()), [1]
+        )
+        prices[:, direction] = np.maximum(fitted[1 + many :], _SMALLEST_PRICE_SHARE * scale)
+    return launch[0], once, prices
 
 
 def _repeated(values: FloatArray, members: int) -> Tensor:
