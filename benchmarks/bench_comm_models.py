@@ -19,20 +19,29 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from cost_model_aims import table
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
+from neuroshard_pipeline.cost_models.intervals import coverage
 from neuroshard_pipeline.cost_models.metrics import accuracy
+from neuroshard_pipeline.cost_models.params import CommTrainParams
 from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data, fit_comm, predict_comm
+from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data, comm_intervals, fit_comm, predict_comm
 from neuroshard_pipeline.measurement.campaign import noise_floor, reduce_comm, run_comm_campaign
+from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
 from neuroshard_pipeline.tables import comm_samples, comm_samples_from_frame, generate_pool
+from neuroshard_pipeline.tables.augment import CommSampleParams
+from neuroshard_pipeline.tables.samples import CommSample
 
 #: Per backend: trained and other world sizes, the batch, training samples and test samples of each other world size.
 SETTINGS: dict[str, dict[str, Any]] = {
     "topology": {"seen": (2, 4, 8, 16), "unseen": (3, 6, 12, 32), "batch_size": 65536, "samples": 800, "others": 60},
     "gloo": {"seen": (2, 4, 8), "unseen": (3, 6), "batch_size": 512, "samples": 300, "others": 30},
 }
+#: Of the floor of an order-blind model: 60 orders of 20 samples tell it within half a point.
+ORDERS, ORDERED_SAMPLES = 60, 20
+
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
 
 
@@ -47,21 +56,24 @@ def main() -> None:
     with KedroSession.create(root, env="base") as session:
         params = session.load_context().params
     settings = SETTINGS[arguments.backend]
-    drawn = draw(params, settings)
+    pool = generate_pool(params["augment"]["pool"])
+    drawn = draw(pool, params["augment"]["comm_samples"], settings)
     costs = costs_of(drawn, params, arguments.backend)
     hardware = {"topology": params["topology"].model_dump()} if arguments.backend == "topology" else {}
-    inputs = drawn, costs, params["train"]["comm"], settings, {"hardware": hardware}
-    rows = [row for seed in range(arguments.seeds) for row in judged(*inputs, seed)]
+    ours = [params["train"]["comm"].model_copy(update={"seed": seed}) for seed in range(arguments.seeds)]
+    rows = [row for of_seed in ours for row in judged(drawn, costs, of_seed, settings, {"hardware": hardware})]
     frame = pd.DataFrame(rows).groupby(["direction", "ranks", "kind"], sort=False).mean()
-    print(frame.to_string(formatters=dict.fromkeys(FIGURES[:3], "{:+.1%}".format) | {"kendall_tau": "{:.3f}".format}))
+    if arguments.backend == "topology":
+        floors = pd.DataFrame(order_blind_floors(drawn, params["topology"])).set_index(["direction", "ranks"])
+        frame = frame.join(floors, on=["direction", "ranks"])
+    print(table(frame))
     for kind, of_kind in pd.DataFrame(rows).groupby("kind", sort=False):
         print(f"{kind}: mean error {of_kind['mape'].mean():.1%} over directions and world sizes")
 
 
-def draw(params: dict[str, Any], settings: dict[str, Any]) -> pd.DataFrame:
+def draw(pool: pd.DataFrame, params: CommSampleParams, settings: dict[str, Any]) -> pd.DataFrame:
     """Samples of all world sizes; those of the unseen ones have ids of their own."""
-    pool = generate_pool(params["augment"]["pool"])
-    base = params["augment"]["comm_samples"].model_copy(update={"batch_size": settings["batch_size"]})
+    base = params.model_copy(update={"batch_size": settings["batch_size"]})
     others = settings["others"] * len(settings["unseen"])
     seen = base.model_copy(update={"world_sizes": settings["seen"], "num_samples": settings["samples"]})
     unseen = base.model_copy(update={"world_sizes": settings["unseen"], "num_samples": others, "seed": base.seed + 1})
@@ -79,22 +91,57 @@ def costs_of(drawn: pd.DataFrame, params: dict[str, Any], backend: str) -> pd.Da
 
 
 def judged(
-    drawn: pd.DataFrame, costs: pd.DataFrame, params: Any, settings: dict[str, Any], origin: dict[str, Any], seed: int
+    drawn: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, settings: dict[str, Any], origin: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Train once and test on every world size."""
     data = comm_data(drawn, costs)
     training = of_worlds(data, settings["seen"])
-    split = split_samples(training.sample_ids, params.validation_share, params.test_share, seed)
-    model, _ = fit_comm(training, split, params.model_copy(update={"seed": seed}), origin)
+    split = split_samples(training.sample_ids, params.validation_share, params.test_share, params.seed)
+    model, _ = fit_comm(training, split, params, origin)
     rows = []
     for kind, tested in (("seen", training.take(split.test)), ("unseen", of_worlds(data, settings["unseen"]))):
         for world in sorted({sample.world_size for sample in tested.samples}):
             part = of_worlds(tested, (world,))
             measured, predicted = np.concatenate(part.costs), np.concatenate(predict_comm(model, part.samples))
+            bounds = comm_intervals(model, part.samples)
             for column, direction in enumerate(("forward", "backward")):
                 figures = accuracy(measured[:, column], predicted[:, column], None)
-                rows.append({"direction": direction, "ranks": world, "kind": kind, **{f: figures[f] for f in FIGURES}})
+                told = {name: figures[name] for name in FIGURES}
+                told["coverage"] = coverage(measured[:, column], bounds[column])
+                rows.append({"direction": direction, "ranks": world, "kind": kind, **told})
     return rows
+
+
+def order_blind_floors(drawn: pd.DataFrame, topology: TopologyParams) -> list[dict[str, Any]]:
+    """Least mean error of a model that treats all ranks alike, per direction and world size of a modelled cluster.
+
+    What a rank pays also depends on which ranks share its host. The best that a permutation-equivariant model can say
+    is the median over all orders of the ranks; here over `ORDERS` random ones, of at most `ORDERED_SAMPLES` samples.
+    """
+    rows = []
+    for world, members in drawn.groupby("world_size"):
+        samples = comm_samples_from_frame(members)[:ORDERED_SAMPLES]
+        gaps = np.stack([_order_gaps(sample, topology) for sample in samples]).mean(axis=0)
+        rows += [
+            {"direction": direction, "ranks": world, "order-blind floor": gap}
+            for direction, gap in zip(("forward", "backward"), gaps, strict=True)
+        ]
+    return rows
+
+
+def _order_gaps(sample: CommSample, topology: TopologyParams) -> np.ndarray:
+    """Mean |median - cost| / cost over ranks and orders of one sample: (2,) forward and backward."""
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(sample.world_size) for _ in range(ORDERS)]
+    dims, skew = np.array(sample.dim_sums), np.array(sample.start_skew_ms)
+    renamed = [
+        CommSample(str(at), sample.batch_size, tuple(dims[order].tolist()), tuple(skew[order].tolist()))
+        for at, order in enumerate(orders)
+    ]
+    costs = topology_costs(renamed, topology)[["forward_ms", "backward_ms"]].to_numpy(dtype=float)
+    by_place = costs.reshape(ORDERS, sample.world_size, 2)
+    by_rank = np.stack([placed[np.argsort(order)] for placed, order in zip(by_place, orders, strict=True)])
+    return np.abs(np.median(by_rank, axis=0) / by_rank - 1).mean(axis=(0, 1))
 
 
 def of_worlds(data: CommData, world_sizes: Sequence[int]) -> CommData:

@@ -1,120 +1,186 @@
 """How good the cost models are: ours, the paper's network and two baselines on the same data and the same splits.
 
-Reads the newest versions of a run from the catalog, prints tables and what the aims of the project make of them, and
-writes the learning curve to `cost_model_learning_curve.html` in the folder `--out` (data/08_reporting).
+Reads the newest versions of a run from the catalog and prints, part by part, tables and what the aims of the project
+make of them. Parts: `compute` (all models, held out, on the shards that searches chose, on tables, table sets and
+batch sizes that no model was trained on), `learning` (error against number of samples; written to
+`cost_model_learning_curve.html` in the folder `--out`), `comm` (measured collectives; and the modelled cluster, with
+world sizes that no model was trained on), `ablation` (self-distillation on wrong labels).
 
     .venv/bin/kedro run
-    .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--out FOLDER]
+    .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
 
-About six minutes on 2 cores for 1,200 compute samples.
+Refinement has a benchmark of its own, `bench_refine.py`. About six minutes on 2 cores for 3,200 compute samples.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import io
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
-from cost_model_aims import Aim, comm_aims, compute_aims, mean_over_seeds, table
+import torch
+from bench_comm_models import SETTINGS, draw, judged, order_blind_floors
 from cost_model_fits import (
-    ablation_rows,
-    chosen_shard_sets,
-    comm_rows,
-    compute_rows,
-    learning_rows,
-    training_data,
+    ABLATION,
+    LEARNING_SHARES,
+    PAPER,
+    PLAIN,
+    WRONG_SHARES,
+    Row,
+    Tables,
+    fit_ablation,
+    fit_baseline,
+    fit_comm_models,
+    fit_network,
+    fit_share,
 )
+from cost_model_inputs import CommInputs, ComputeInputs, comm_inputs, compute_inputs
+from cost_model_tables import introduction, tell_ablation, tell_comm, tell_compute, tell_learning
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
-from neuroshard_pipeline.cost_models.training import noise_floor_of
-from neuroshard_pipeline.cost_models.training_comm import comm_data
-from neuroshard_pipeline.measurement.anchors import drifts_of_parts
-from neuroshard_pipeline.report.style import log_axis, styled
+from neuroshard_pipeline.cost_models.baselines import BASELINES
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.execution import ExecutorParams, map_items
+from neuroshard_pipeline.measurement import TopologyParams
+from neuroshard_pipeline.measurement.topology import topology_costs
+from neuroshard_pipeline.tables import comm_samples_from_frame
 
-PARTS = ("forward", "backward", "total")
+PARTS = ("compute", "learning", "comm", "ablation")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to fit in one process.
+
+    Attributes:
+        part: of `PARTS`, which it belongs to.
+        name: for the progress line.
+        run: gives rows by table.
+    """
+
+    part: str
+    name: str
+    run: Callable[[], Tables]
 
 
 def main() -> None:
-    """Print every table and write the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--env", default="base", help="configuration environment, as for kedro run")
-    parser.add_argument("--data-root", help="where the run kept its data, if not in the environment's place")
-    parser.add_argument("--seeds", type=int, default=3, help="splits and initial weights to average over")
-    parser.add_argument("--out", type=Path, default=Path("data/08_reporting"), help="folder of the figure")
-    arguments = parser.parse_args()
+    """Print every part as soon as its last job is done."""
+    arguments = _arguments()
     root = Path(__file__).resolve().parents[1]
     bootstrap_project(root)
     overrides = {"data_root": arguments.data_root} if arguments.data_root else {}
     with KedroSession.create(root, env=arguments.env, runtime_params=overrides) as session:
         context = session.load_context()
-        report(context.catalog, context.params["train"], range(arguments.seeds), arguments.out)
+        catalog, params = context.catalog, context.params
+    compute, comm = compute_inputs(catalog), comm_inputs(catalog)
+    seeds, parts = range(arguments.seeds), arguments.parts
+    jobs = list(compute_jobs(compute, params["train"]["compute"], seeds, parts))
+    if "comm" in parts:
+        jobs += comm_jobs(comm, params, catalog.load("augment.table_pool"), seeds)
+    jobs.sort(key=lambda job: PARTS.index(job.part))
+    print(introduction(compute, comm), flush=True)
+    told = {
+        "compute": partial(tell_compute, compute.floors["total"]),
+        "learning": partial(tell_learning, compute.floors["total"], arguments.out),
+        "comm": partial(tell_comm, comm.floors),
+        "ablation": tell_ablation,
+    }
+    aims = [aim for part, tables in finished_parts(jobs, arguments.workers) for aim in told[part](tables)]
+    print(f"\n{sum(aim.gap <= 0 for aim in aims)} of {len(aims)} aims met; means over {arguments.seeds} seeds")
 
 
-def report(catalog: Any, params: dict[str, Any], seeds: Sequence[int], out: Path) -> None:
-    """Compute models, their learning curve, the ablation of self-distillation, communication models, and the aims."""
-    floor = catalog.load("measure.hardware")["noise_floor"]
-    aims = report_compute(
-        catalog, params["compute"], {part: noise_floor_of(floor["compute"], part) for part in PARTS}, seeds, out
-    )
-    comm = comm_data(catalog.load("augment.comm_samples"), catalog.load("measure.comm_costs"))
-    floors = {part: noise_floor_of(floor["comm"], part) for part in PARTS}
-    print(f"\ncommunication: {len(comm.samples)} samples, noise floor {in_words(floors)}\n")
-    rows = comm_rows(comm, params["comm"], seeds)
-    print(table(pd.DataFrame(rows).groupby(["direction", "world size", "model"], sort=False).mean(numeric_only=True)))
-    print("\naims, means over seeds\n")
-    print("\n".join(aim.line() for aim in [*aims, *comm_aims(pd.DataFrame(rows), floors)]))
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="base", help="configuration environment, as for kedro run")
+    parser.add_argument("--data-root", help="where the run kept its data, if not in the environment's place")
+    parser.add_argument("--seeds", type=int, default=3, help="splits and initial weights to average over")
+    parser.add_argument("--parts", type=_parts, default=PARTS, help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread")
+    parser.add_argument("--out", type=Path, default=Path("data/08_reporting"), help="folder of the figure")
+    return parser.parse_args()
 
 
-def report_compute(
-    catalog: Any, ours: Any, floors: dict[str, float | None], seeds: Sequence[int], out: Path
-) -> list[Aim]:
-    """Everything about the compute model; returns its aims."""
-    data, chosen = training_data(catalog), chosen_shard_sets(catalog)
-    print(f"compute: {len(data.samples)} samples, {data.left_out} left out, noise floor {in_words(floors)}")
-    print(f"shard sets of the searches' measured plans: {len(chosen.samples) if chosen else 0}\n")
-    models = mean_over_seeds(compute_rows(data, chosen, ours, seeds))
-    print(table(models))
-    learning = mean_over_seeds(learning_rows(data, ours, seeds))
-    print("\nlearning curve: held-out MAPE by number of training samples\n")
-    print(table(learning))
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "cost_model_learning_curve.html"
-    learning_curve(learning, floors["total"]).write_html(path, include_plotlyjs=True)
-    print(f"\nfigure: {path}\n\nself-distillation: MAPE on clean samples after training on wrong labels\n")
-    print(table(mean_over_seeds(ablation_rows(data, ours, seeds))))
-    fitted = drifts_of_parts(catalog.load("search.anchors")) if catalog.exists("search.anchors") else {}
-    drift = {part: found.ratio - 1 for part, found in fitted.items()}
-    if drift:
-        shares = ", ".join(f"{part} {share:+.1%}" for part, share in drift.items())
-        print(f"\ndrift between the samples' campaign and the plans': {shares}")
-    return compute_aims(models, learning, floors["total"], drift)
+def _parts(text: str) -> tuple[str, ...]:
+    asked = tuple(text.split(","))
+    if set(asked) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"{text!r}: parts are {', '.join(PARTS)}")
+    return asked
 
 
-def in_words(floors: dict[str, float | None]) -> str:
-    """Median noise floors in words."""
-    return ", ".join(f"{part} {'unknown' if value is None else f'{value:.1%}'}" for part, value in floors.items())
+def compute_jobs(inputs: ComputeInputs, params: Any, seeds: Sequence[int], parts: Sequence[str]) -> Iterator[Job]:
+    """Everything about the compute model; a fit that two parts need is made for the first of them."""
+    for seed in seeds:
+        ours = params.model_copy(update={"seed": seed})
+        for network in (ours, ours.model_copy(update=PAPER)):
+            name = f"{network.architecture}, seed {seed}"
+            for part in [part for part in ("compute", "learning") if part in parts][:1]:
+                yield Job(part, f"{name}, all samples", partial(fit_network, inputs, network))
+            for share in reversed(LEARNING_SHARES) if "learning" in parts else ():
+                run = partial(fit_share, inputs.data, network, share)
+                yield Job("learning", f"{name}, {share:.0%} of the samples", run)
+        for baseline in BASELINES if "compute" in parts else ():
+            yield Job("compute", f"{baseline}, seed {seed}", partial(fit_baseline, inputs, ours, baseline))
+        for kind, wrong in product(ABLATION, WRONG_SHARES) if "ablation" in parts else ():
+            if (kind, wrong) != (PLAIN, 0.0) or "learning" not in parts:
+                run = partial(fit_ablation, inputs.data, ours, kind, wrong)
+                yield Job("ablation", f"{kind}, {wrong:.0%} wrong, seed {seed}", run)
 
 
-def learning_curve(learning: pd.DataFrame, noise_floor: float | None) -> go.Figure:
-    """MAPE against number of training samples, one line per model.
+def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, seeds: Sequence[int]) -> Iterator[Job]:
+    """Measured collectives, and the modelled cluster."""
+    settings = SETTINGS["topology"]
+    drawn = draw(pool, params["augment"]["comm_samples"], settings)
+    costs = topology_costs(comm_samples_from_frame(drawn), params["topology"])
+    origin = {"hardware": {"topology": params["topology"].model_dump()}}
+    yield Job("comm", "what an order-blind model can reach", partial(_blind, drawn, params["topology"]))
+    for seed in seeds:
+        ours = params["train"]["comm"].model_copy(update={"seed": seed})
+        yield Job("comm", f"measured collectives, seed {seed}", partial(fit_comm_models, inputs, ours))
+        run = partial(_topology, drawn, costs, ours, settings, origin)
+        yield Job("comm", f"modelled cluster, seed {seed}", run)
 
-    Args:
-        learning: by model, one column `<number> samples` each.
-        noise_floor: drawn as a line where it is known.
-    """
-    counts = [int(name.split()[0]) for name in learning]
-    figure = go.Figure()
-    for model, values in learning.iterrows():
-        figure.add_trace(go.Scatter(x=counts, y=(100 * values).tolist(), mode="lines+markers", name=str(model)))
-    if noise_floor is not None:
-        figure.add_hline(y=100 * noise_floor, line_dash="dot", annotation_text="noise floor (median)")
-    figure.update_xaxes(log_axis(min(counts) / 1.2, max(counts) * 1.2), title_text="training samples")
-    figure.update_yaxes(title_text="held-out MAPE, %", rangemode="tozero")
-    return styled(figure, "Learning curve of the compute cost models", height=460)
+
+def _topology(*inputs: Any) -> Tables:
+    return {"topology": judged(*inputs)}
+
+
+def _blind(drawn: pd.DataFrame, topology: TopologyParams) -> Tables:
+    return {"order blind": order_blind_floors(drawn, topology)}
+
+
+def finished_parts(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, dict[str, list[Row]]]]:
+    """Run jobs in processes; yield every part when it is complete, with all rows that there are until then."""
+    left = [job.part for job in jobs]
+    tables: dict[str, list[Row]] = defaultdict(list)
+    started = time.perf_counter()
+    executor = ExecutorParams(engine="local", address=None, workers=workers, timeout_s=900)
+    for count, outcome in enumerate(map_items(_run, jobs, executor), start=1):
+        job = jobs[outcome.index]
+        if outcome.value is None:
+            raise CostModelError(f"{job.part}: {job.name} failed: {outcome.error}")
+        for name, rows in outcome.value.items():
+            tables[name] += rows
+        print(f"{time.perf_counter() - started:4.0f} s  {count}/{len(jobs)}  {job.part}: {job.name}", flush=True)
+        left.remove(job.part)
+        if job.part not in left:
+            yield job.part, tables
+
+
+def _run(job: Job) -> Tables:
+    """In a worker: one thread, and no progress bar into the others' lines."""
+    torch.set_num_threads(1)
+    with redirect_stderr(io.StringIO()):
+        return job.run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""What `bench_cost_models.py` reads of a finished run: measured samples, groups to judge, and what searches chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from neuroshard_pipeline.cost_models.training import ComputeData, compute_data, noise_floor_of
+from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data
+from neuroshard_pipeline.measurement.anchors import Drift, drifts_of_parts
+from neuroshard_pipeline.tables.compute_draws import TRAINING
+from neuroshard_pipeline.tables.frames import tasks_from_frame
+from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.table import Shard
+
+#: Sharders whose plans are searched with the cost models.
+SEARCHES = ("neuroshard", "neuroshard_plus")
+
+
+@dataclass(frozen=True)
+class ComputeInputs:
+    """Measured compute samples.
+
+    Attributes:
+        data: the samples that are split into training, validation and held-out ones.
+        groups: samples on which no model is trained, by what they judge.
+        chosen: shards of every rank of the searches' measured plans; empty before any search. `chosen` as they were
+            measured, minutes after the samples, and `chosen net` freed of the machine's drift since then.
+        drift: what the anchors among the plans show, None where there were none.
+        floors: median noise floor of `forward`, `backward` and `total`.
+    """
+
+    data: ComputeData
+    groups: dict[str, ComputeData]
+    chosen: dict[str, ComputeData]
+    drift: Drift | None
+    floors: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class CommInputs:
+    """Measured communication samples.
+
+    Attributes:
+        data: all of them.
+        floors: median noise floor of `forward` and `backward`.
+    """
+
+    data: CommData
+    floors: dict[str, float | None]
+
+
+def compute_inputs(catalog: Any) -> ComputeInputs:
+    """The newest run's compute samples."""
+    names = "augment.compute_samples", "augment.table_pool", "measure.compute_costs", "augment.compute_sample_settings"
+    samples, pool, costs, settings = (catalog.load(name) for name in names)
+    by_purpose = {
+        str(purpose): compute_data(samples, pool, costs, settings, purpose) for purpose in settings["purpose"].unique()
+    }
+    drift = drifts_of_parts(catalog.load("search.anchors")).get("compute") if _has(catalog, "anchors") else None
+    chosen = _chosen(catalog) if _has(catalog, "plans", "plan_costs") else None
+    as_measured = {"chosen": chosen} if chosen else {}
+    net = {"chosen net": _undone(chosen, drift)} if chosen and drift else {}
+    floor = catalog.load("measure.hardware")["noise_floor"]["compute"]
+    return ComputeInputs(
+        by_purpose.pop(TRAINING),
+        {purpose: group for purpose, group in by_purpose.items() if group.samples},
+        as_measured | net,
+        drift,
+        {part: noise_floor_of(floor, part) for part in ("forward", "backward", "total")},
+    )
+
+
+def comm_inputs(catalog: Any) -> CommInputs:
+    """The newest run's communication samples."""
+    floor = catalog.load("measure.hardware")["noise_floor"]["comm"]
+    data = comm_data(catalog.load("augment.comm_samples"), catalog.load("measure.comm_costs"))
+    return CommInputs(data, {part: noise_floor_of(floor, part) for part in ("forward", "backward")})
+
+
+def _has(catalog: Any, *names: str) -> bool:
+    return all(catalog.exists(f"search.{name}") for name in names)
+
+
+def _chosen(catalog: Any) -> ComputeData | None:
+    """The shards of every rank of every measured plan of a search with their cost; None if there is none."""
+    tasks = {task.task_id: task for task in tasks_from_frame(catalog.load("augment.sharding_tasks"))}
+    plans = catalog.load("search.plans").query("sharder in @SEARCHES")
+    costs = catalog.load("search.plan_costs").dropna(subset=["measured_compute_ms"])
+    measured = costs.set_index(["task_id", "sharder", "rank"])["measured_compute_ms"]
+    samples, totals = [], []
+    for key, rows in plans[plans["task_id"].isin(tasks)].groupby(["task_id", "sharder", "rank"]):
+        if key in measured.index:
+            task = tasks[key[0]]
+            tables = {member.name: member for member in task.tables}
+            where = zip(rows["table"], rows["column_offset"], rows["embedding_dim"], strict=True)
+            shards = tuple(Shard(tables[name], int(offset), int(width)) for name, offset, width in where)
+            samples.append(ComputeSample("/".join(map(str, key)), task.batch_size, shards, task.optimizer))
+            totals.append(measured[key])
+    # Plans are measured as a whole; halves stand in for the directions, and only the total is looked at.
+    return ComputeData(tuple(samples), np.repeat(np.array(totals)[:, None] / 2, 2, axis=1), 0) if samples else None
+
+
+def _undone(chosen: ComputeData, drift: Drift) -> ComputeData:
+    """Chosen shards with the costs that the samples' campaign would have measured."""
+    totals = drift.undone(pd.Series(chosen.costs.sum(axis=1))).to_numpy()
+    return replace(chosen, costs=np.repeat(totals[:, None] / 2, 2, axis=1))

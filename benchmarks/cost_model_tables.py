@@ -1,0 +1,106 @@
+"""What `bench_cost_models.py` prints of every part: tables, the learning curve, and the aims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+from cost_model_aims import Aim, compute_aims, learning_aims, measured_comm_aims, table, topology_aims
+from cost_model_fits import ABLATION_SHARE, PLAIN, Tables
+from cost_model_inputs import CommInputs, ComputeInputs
+
+from neuroshard_pipeline.report.style import log_axis, styled
+
+
+def introduction(compute: ComputeInputs, comm: CommInputs) -> str:
+    """What there is to fit, and how precisely it was measured."""
+    drift = "unknown" if compute.drift is None else f"{compute.drift.ratio - 1:+.1%}"
+    chosen = len(compute.chosen["chosen"].samples) if compute.chosen else 0
+    return "\n".join(
+        [
+            f"compute: {len(compute.data.samples)} samples, {compute.data.left_out} left out, noise floor "
+            f"{in_words(compute.floors)}",
+            f"shard sets of the searches' measured plans: {chosen}; drift of the machine until then: {drift}",
+            f"communication: {len(comm.data.samples)} samples, noise floor {in_words(comm.floors)}",
+        ]
+    )
+
+
+def in_words(floors: dict[str, float | None]) -> str:
+    """Median noise floors in words."""
+    return ", ".join(f"{part} {'unknown' if value is None else f'{value:.1%}'}" for part, value in floors.items())
+
+
+def tell_compute(noise_floor: float | None, tables: Tables) -> list[Aim]:
+    """All models, held out, on chosen shards and on every group."""
+    models = pd.DataFrame(tables["models"]).drop(columns="seed").groupby(["model", "samples"], sort=False).mean()
+    print(f"\nforward + backward, means over seeds\n\n{table(models)}")
+    epochs = pd.DataFrame(tables["epochs"]).groupby("model", sort=False)["best epoch"].max()
+    print(f"\nlatest best epoch: {', '.join(f'{model} {epoch}' for model, epoch in epochs.items())}")
+    return _told(compute_aims(models, noise_floor))
+
+
+def tell_learning(noise_floor: float | None, out: Path, tables: Tables) -> list[Aim]:
+    """The learning curve of both networks; writes the figure."""
+    rows = pd.DataFrame(tables["learning"])
+    learning = rows.pivot_table(index="model", columns="count", values="mape", sort=False).sort_index(axis=1)
+    print(f"\nlearning curve: held-out MAPE by number of training samples\n\n{table(learning)}")
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "cost_model_learning_curve.html"
+    learning_curve(learning, noise_floor).write_html(path, include_plotlyjs=True)
+    print(f"\nfigure: {path}")
+    return _told(learning_aims(learning))
+
+
+def tell_comm(floors: dict[str, float | None], tables: Tables) -> list[Aim]:
+    """Measured collectives and the modelled cluster."""
+    measured, modelled = pd.DataFrame(tables["comm"]), pd.DataFrame(tables["topology"])
+    keys = ["direction", "world size", "model"]
+    print(f"\nmeasured collectives\n\n{table(measured.groupby(keys, sort=False).mean())}")
+    blind = pd.DataFrame(tables["order blind"]).set_index(["direction", "ranks"])
+    by_world = modelled.groupby(["direction", "ranks", "kind"], sort=False).mean()
+    print(f"\nmodelled cluster\n\n{table(by_world.join(blind, on=['direction', 'ranks']))}")
+    return _told([*measured_comm_aims(measured, floors), *topology_aims(modelled)])
+
+
+def tell_ablation(tables: Tables) -> list[Aim]:
+    """Self-distillation; there is no aim but to tell."""
+    rows = pd.DataFrame(tables["ablation"])
+    by_share = rows.pivot_table(index="model", columns="wrong", values="mape", sort=False).sort_index(axis=1)
+    shares = {share: f"{share:.0%} wrong" for share in by_share}
+    print(
+        f"\nself-distillation, {ABLATION_SHARE:.0%} of the training samples: MAPE on clean held-out samples after "
+        "training on wrong labels\n"
+    )
+    print(table(by_share.rename(columns=shares)))
+    of_seed = rows.pivot_table(index=["wrong", "seed"], columns="model", values="mape")
+    gain = 100 * (of_seed["smc2"] - of_seed[PLAIN])
+    print("\nsmc2 - plain, percentage points, seed by seed (below 0 it helps)\n")
+    for share, changes in gain.groupby("wrong"):
+        each = ", ".join(f"{change:+.2f}" for change in changes)
+        print(f"{shares[share]:9s}  mean {changes.mean():+.2f}   {each}")
+    return []
+
+
+def _told(aims: list[Aim]) -> list[Aim]:
+    print("\n" + "\n".join(aim.line() for aim in aims) + "\n", flush=True)
+    return aims
+
+
+def learning_curve(learning: pd.DataFrame, noise_floor: float | None) -> go.Figure:
+    """MAPE against number of training samples, one line per model.
+
+    Args:
+        learning: by model, one column per number of samples.
+        noise_floor: drawn as a line where it is known.
+    """
+    counts = [int(count) for count in learning]
+    figure = go.Figure()
+    for model, values in learning.iterrows():
+        figure.add_trace(go.Scatter(x=counts, y=(100 * values).tolist(), mode="lines+markers", name=str(model)))
+    if noise_floor is not None:
+        figure.add_hline(y=100 * noise_floor, line_dash="dot", annotation_text="noise floor (median)")
+    figure.update_xaxes(log_axis(min(counts) / 1.2, max(counts) * 1.2), title_text="training samples")
+    figure.update_yaxes(title_text="held-out MAPE, %", rangemode="tozero")
+    return styled(figure, "Learning curve of the compute cost models", height=460)
