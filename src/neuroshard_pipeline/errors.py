@@ -4,6 +4,9 @@ A message names the file or parameter, the offending value and the remedy; the c
 without a traceback.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class NeuroShardError(Exception):
     """Base class: whatever the project refuses, it refuses with a subclass of this."""
@@ -35,3 +38,9 @@ class PlanError(NeuroShardError):
 
 class DoesNotFitError(PlanError):
     """No plan within the memory limits was found; the message names the missing bytes."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` with the known name that is nearest to a mistyped one, or nothing where none is near."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 from pathlib import Path
@@ -16,7 +15,7 @@ from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline import __version__
 from neuroshard_pipeline.datasets.atomic import commit, staged_path
-from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.report import summary_table
 
 #: The catalog entry that nodes read to learn the versions of the data in front of them.
@@ -66,8 +65,7 @@ def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[st
     known = read | RUNTIME_PARAMETERS
     for given in _leaves(parameters):
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
-            close = difflib.get_close_matches(given, known, n=1, cutoff=0.3)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
+            hint = did_you_mean(given, known) or "."
             raise UnknownParameterError(
                 f"parameter {given!r} is read by no pipeline{hint} All parameters stand in conf/base/parameters_*.yml."
             )

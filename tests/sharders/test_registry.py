@@ -46,7 +46,9 @@ def test_searches_are_ordered_by_cost():
 
 
 def test_an_unknown_sharder_is_refused_with_the_known_ones():
-    with pytest.raises(NeuroShardError, match="'neuroshart' is unknown; use one of random, size_greedy"):
+    with pytest.raises(
+        NeuroShardError, match=r"'neuroshart' is unknown; use one of random, size_greedy.*; did you mean 'neuroshard'\?"
+    ):
         shard(some_tasks()[0], small_models(), "neuroshart")
     with pytest.raises(NeuroShardError, match="unknown"):
         solve_all([], ["random", "nobody"], small_models())

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError, did_you_mean
 from neuroshard_pipeline.search.changes import with_rejected_changes
 from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.search.plan import Plan
@@ -68,7 +68,8 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
             names, or says how the policy is trained.
     """
     if name not in SHARDERS:
-        raise NeuroShardError(f"sharder {name!r} is unknown; use one of {', '.join(SHARDERS)}")
+        known = ", ".join(SHARDERS)
+        raise NeuroShardError(f"sharder {name!r} is unknown; use one of {known}{did_you_mean(name, SHARDERS)}")
     settings = settings or SharderSettings()
     if name in LEARNED:
         return PolicySharder(policies.of(name), settings.rivals.policy_rollouts, settings.memory)
