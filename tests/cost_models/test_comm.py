@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -128,6 +130,32 @@ def test_volume_across_hosts_is_the_share_of_remote_peers():
     named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
     np.testing.assert_allclose(named["remote_send_bytes"], named["send_bytes"] * 8 / 15)
     np.testing.assert_allclose(named["largest_remote_receive_bytes"], named["largest_receive_bytes"] * 8 / 15)
+
+
+@pytest.mark.parametrize(("world", "per_host"), [(12, 8), (6, 4), (9, 4), (8, 4), (7, 3)])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_largest_volume_across_hosts_is_the_median_over_orders_of_the_ranks(world, per_host, direction):
+    """Against every choice of ranks for the last host; volumes so close that no full host has the largest."""
+    dims = 100.0 + np.random.default_rng(world).random(world)
+    work, _ = comm_features(dims, np.zeros(world), 512, direction, ranks_per_host=per_host)
+    named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
+    last = world % per_host or per_host
+    for way in ("send", "receive"):
+        volumes = named[f"{way}_bytes"]
+        found = named[f"largest_remote_{way}_bytes"] * (world - 1) / (world - last)
+        assert (found == found[0]).all()
+        if last == per_host:
+            assert found[0] == pytest.approx(volumes.max())
+            continue
+        largest = [max(volumes[list(ranks)]) for ranks in combinations(range(world), last)]
+        assert found[0] == pytest.approx(max(np.quantile(largest, 0.5, method="higher"), volumes.mean()))
+
+
+def test_a_dominating_rank_counts_even_on_a_full_host():
+    dims = np.array([1000.0, *[1.0] * 11])
+    work, _ = comm_features(dims, np.zeros(12), 512, "forward", ranks_per_host=8)
+    named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
+    np.testing.assert_allclose(named["largest_remote_send_bytes"], named["send_bytes"].max() * 4 / 11)
 
 
 def test_a_model_knows_the_hosts_of_a_modelled_cluster_only():

@@ -5,8 +5,10 @@ Shapes: W ranks of a collective, `...` any number of collectives, P work terms, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,8 @@ COMM_WORK_TERMS: dict[str, str] = {
     "remote_peers": "peers on other hosts, of the rank that has most: a message to them crosses the network",
     "remote_send_bytes": "own volume sent to them: bounded by the rank's network card",
     "remote_receive_bytes": "own volume received from them",
-    "largest_remote_send_bytes": "most that any rank sends to them",
-    "largest_remote_receive_bytes": "most that any rank receives from them",
+    "largest_remote_send_bytes": "most that any rank sends to them, in the median over the orders of the ranks",
+    "largest_remote_receive_bytes": "most that any rank receives from them, likewise",
 }
 
 #: Terms that depend on the rank's own volume.
@@ -80,6 +82,33 @@ def remote_peers(world_size: int, ranks_per_host: int | None) -> int:
     return world_size - (world_size % ranks_per_host or ranks_per_host)
 
 
+def _largest_remote(volumes: FloatArray, remote: int, ranks_per_host: int | None) -> FloatArray:
+    """Most that any rank exchanges with other hosts, from the volumes (..., W) that ranks exchange with all others.
+
+    Ranks of a smaller last host have more peers on other hosts than those of full ones. Which ranks these are, a model
+    that treats all ranks alike does not know; here the smaller host's largest volume is the median over all orders of
+    the ranks, but no less than the mean of all volumes.
+    """
+    world = volumes.shape[-1]
+    if not remote or ranks_per_host is None:
+        return np.zeros_like(volumes)
+    largest = _over_ranks(np.max, volumes) * (world - ranks_per_host)
+    descending = -np.sort(-volumes, axis=-1)
+    place = _median_place(world, world - remote)
+    on_smaller = np.maximum(descending[..., place : place + 1], _over_ranks(np.mean, volumes)) * remote
+    return np.maximum(largest, on_smaller) / (world - 1)
+
+
+@cache
+def _median_place(world_size: int, chosen: int) -> int:
+    """Place, by size, of the largest of `chosen` random ranks: 0 for the largest of all; the median over choices."""
+    reached, place = 0.0, -1
+    while reached < 0.5:
+        place += 1
+        reached += math.comb(world_size - 1 - place, chosen - 1) / math.comb(world_size, chosen)
+    return place
+
+
 def comm_features(
     dim_sums: ArrayLike,
     start_skew_ms: ArrayLike,
@@ -111,11 +140,15 @@ def comm_features(
     out, into = dims * unit * (world - 1), (_over_ranks(np.sum, dims) - dims) * unit
     send, receive = (out, into) if direction == "forward" else (into, out)
     remote = remote_peers(world, ranks_per_host)
-    return _comm_work(send, receive, skew, world, remote), _comm_context(send, receive, skew, world, batch, remote)
+    far = [_largest_remote(volumes, remote, ranks_per_host) for volumes in (send, receive)]
+    work = _comm_work(send, receive, skew, world, remote, far)
+    return work, _comm_context(send, receive, skew, world, batch, remote)
 
 
-def _comm_work(send: FloatArray, receive: FloatArray, skew: FloatArray, world: int, remote: int) -> FloatArray:
-    """(..., W, P) in the order of `COMM_WORK_TERMS`; `remote` as `remote_peers`."""
+def _comm_work(
+    send: FloatArray, receive: FloatArray, skew: FloatArray, world: int, remote: int, far: Sequence[FloatArray]
+) -> FloatArray:
+    """(..., W, P) in the order of `COMM_WORK_TERMS`; `remote` as `remote_peers`, `far` sent and received."""
     share = remote / max(world - 1, 1)
     terms = {
         "wait": skew.max(axis=-1, keepdims=True) - skew,
@@ -129,8 +162,8 @@ def _comm_work(send: FloatArray, receive: FloatArray, skew: FloatArray, world: i
         "remote_peers": np.full_like(send, float(remote)),
         "remote_send_bytes": send * share,
         "remote_receive_bytes": receive * share,
-        "largest_remote_send_bytes": _over_ranks(np.max, send) * share,
-        "largest_remote_receive_bytes": _over_ranks(np.max, receive) * share,
+        "largest_remote_send_bytes": far[0],
+        "largest_remote_receive_bytes": far[1],
     }
     return np.stack([terms[name] for name in COMM_WORK_TERMS], axis=-1)
 
