@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def lower_bound_ms(kinds: ShardKinds) -> float:
 
 @dataclass(frozen=True)
 class Duel:
-    """One task: seconds and costs in ms."""
+    """One task: seconds and costs in ms; `best_ms` is NaN where no long search ran."""
 
     index: int
     task: ShardingTask
@@ -112,8 +113,8 @@ DUEL_HEADING = (
 )
 
 
-def duel(index: int, models: Models, best_seconds: float) -> Duel:
-    """Oracle, engine, local search in a tenth of the oracle's time, long local search, lower bound."""
+def duel(index: int, models: Models, best_seconds: float, best_tasks: int) -> Duel:
+    """Oracle, engine, local search in a tenth of the oracle's time, lower bound; for the first tasks a long search."""
     task = benchmark_task(index)
     runs = [searched(task, models) for _ in range(3)]
     kinds, placement, _ = runs[0]
@@ -123,14 +124,15 @@ def duel(index: int, models: Models, best_seconds: float) -> Duel:
     oracle_seconds = time.perf_counter() - start
     assert found is not None, "the tasks leave room"
     plus_ms = refined_ms(kinds, placement, oracle_seconds / 10 - engine_seconds)
-    best_ms = min(plus_ms, best_known_ms(kinds, placement, best_seconds))
+    long = index < best_tasks
+    best_ms = min(plus_ms, best_known_ms(kinds, placement, best_seconds)) if long else float("nan")
     result = Duel(
         index, task, oracle_seconds, engine_seconds, found[0], placement.cost / 1e9, plus_ms, best_ms,
         lower_bound_ms(kinds),
     )  # fmt: skip
     assert abs(result.engine_ms - result.oracle_ms) < 1e-5, "the engine found another cost than the oracle"
     assert result.plus_ms <= result.oracle_ms + 1e-5, "local search returned a worse plan"
-    assert not result.bound_ms > result.best_ms + 1e-9, "a plan is cheaper than its lower bound"
+    assert not result.bound_ms > np.fmin(best_ms, plus_ms) + 1e-9, "a plan is cheaper than its lower bound"
     return result
 
 
@@ -138,16 +140,22 @@ def report_duels(duels: list[Duel]) -> None:
     """The figures that the table adds up to."""
     ratios = [each.oracle_seconds / each.engine_seconds for each in duels]
 
-    def mean(part: Callable[[Duel], float]) -> str:
-        return f"{statistics.mean(part(each) for each in duels):.2%}"
+    def mean(part: Callable[[Duel], float], of: list[Duel] = duels) -> str:
+        return f"{statistics.mean(part(each) for each in of):.2%}"
 
     print(
         f"median ratio {statistics.median(ratios):.0f} (least {min(ratios):.0f}); predicted cost of local search in a "
-        f"tenth of the oracle's time on average {mean(lambda d: 1 - d.plus_ms / d.oracle_ms)} below the oracle's, the "
-        f"best known {mean(lambda d: 1 - d.best_ms / d.oracle_ms)}; no plan can be more than "
-        f"{mean(lambda d: 1 - d.bound_ms / d.oracle_ms)} below. Gap of local search to the best known "
-        f"{mean(lambda d: d.plus_ms / d.best_ms - 1)}, to the bound {mean(lambda d: d.plus_ms / d.bound_ms - 1)}"
+        f"tenth of the oracle's time on average {mean(lambda d: 1 - d.plus_ms / d.oracle_ms)} below the oracle's; no "
+        f"plan can be more than {mean(lambda d: 1 - d.bound_ms / d.oracle_ms)} below. Gap of local search to the bound "
+        f"{mean(lambda d: d.plus_ms / d.bound_ms - 1)}"
     )
+    if long := [each for each in duels if not math.isnan(each.best_ms)]:
+        print(
+            f"best of long searches, {len(long)} tasks: {mean(lambda d: 1 - d.best_ms / d.oracle_ms, long)} below the "
+            f"oracle's. Gap to it of the paper's search {mean(lambda d: d.engine_ms / d.best_ms - 1, long)}, of local "
+            f"search {mean(lambda d: d.plus_ms / d.best_ms - 1, long)}; its own to the bound "
+            f"{mean(lambda d: d.best_ms / d.bound_ms - 1, long)}"
+        )
 
 
 def against_brute_force(models: Models, num_tasks: int) -> None:
