@@ -3,9 +3,15 @@
 Each host is a network namespace, the second one with a monotonic clock of its own, too; a pair of veth devices is the
 wire, and `tc` (token bucket) sets its rate in both directions. Needs Linux, root, iproute2 and util-linux.
 
-    python benchmarks/bench_two_hosts.py --mbit 25 100 400      # half a minute a rate on two cores
+    python benchmarks/bench_two_hosts.py --mbit 25 50 100      # ten seconds a rate on two cores
 
-Expect costs to follow the bytes that a rank sends over the rate, down to the cost of gloo itself.
+Expect costs of once or twice the time on the wire. The wire carries both directions at once: opposite TCP streams of
+512 KiB each take 84 to 88 ms at 50 Mbit/s, one alone 83. But gloo lets a rank send only when the other has told that it
+is ready to receive, and that message takes its turn in the same stream as the data. A rank that comes later by more
+than the wire's latency finds the other one ready and sends all its data first, and its own readiness after; what it
+receives starts only then. So the earlier rank pays the wire once, after waiting for the later one, and the later rank
+pays it twice: the last two columns. Ranks that start together do one or the other by chance. Bare `isend` and `irecv`
+behave alike; where all receives are posted 30 ms before the sends, both directions overlap whoever is late.
 """
 
 from __future__ import annotations
@@ -32,6 +38,9 @@ ADDRESSES = ("10.87.0.1", "10.87.0.2")
 BATCH_SIZE = 1024
 DIM_SUM = 256
 CLOCK_AHEAD_S = 1000
+#: Samples: all ranks start together, or those of the second host later.
+EVEN, SKEWED = "even", "skewed"
+LATER_MS = 5.0
 ENDPOINT = f"{ADDRESSES[0]}:29500"
 PROTOCOL = {
     "backend": "gloo",
@@ -121,8 +130,12 @@ def measure(ranks_per_host: int) -> None:
     """What the campaign runs on the first host; prints its costs as JSON."""
     world_size = 2 * ranks_per_host
     params = CommMeasureParams(**PROTOCOL, local_world_size=ranks_per_host)
-    sample = CommSample("even", BATCH_SIZE, (DIM_SUM,) * world_size, (0.0,) * world_size)
-    print(measure_comm([sample], params, seed=0).to_json(orient="records"))
+    later = (0.0,) * ranks_per_host + (LATER_MS,) * ranks_per_host
+    samples = [
+        CommSample(name, BATCH_SIZE, (DIM_SUM,) * world_size, skew_ms)
+        for name, skew_ms in ((EVEN, (0.0,) * world_size), (SKEWED, later))
+    ]
+    print(measure_comm(samples, params, seed=0).to_json(orient="records"))
 
 
 def wire_ms(mbit: float, ranks_per_host: int) -> float:
@@ -170,7 +183,7 @@ def why_not() -> str | None:
 def main() -> None:
     """Read the command line and print a line per rate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mbit", type=float, nargs="+", default=[25.0, 100.0, 400.0])
+    parser.add_argument("--mbit", type=float, nargs="+", default=[25.0, 50.0, 100.0, 400.0])
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -179,13 +192,21 @@ def main() -> None:
         return
     if (reason := why_not()) is not None:
         raise SystemExit(f"Error: {reason}")
-    print("Mbit/s   on the wire   forward ms   backward ms")
-    with two_hosts() as hosts, started_ranks(hosts, arguments.ranks_per_host):
+    print(f"ms{'':26}all start together      second host {LATER_MS:g} ms later: forward")
+    print("Mbit/s   on the wire      forward   backward      first host   second host")
+    ranks = arguments.ranks_per_host
+    with two_hosts() as hosts, started_ranks(hosts, ranks):
         for mbit in arguments.mbit:
             set_rate(hosts, mbit)
-            costs = measured_ms(hosts, arguments.ranks_per_host)
-            forward, backward = costs["forward_ms"].max(), costs["backward_ms"].max()
-            print(f"{mbit:6g}   {wire_ms(mbit, arguments.ranks_per_host):8.1f} ms   {forward:10.1f}   {backward:11.1f}")
+            costs = measured_ms(hosts, ranks)
+            even, skewed = (costs[costs["sample_id"] == name] for name in (EVEN, SKEWED))
+            forward, backward = even["forward_ms"].max(), even["backward_ms"].max()
+            first, second = (
+                skewed.loc[(skewed["rank"] >= ranks) == late, "forward_ms"].max() for late in (False, True)
+            )
+            print(
+                f"{mbit:6g} {wire_ms(mbit, ranks):13.1f} {forward:12.1f} {backward:10.1f} {first:15.1f} {second:13.1f}"
+            )
 
 
 if __name__ == "__main__":
