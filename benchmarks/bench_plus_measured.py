@@ -10,14 +10,17 @@ equal ranks are measured once. Intervals are 95 % bootstrap intervals of the mea
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
+from tqdm import tqdm
 
-from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.cost_models.models import CostModels, load_cost_models
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, measure_comm, measure_compute
 from neuroshard_pipeline.search.columns import beam_search
 from neuroshard_pipeline.search.kinds import ShardKinds
@@ -25,16 +28,10 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.refine import refine
-from neuroshard_pipeline.search.simulator import communication_ms, with_predicted_cost
-from neuroshard_pipeline.sharders.evaluation import (
-    backward_comm_samples,
-    forward_comm_samples,
-    measured_comm_ms,
-    measured_compute_ms,
-    plan_costs_frame,
-    rank_compute_samples,
-)
+from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.sharders.measured import measure_plan_costs
 from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.tables.samples import CommSample
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,7 +57,7 @@ def plans_of(tasks, models, conf: dict[str, Any], variants: dict[str, dict[str, 
     """The plan of `neuroshard` and of every variant for every task."""
     memory, search = MemoryModel(**conf["memory"]), SearchParams(**conf["neuroshard"])
     plans = []
-    for task in tasks:
+    for task in tqdm(tasks, desc="search", unit="task", disable=None):
         kinds = ShardKinds(task, models, memory)
         start = beam_search(kinds, search)
         found = {"neuroshard": start}
@@ -103,12 +100,11 @@ def compare_measured(
     plans = plans_of(tasks[:num_tasks], models, conf, variants)
     compute = ComputeMeasureParams(**conf["compute"])
     comm = CommMeasureParams(**conf["comm"] | {"local_world_size": None, "torchrun_endpoint": None})
-    collectives = modelled(plans, models) if model_collectives else measured(plans, comm)
-    ranks = rank_compute_samples(plans)
+    lookups = partial(measure_compute, params=compute, seed=0)
+    collectives = partial(modelled, models=models) if model_collectives else partial(measure_comm, params=comm, seed=0)
     rounds = []
     for _ in range(campaigns):
-        compute_ms = measured_compute_ms(ranks, measure_compute(ranks.samples, compute, seed=0))
-        rounds.append(plan_costs_frame(plans, compute_ms, *collectives(compute_ms)))
+        rounds.append(measure_plan_costs(plans, lookups, collectives))
         report(rounds, [*variants])
 
 
@@ -131,29 +127,16 @@ def main() -> None:
     )
 
 
-def measured(plans: list[Plan], comm: CommMeasureParams):
-    """Forward and backward cost of the collectives, run between processes."""
-
-    def run(compute_ms):
-        gradients = backward_comm_samples(plans)
-        backward_ms = measured_comm_ms(plans, gradients, measure_comm(gradients.samples, comm, 0), "backward")
-        outputs = forward_comm_samples(plans, compute_ms, backward_ms)
-        return measured_comm_ms(plans, outputs, measure_comm(outputs.samples, comm, 0), "forward"), backward_ms
-
-    return run
-
-
-def modelled(plans: list[Plan], models):
-    """Forward and backward cost of the collectives as predicted for the measured start skews."""
-
-    def run(compute_ms):
-        pairs = [
-            communication_ms(models, np.array(ms)[None], np.array(plan.dim_sums)[None], plan.task.batch_size)
-            for plan, ms in zip(plans, compute_ms, strict=True)
-        ]
-        return [forward[0] for forward, _ in pairs], [backward[0] for _, backward in pairs]
-
-    return run
+def modelled(samples: Sequence[CommSample], models: CostModels) -> pd.DataFrame:
+    """What `measure_comm` returns, as predicted; its forward costs follow from the measured start skews."""
+    frames = []
+    for sample in samples:
+        dim_sums, skew_ms = np.array([sample.dim_sums]), np.array([sample.start_skew_ms])
+        forward_ms = models.comm.forward_ms(dim_sums, skew_ms, sample.batch_size)[0]
+        backward_ms = models.comm.backward_ms(dim_sums, sample.batch_size)[0]
+        costs = {"rank": range(sample.world_size), "forward_ms": forward_ms, "backward_ms": backward_ms}
+        frames.append(pd.DataFrame(costs).assign(sample_id=sample.sample_id, error=None))
+    return pd.concat(frames, ignore_index=True)
 
 
 def report(rounds: list[pd.DataFrame], names: list[str]) -> None:
