@@ -9,7 +9,8 @@ world sizes that no model was trained on), `ablation` (self-distillation on wron
     .venv/bin/kedro run
     .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
 
-Refinement has a benchmark of its own, `bench_refine.py`. About six minutes on 2 cores for 3,200 compute samples.
+Refinement has a benchmark of its own, `bench_refine.py`. Two to three minutes per seed for 3,200 compute samples, on 2
+cores that other work shares.
 """
 
 from __future__ import annotations
