@@ -88,13 +88,14 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=20, help="tasks compared with the oracle")
     parser.add_argument("--models", type=Path, help="folder of trained cost models")
     parser.add_argument("--largest", type=int, default=5000, help="most tables of the scale runs")
-    parser.add_argument("--best-seconds", type=float, default=10.0, help="of the long local searches, per task")
+    parser.add_argument("--best-seconds", type=float, default=5.0, help="of the long local searches, per task")
     parser.add_argument("--best-tasks", type=int, default=20, help="so many of the tasks get a long local search")
     parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=True, help="brute force, rank order")
     parser.add_argument("--jobs", type=int, default=2, help="processes for the tasks of the oracle")
     parser.add_argument("--figure", type=Path, default=ROOT / "data/08_reporting/search_scale.html")
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="of a run, for measured costs")
     parser.add_argument("--measure", action=argparse.BooleanOptionalAction, default=True, help="measure plans, too")
+    parser.add_argument("--campaigns", type=int, default=3, help="measurements of every plan, a minute each")
     arguments = parser.parse_args()
     models: Models = small_models() if arguments.models is None else load_cost_models(arguments.models)
     if arguments.small:
@@ -107,7 +108,8 @@ def main() -> None:
     if not arguments.measure:
         return
     if (arguments.data / "06_models/compute_cost_model").is_dir():
-        compare_measured(arguments.data, {"neuroshard_plus": {}})
+        print("\nMeasured: 25 seconds of search, then a minute per campaign", flush=True)
+        compare_measured(arguments.data, {"neuroshard_plus": {}}, campaigns=arguments.campaigns)
     else:
         print(f"\nNo measured costs: {arguments.data} holds no cost models; they come with: make run")
 
