@@ -1,5 +1,3 @@
-from itertools import combinations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +7,9 @@ from neuroshard_pipeline.cost_models import CommCostModel
 from neuroshard_pipeline.cost_models.comm import (
     COMM_CONTEXT_FEATURES,
     COMM_WORK_TERMS,
+    REMOTE_TERMS,
     comm_features,
     ranks_per_host_of,
-    remote_peers,
 )
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.cost_models.training_comm import predict_comm
@@ -116,46 +114,63 @@ def test_a_compute_model_is_not_a_comm_model(compute_models, tmp_path):
         CommCostModel.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("world", "per_host", "remote"), [(8, None, 0), (8, 8, 0), (12, 8, 8), (16, 8, 8), (32, 8, 24)]
-)
-def test_most_remote_peers_by_counting_hosts(world, per_host, remote):
-    hosts = [rank // (per_host or world) for rank in range(world)]
-    assert remote_peers(world, per_host) == remote == max(sum(other != mine for other in hosts) for mine in hosts)
+CLUSTERS = [(16, 8), (12, 8), (6, 4), (9, 4), (8, 4), (7, 3), (5, 4)]
 
 
-def test_volume_across_hosts_is_the_share_of_remote_peers():
-    dims = np.arange(16.0) * 4
-    work, _ = comm_features(dims, np.zeros(16), 512, "forward", ranks_per_host=8)
-    named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
-    np.testing.assert_allclose(named["remote_send_bytes"], named["send_bytes"] * 8 / 15)
-    np.testing.assert_allclose(named["largest_remote_receive_bytes"], named["largest_receive_bytes"] * 8 / 15)
+def message_by_message(dims, direction, per_host):
+    """Remote terms of every rank, one message of 1 MiB a column at a time."""
+    world = range(len(dims))
+    far = {(p, q) for p in world for q in world if p // per_host != q // per_host}
+    size = {(p, q): dims[p] if direction == "forward" else dims[q] for p, q in far}
+    send = [sum(size[p, q] for p, q in far if p == rank) for rank in world]
+    receive = [sum(size[p, q] for p, q in far if q == rank) for rank in world]
+    peers = [sum(p == rank for p, _ in far) for rank in world]
+    met = [[rank, *(q for p, q in far if p == rank)] for rank in world]
+    port = [max(max(send[q], receive[q]) for q in of_rank) for of_rank in met]
+    most = [max(peers[q] for q in of_rank) for of_rank in met]
+    return {"remote_peers": most, "remote_send_bytes": send, "remote_receive_bytes": receive, "remote_port_bytes": port}
 
 
-@pytest.mark.parametrize(("world", "per_host"), [(12, 8), (6, 4), (9, 4), (8, 4), (7, 3)])
+@pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_the_largest_volume_across_hosts_is_the_median_over_orders_of_the_ranks(world, per_host, direction):
-    """Against every choice of ranks for the last host; volumes so close that no full host has the largest."""
-    dims = 100.0 + np.random.default_rng(world).random(world)
-    work, _ = comm_features(dims, np.zeros(world), 512, direction, ranks_per_host=per_host)
+def test_what_crosses_hosts_is_what_the_messages_add_up_to(world, per_host, direction):
+    dims = 4.0 * np.random.default_rng(world).integers(0, 100, world)
+    batch_size = world * 2**18  # 1 MiB per column and receiving rank
+    work, _ = comm_features(dims, np.zeros(world), batch_size, direction, per_host)
     named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
-    last = world % per_host or per_host
-    for way in ("send", "receive"):
-        volumes = named[f"{way}_bytes"]
-        found = named[f"largest_remote_{way}_bytes"] * (world - 1) / (world - last)
-        assert (found == found[0]).all()
-        if last == per_host:
-            assert found[0] == pytest.approx(volumes.max())
-            continue
-        largest = [max(volumes[list(ranks)]) for ranks in combinations(range(world), last)]
-        assert found[0] == pytest.approx(max(np.quantile(largest, 0.5, method="higher"), volumes.mean()))
+    for name, expected in message_by_message(dims, direction, per_host).items():
+        np.testing.assert_allclose(named[name], expected, err_msg=name)
 
 
-def test_a_dominating_rank_counts_even_on_a_full_host():
-    dims = np.array([1000.0, *[1.0] * 11])
-    work, _ = comm_features(dims, np.zeros(12), 512, "forward", ranks_per_host=8)
-    named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
-    np.testing.assert_allclose(named["largest_remote_send_bytes"], named["send_bytes"].max() * 4 / 11)
+@pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
+def test_remote_waits_are_those_for_ranks_on_other_hosts(world, per_host):
+    skew = np.random.default_rng(world).uniform(0, 9, world)
+    _, context = comm_features(np.ones(world), skew, 512, "forward", per_host)
+    host = np.arange(world) // per_host
+    waits = [max(0.0, *(skew[host != host[rank]] - skew[rank])) for rank in range(world)]
+    found = context[:, list(COMM_CONTEXT_FEATURES).index("log_remote_wait")]
+    np.testing.assert_allclose(np.exp(found) - 1e-2, waits, atol=1e-12)
+
+
+@pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_renaming_ranks_that_share_hosts_renames_their_features(world, per_host, direction):
+    rng = np.random.default_rng(world)
+    dims, skew = 4.0 * rng.integers(0, 300, (5, world)), rng.uniform(0, 9, (5, world))
+    full = rng.permutation(world // per_host)  # whole hosts change places; a smaller last one stays last
+    hosts = [*full, *([len(full)] if world % per_host else [])]
+    ranks = [np.arange(host * per_host, min((host + 1) * per_host, world)) for host in hosts]
+    order = np.concatenate([rng.permutation(of_host) for of_host in ranks])
+    straight = comm_features(dims, skew, 512, direction, per_host)
+    renamed = comm_features(dims[:, order], skew[:, order], 512, direction, per_host)
+    for before, after in zip(straight, renamed, strict=True):
+        np.testing.assert_allclose(after, before[:, order], rtol=1e-12)
+
+
+@pytest.mark.parametrize("per_host", [None, 8, 9])
+def test_nothing_crosses_the_network_of_one_host(per_host):
+    work, _ = comm_features(np.arange(8.0), np.arange(8.0), 512, "forward", per_host)
+    assert not any(work[:, list(COMM_WORK_TERMS).index(name)].any() for name in REMOTE_TERMS)
 
 
 def test_a_model_knows_the_hosts_of_a_modelled_cluster_only():

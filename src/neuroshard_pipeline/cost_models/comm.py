@@ -5,10 +5,8 @@ Shapes: W ranks of a collective, `...` any number of collectives, P work terms, 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +33,25 @@ COMM_WORK_TERMS: dict[str, str] = {
     "largest_send_bytes": "most that any rank sends: whoever receives from it waits",
     "largest_receive_bytes": "most that any rank receives",
     "total_bytes": "volume of all ranks: bounded by what they share (memory bus, switch)",
-    "remote_peers": "peers on other hosts, of the rank that has most: a message to them crosses the network",
-    "remote_send_bytes": "own volume sent to them: bounded by the rank's network card",
+    "remote_peers": "most peers on other hosts, of the rank and of those peers: a message to them crosses the network",
+    "remote_send_bytes": "own volume sent to other hosts: bounded by the rank's network card",
     "remote_receive_bytes": "own volume received from them",
-    "largest_remote_send_bytes": "most that any rank sends to them, in the median over the orders of the ranks",
-    "largest_remote_receive_bytes": "most that any rank receives from them, likewise",
+    "remote_port_bytes": "most that a card it depends on, its own or one on another host, sends or receives",
 }
 
-#: Terms that depend on the rank's own volume.
-OWN_VOLUME_TERMS: tuple[str, ...] = ("send_bytes", "receive_bytes", "remote_send_bytes", "remote_receive_bytes")
+#: Terms that depend on the rank's own volume, and do not know hosts.
+OWN_VOLUME_TERMS: tuple[str, ...] = ("send_bytes", "receive_bytes")
+
+#: Terms that depend on which ranks share a host; 0 where all do.
+REMOTE_TERMS: tuple[str, ...] = tuple(name for name in COMM_WORK_TERMS if name.startswith("remote_"))
 
 #: Context of one rank in one collective, with the reason that it changes the price of work.
 COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_world_size": "more peers, smaller messages",
     "log_batch": "rows per message",
     "log_remote_peers": "peers on other hosts (1 more): which of the two networks decides",
+    "log_remote_port": "message size across hosts",
+    "log_remote_wait": "wait for ranks on other hosts, from which most of the time is still to come when they enter",
     "log_send": "message size decides between latency and bandwidth",
     "log_receive": "likewise",
     "log_largest_send": "the imbalance, together with the own volume",
@@ -68,47 +70,6 @@ _BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
 _MIB = float(2**20)
 
 
-def remote_peers(world_size: int, ranks_per_host: int | None) -> int:
-    """How many peers on other hosts a rank on the smallest host has; ranks fill hosts in order.
-
-    Whoever exchanges with that rank waits for it, so that in effect all ranks have as many.
-
-    Args:
-        world_size: W.
-        ranks_per_host: None where all ranks are on one host.
-    """
-    if ranks_per_host is None or world_size <= ranks_per_host:
-        return 0
-    return world_size - (world_size % ranks_per_host or ranks_per_host)
-
-
-def _largest_remote(volumes: FloatArray, remote: int, ranks_per_host: int | None) -> FloatArray:
-    """Most that any rank exchanges with other hosts, from the volumes (..., W) that ranks exchange with all others.
-
-    Ranks of a smaller last host have more peers on other hosts than those of full ones. Which ranks these are, a model
-    that treats all ranks alike does not know; here the smaller host's largest volume is the median over all orders of
-    the ranks, but no less than the mean of all volumes.
-    """
-    world = volumes.shape[-1]
-    if not remote or ranks_per_host is None:
-        return np.zeros_like(volumes)
-    largest = _over_ranks(np.max, volumes) * (world - ranks_per_host)
-    descending = -np.sort(-volumes, axis=-1)
-    place = _median_place(world, world - remote)
-    on_smaller = np.maximum(descending[..., place : place + 1], _over_ranks(np.mean, volumes)) * remote
-    return np.maximum(largest, on_smaller) / (world - 1)
-
-
-@cache
-def _median_place(world_size: int, chosen: int) -> int:
-    """Place, by size, of the largest of `chosen` random ranks: 0 for the largest of all; the median over choices."""
-    reached, place = 0.0, -1
-    while reached < 0.5:
-        place += 1
-        reached += math.comb(world_size - 1 - place, chosen - 1) / math.comb(world_size, chosen)
-    return place
-
-
 def comm_features(
     dim_sums: ArrayLike,
     start_skew_ms: ArrayLike,
@@ -116,10 +77,10 @@ def comm_features(
     direction: str,
     ranks_per_host: int | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Features of every rank, from what it does itself and from sums and maxima over all ranks.
+    """Features of every rank, from what it does itself and from sums and maxima over ranks.
 
-    Sums and maxima do not know an order, and every rank is treated alike: a model of these features is
-    permutation-equivariant and takes any world size.
+    Sums and maxima do not know an order: a model of these features takes any world size, and renaming ranks renames
+    their costs, as long as ranks that share a host go on sharing one.
 
     Args:
         dim_sums: (..., W) summed widths of each rank's shards.
@@ -127,7 +88,7 @@ def comm_features(
         batch_size: global batch, a number or (...).
         direction: one of `COMM_DIRECTIONS`. Forward, a rank sends the pooled rows of its own shards for all
             other ranks' samples; backward, it receives their gradients.
-        ranks_per_host: of the cluster; None where all ranks are on one host.
+        ranks_per_host: of the cluster, whose hosts ranks fill in order; None where all ranks are on one host.
 
     Returns:
         Work (..., W, P) and context (..., W, F), before normalisation.
@@ -139,45 +100,95 @@ def comm_features(
     unit = batch / world * _BYTES_PER_NUMBER / _MIB  # MiB per column and receiving rank
     out, into = dims * unit * (world - 1), (_over_ranks(np.sum, dims) - dims) * unit
     send, receive = (out, into) if direction == "forward" else (into, out)
-    remote = remote_peers(world, ranks_per_host)
-    far = [_largest_remote(volumes, remote, ranks_per_host) for volumes in (send, receive)]
-    work = _comm_work(send, receive, skew, world, remote, far)
-    return work, _comm_context(send, receive, skew, world, batch, remote)
+    far = _across_hosts(dims, skew, unit, direction, ranks_per_host)
+    return _comm_work(send, receive, skew, far), _comm_context(send, receive, skew, batch, far)
 
 
-def _comm_work(
-    send: FloatArray, receive: FloatArray, skew: FloatArray, world: int, remote: int, far: Sequence[FloatArray]
-) -> FloatArray:
-    """(..., W, P) in the order of `COMM_WORK_TERMS`; `remote` as `remote_peers`, `far` sent and received."""
-    share = remote / max(world - 1, 1)
+@dataclass(frozen=True)
+class _AcrossHosts:
+    """What crosses the network between hosts, of every rank (..., W): a work term each, and a wait.
+
+    Attributes:
+        peers: `remote_peers`.
+        send: MiB, `remote_send_bytes`.
+        receive: MiB, `remote_receive_bytes`.
+        port: MiB, `remote_port_bytes`.
+        wait: ms until the last rank on another host enters.
+    """
+
+    peers: FloatArray
+    send: FloatArray
+    receive: FloatArray
+    port: FloatArray
+    wait: FloatArray
+
+
+def _across_hosts(
+    dims: FloatArray, skew: FloatArray, unit: FloatArray, direction: str, ranks_per_host: int | None
+) -> _AcrossHosts:
+    """Arguments as those of `comm_features`; `unit` is the MiB per column and receiving rank."""
+    world = dims.shape[-1]
+    if ranks_per_host is None or world <= ranks_per_host:
+        return _AcrossHosts(*(np.zeros_like(dims) for _ in range(5)))
+    first = np.arange(0, world, ranks_per_host)
+    host = np.arange(world) // ranks_per_host
+    peers = np.broadcast_to(float(world) - np.diff(first, append=world)[host], dims.shape)
+    of_hosts = np.add.reduceat(dims, first, axis=-1)
+    out, into = dims * unit * peers, (of_hosts.sum(axis=-1, keepdims=True) - of_hosts[..., host]) * unit
+    send, receive = (out, into) if direction == "forward" else (into, out)
+
+    def elsewhere(values: FloatArray) -> FloatArray:
+        return _largest_of_others(np.maximum.reduceat(values, first, axis=-1))[..., host]
+
+    port = np.maximum(send, receive)
+    return _AcrossHosts(
+        peers=np.maximum(peers, elsewhere(peers)),
+        send=send,
+        receive=receive,
+        port=np.maximum(port, elsewhere(port)),
+        wait=np.maximum(elsewhere(skew) - skew, 0.0),
+    )
+
+
+def _largest_of_others(values: FloatArray) -> FloatArray:
+    """(..., H) largest of the other values, for every one of at least two."""
+    nothing = np.full_like(values[..., :1], -np.inf)
+    before = np.maximum.accumulate(np.concatenate([nothing, values[..., :-1]], axis=-1), axis=-1)
+    after = np.maximum.accumulate(np.concatenate([nothing, values[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
+    return np.maximum(before, after)
+
+
+def _comm_work(send: FloatArray, receive: FloatArray, skew: FloatArray, far: _AcrossHosts) -> FloatArray:
+    """(..., W, P) in the order of `COMM_WORK_TERMS`."""
     terms = {
         "wait": skew.max(axis=-1, keepdims=True) - skew,
         "collective": np.ones_like(send),
-        "peers": np.full_like(send, world - 1.0),
+        "peers": np.full_like(send, send.shape[-1] - 1.0),
         "send_bytes": send,
         "receive_bytes": receive,
         "largest_send_bytes": _over_ranks(np.max, send),
         "largest_receive_bytes": _over_ranks(np.max, receive),
         "total_bytes": _over_ranks(np.sum, send),
-        "remote_peers": np.full_like(send, float(remote)),
-        "remote_send_bytes": send * share,
-        "remote_receive_bytes": receive * share,
-        "largest_remote_send_bytes": far[0],
-        "largest_remote_receive_bytes": far[1],
+        "remote_peers": far.peers,
+        "remote_send_bytes": far.send,
+        "remote_receive_bytes": far.receive,
+        "remote_port_bytes": far.port,
     }
     return np.stack([terms[name] for name in COMM_WORK_TERMS], axis=-1)
 
 
 def _comm_context(
-    send: FloatArray, receive: FloatArray, skew: FloatArray, world: int, batch: FloatArray, remote: int
+    send: FloatArray, receive: FloatArray, skew: FloatArray, batch: FloatArray, far: _AcrossHosts
 ) -> FloatArray:
     """(..., W, F) in the order of `COMM_CONTEXT_FEATURES`."""
     wait = skew.max(axis=-1, keepdims=True) - skew
     late = skew - skew.min(axis=-1, keepdims=True)
     features = {
-        "log_world_size": np.full_like(send, np.log(world)),
+        "log_world_size": np.full_like(send, np.log(send.shape[-1])),
         "log_batch": np.log(batch),
-        "log_remote_peers": np.full_like(send, np.log(1.0 + remote)),
+        "log_remote_peers": np.log(1.0 + far.peers),
+        "log_remote_port": np.log(far.port + _FLOOR_MIB),
+        "log_remote_wait": np.log(far.wait + _FLOOR_MS),
         "log_send": np.log(send + _FLOOR_MIB),
         "log_receive": np.log(receive + _FLOOR_MIB),
         "log_largest_send": np.log(_over_ranks(np.max, send) + _FLOOR_MIB),

@@ -14,7 +14,8 @@ Whichever it is, some rank holds the widest shard of a table and costs at least 
 
 Of communication, only the network `universal` allows a statement: the work of a collective times its price, averaged
 over the k ranks with shards, is least for evenly spread columns, and no learned correction is smaller than
-exp(-`MAX_LOG_CORRECTION`). Ignored (each may only raise the cost): memory, constraints on ranks, waiting.
+exp(-`MAX_LOG_CORRECTION`). Ignored (each may only raise the cost): memory, constraints on ranks, waiting, and what
+crosses the network between hosts.
 
 Shapes: N widths of a unit, H numbers of a shard embedding.
 """
@@ -32,6 +33,7 @@ from neuroshard_pipeline.cost_models.comm import (
     COMM_DIRECTIONS,
     COMM_WORK_TERMS,
     OWN_VOLUME_TERMS,
+    REMOTE_TERMS,
     CommCostModel,
     comm_features,
 )
@@ -106,11 +108,12 @@ def comm_floor_ms(kinds: ShardKinds, num_ranks: int, without: tuple[str, ...] = 
         return 0.0
     dims = np.zeros(world_size)
     dims[:num_ranks] = sum(unit.width for unit in kinds.units) / num_ranks
-    counted = np.array([name not in without for name in COMM_WORK_TERMS], dtype=float)[1:]  # without the wait
+    ignored = {"wait", *REMOTE_TERMS, *without}
+    counted = np.array([name not in ignored for name in COMM_WORK_TERMS], dtype=float)[1:]
     total = 0.0
     for direction in COMM_DIRECTIONS:
         network = comm.networks[direction]
-        work, _ = comm_features(dims, np.zeros(world_size), kinds.task.batch_size, direction, comm.ranks_per_host)
+        work, _ = comm_features(dims, np.zeros(world_size), kinds.task.batch_size, direction)
         transfer = network.normalisation.work(work)[:num_ranks, 1:].mean(axis=0) * counted
         total += float((transfer @ np.exp(network.weights["log_price"])).mean())
     return total * float(np.exp(-MAX_LOG_CORRECTION))

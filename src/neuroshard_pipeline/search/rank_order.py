@@ -1,7 +1,7 @@
 """Which physical rank takes which shards of a plan, where links differ (after Cloud Collectives).
 
-A cost model treats all ranks alike, so a plan's ranks may be renamed without a change in its predicted cost. On hosts
-with unequal links the renaming decides what the collectives really cost. Between ranks p and q a byte costs
+A cost model treats the ranks of a host alike, and full hosts too. Where links differ beyond that, renaming a plan's
+ranks decides what the collectives really cost. Between ranks p and q a byte costs
 `ms_per_byte[p, q]`. Forward, the rank with d columns sends `4 * batch_size / W * d` bytes to each other rank; backward
 it receives as many from each. A rank sends one message after the other and receives one after the other, both at
 once, and a collective ends with the slowest rank.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import FloatArray, IntArray
 
 _BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
@@ -61,7 +61,8 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
     """The same shards together, on the physical ranks where the collectives are cheapest.
 
     Ranks with many columns first go where sending is cheap; then pairs of ranks are swapped for as long as that
-    helps. Deterministic, and never dearer than the plan as it stands. Memory limits and constraints are kept.
+    helps. Deterministic, and never dearer than the plan as it stands. Memory limits and constraints are kept. The new
+    plan has no predicted cost (`simulator.with_predicted_cost` tells it).
 
     Args:
         plan: any plan.
@@ -149,9 +150,5 @@ def _renamed(plan: Plan, order: IntArray) -> Plan:
     """`plan` with the content of rank `order[p]` on rank p."""
     physical = np.empty_like(order)
     physical[order] = np.arange(len(order))
-    predicted = plan.predicted
-    if predicted is not None:
-        parts = (getattr(predicted, field.name) for field in dataclasses.fields(predicted))
-        predicted = PlanCost(*(tuple(part[rank] for rank in order.tolist()) for part in parts))
     ranks = tuple(physical[list(plan.ranks)].tolist())
-    return dataclasses.replace(plan, ranks=ranks, predicted=predicted, interval_ms=(), rejected=())
+    return dataclasses.replace(plan, ranks=ranks, predicted=None, interval_ms=(), rejected=())
