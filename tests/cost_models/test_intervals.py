@@ -82,6 +82,31 @@ def test_more_spread_is_never_surer():
     assert laplace_scale(terms, error)[2] == pytest.approx(0)
 
 
+def test_a_single_member_has_no_spread_to_learn_from():
+    rng = np.random.default_rng(0)
+    terms = np.column_stack([np.ones(40), rng.normal(size=40), np.full(40, np.log(1e-3))])
+    coefficients = laplace_scale(terms, np.abs(rng.laplace(size=40)))
+    assert coefficients[2] == 0
+    assert np.isfinite(coefficients).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_intervals_of_a_handful_of_wild_samples_are_finite(seed):
+    """Costs nearly alike, errors of any size: the scale's slopes are then anything."""
+    rng = np.random.default_rng(seed)
+
+    def wild(count):
+        costs = np.exp(rng.normal(size=(2, count)) * 0.01)
+        return Predictions.of(costs[0] * np.exp(3 * rng.laplace(size=count)), costs[: 1 + seed % 2])
+
+    made = calibrate(wild(45), wild(5), np.zeros((3, 1)))
+    asked = np.exp(np.linspace(-9, 9, 50))
+    low, high = made.interval(asked, np.linspace(0, 1, 50), np.linspace(0, 1e4, 50)).T
+    assert (low <= asked).all()
+    assert (high >= asked).all()
+    assert np.isfinite(high**2).all()
+
+
 def test_the_conformal_quantile_counts_the_new_sample():
     assert conformal_quantile(np.arange(1.0, 20.0)) == 18  # ceil(20 * 0.9) of 19
     assert conformal_quantile(np.arange(1.0, 5.0)) == 4

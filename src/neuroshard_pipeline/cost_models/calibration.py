@@ -32,6 +32,9 @@ from neuroshard_pipeline.cost_models.intervals import (
 #: Pulls the coefficients of few samples towards a constant scale.
 _RIDGE = 0.01
 
+#: Terms that vary less than this do not vary; logarithms of costs and spreads do by far more.
+_CONSTANT = 1e-6
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -77,9 +80,12 @@ def calibrate(training: Predictions, validation: Predictions, training_context: 
 def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
     """Coefficients (K,) of terms (N, K), constant first, that minimise the mean of `error / scale + log(scale)`.
 
-    That is convex; the last coefficient is kept from falling below 0: members who disagree are never surer.
+    That is convex; the last coefficient is kept from falling below 0: members who disagree are never surer. A term that
+    never varies, such as the spread of a single member, says nothing: its coefficient is 0.
     """
-    centre, width = terms[:, 1:].mean(axis=0), np.maximum(terms[:, 1:].std(axis=0), 1e-9)
+    centre, spread = terms[:, 1:].mean(axis=0), terms[:, 1:].std(axis=0)
+    varies = spread > _CONSTANT
+    width = np.where(varies, spread, 1.0)
     standard = np.column_stack([terms[:, 0], (terms[:, 1:] - centre) / width])
 
     def loss(coefficients: FloatArray) -> tuple[float, FloatArray]:
@@ -93,7 +99,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
     start[0] = np.log(error.mean() + 1e-9)
     bounds = [(None, None)] * (len(start) - 1) + [(0.0, None)]
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    slopes = found[1:] / width
+    slopes = np.where(varies, found[1:] / width, 0.0)
     return np.concatenate([[found[0] - slopes @ centre], slopes])
 
 

@@ -29,6 +29,10 @@ COVERAGE = 0.9
 #: error's 90th percentile grows from 0.08 just outside the range to between 0.15 and 0.18 beyond an overshoot of 1.
 OVERSHOOT_SLOPE = 0.2
 
+#: Log scale and log half width at most: models of a handful of noisy samples may be as unsure as that, and bounds and
+#: their squares are to stay floats.
+_MAX_LOG_SCALE, _MAX_LOG_HALF_WIDTH = 100.0, 230.0
+
 #: Added to the members' spread: below it, agreement says nothing more.
 _SPREAD_FLOOR = 1e-3
 
@@ -69,8 +73,10 @@ class Calibration:
         ratio. The bounds of a cost of 0 are 0.
         """
         beyond = np.log(np.maximum(cost / self.cost_range_ms[1], 1.0))
-        scale = np.exp(scale_terms(cost, spread, self.cost_range_ms) @ self.coefficients)
-        factor = np.exp(np.hypot(self.quantile[0] * scale, OVERSHOOT_SLOPE * (overshoot + beyond)))
+        log_scale = scale_terms(cost, spread, self.cost_range_ms) @ self.coefficients
+        scale = np.exp(np.minimum(log_scale, _MAX_LOG_SCALE))
+        half_width = np.hypot(self.quantile[0] * scale, OVERSHOOT_SLOPE * (overshoot + beyond))
+        factor = np.exp(np.minimum(half_width, _MAX_LOG_HALF_WIDTH))
         return np.stack([cost / factor, cost * factor], axis=-1)
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
