@@ -1,7 +1,8 @@
 """How good the communication cost model is on world sizes that it was trained on, and on others.
 
-Trains the universal network on samples of some world sizes and tests it on held-out samples of these and on samples of
-world sizes that no training sample has; nothing is read but the configuration, and nothing is written.
+Trains the universal network on samples of some world sizes and batch sizes and tests it on held-out samples of these,
+on samples of world sizes that no training sample has, and of a batch size between those of training; nothing is read
+but the configuration, and nothing is written.
 
     .venv/bin/python benchmarks/bench_comm_models.py                    # the modelled cluster (topology), half a minute
     .venv/bin/python benchmarks/bench_comm_models.py --backend gloo     # measured on this machine, two minutes
@@ -34,11 +35,19 @@ from neuroshard_pipeline.tables import comm_samples, comm_samples_from_frame, ge
 from neuroshard_pipeline.tables.augment import CommSampleParams
 from neuroshard_pipeline.tables.samples import CommSample
 
-#: Per backend: trained and other world sizes, the batch, training samples and test samples of each other world size.
+#: Per backend: trained and other world sizes, the most frequent batch, other trained batches and one between them,
+#: training samples, and test samples of each other world size or batch size.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "topology": {"seen": (2, 4, 8, 16), "unseen": (3, 6, 12, 32), "batch_size": 65536, "samples": 800, "others": 60},
-    "gloo": {"seen": (2, 4, 8), "unseen": (3, 6), "batch_size": 512, "samples": 300, "others": 30},
-}
+    "topology": {
+        "seen": (2, 4, 8, 16), "unseen": (3, 6, 12, 32), "batch_size": 65536, "other_batches": (8192, 16384, 131072),
+        "between": 32768, "samples": 800, "others": 60,
+    },
+    "gloo": {
+        "seen": (2, 4, 8), "unseen": (3, 6), "batch_size": 512, "other_batches": (64, 128, 1024),
+        "between": 256, "samples": 390, "others": 30,
+    },
+}  # fmt: skip
+
 #: Of the floor of an order-blind model: 60 orders of 20 samples tell it within half a point.
 ORDERS, ORDERED_SAMPLES = 60, 20
 
@@ -72,13 +81,20 @@ def main() -> None:
 
 
 def draw(pool: pd.DataFrame, params: CommSampleParams, settings: dict[str, Any]) -> pd.DataFrame:
-    """Samples of all world sizes; those of the unseen ones have ids of their own."""
-    base = params.model_copy(update={"batch_size": settings["batch_size"]})
-    others = settings["others"] * len(settings["unseen"])
-    seen = base.model_copy(update={"world_sizes": settings["seen"], "num_samples": settings["samples"]})
-    unseen = base.model_copy(update={"world_sizes": settings["unseen"], "num_samples": others, "seed": base.seed + 1})
-    other = comm_samples(pool, unseen)
-    return pd.concat([comm_samples(pool, seen), other.assign(sample_id="other-" + other["sample_id"])])
+    """Samples of all world sizes and batch sizes; those that are only tested have ids of their own."""
+    seen, unseen, others = settings["seen"], settings["unseen"], settings["others"]
+    base = params.model_copy(update={"batch_size": settings["batch_size"], "world_sizes": seen})
+    changes = {
+        "": {"num_samples": settings["samples"], "other_batch_sizes": settings["other_batches"]},
+        "world-": {"world_sizes": unseen, "num_samples": others * len(unseen), "seed": base.seed + 1},
+        "batch-": {"batch_size": settings["between"], "num_samples": others * len(seen), "seed": base.seed + 2},
+    }
+    frames = []
+    for prefix, change in changes.items():
+        alone = {"other_batch_share": 0.0} if prefix else {}
+        drawn = comm_samples(pool, base.model_copy(update=change | alone))
+        frames.append(drawn.assign(sample_id=prefix + drawn["sample_id"]))
+    return pd.concat(frames, ignore_index=True)
 
 
 def costs_of(drawn: pd.DataFrame, params: dict[str, Any], backend: str) -> pd.DataFrame:
@@ -95,11 +111,16 @@ def judged(
 ) -> list[dict[str, Any]]:
     """Train once and test on every world size."""
     data = comm_data(drawn, costs)
-    training = of_worlds(data, settings["seen"])
+    training = data.take([row for row, name in enumerate(data.sample_ids) if name.startswith("comm-")])
     split = split_samples(training.sample_ids, params.validation_share, params.test_share, params.seed)
     model, _ = fit_comm(training, split, params, origin)
     rows = []
-    for kind, tested in (("seen", training.take(split.test)), ("unseen", of_worlds(data, settings["unseen"]))):
+    tests = {
+        "seen": training.take(split.test),
+        "unseen": of_worlds(data, settings["unseen"]),
+        f"batch {settings['between']}": of_batch(data, settings["between"]),
+    }
+    for kind, tested in tests.items():
         for world in sorted({sample.world_size for sample in tested.samples}):
             part = of_worlds(tested, (world,))
             measured, predicted = np.concatenate(part.costs), np.concatenate(predict_comm(model, part.samples))
@@ -119,7 +140,7 @@ def order_blind_floors(drawn: pd.DataFrame, topology: TopologyParams) -> list[di
     is the median over all orders of the ranks; here over `ORDERS` random ones, of at most `ORDERED_SAMPLES` samples.
     """
     rows = []
-    for world, members in drawn.groupby("world_size"):
+    for world, members in drawn[~drawn["sample_id"].str.startswith("batch-")].groupby("world_size"):
         samples = comm_samples_from_frame(members)[:ORDERED_SAMPLES]
         gaps = np.stack([_order_gaps(sample, topology) for sample in samples]).mean(axis=0)
         rows += [
@@ -147,6 +168,11 @@ def _order_gaps(sample: CommSample, topology: TopologyParams) -> np.ndarray:
 def of_worlds(data: CommData, world_sizes: Sequence[int]) -> CommData:
     """The samples of some world sizes."""
     return data.take([row for row, sample in enumerate(data.samples) if sample.world_size in world_sizes])
+
+
+def of_batch(data: CommData, batch_size: int) -> CommData:
+    """The samples of one batch size."""
+    return data.take([row for row, sample in enumerate(data.samples) if sample.batch_size == batch_size])
 
 
 if __name__ == "__main__":

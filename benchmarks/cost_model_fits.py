@@ -6,6 +6,7 @@ rows by the name of the table that they belong to.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -148,13 +149,18 @@ def _accuracy(test: ComputeData, predicted: np.ndarray) -> Row:
 
 
 def fit_comm_models(inputs: CommInputs, params: CommTrainParams) -> Tables:
-    """Measured collectives: one network for all world sizes, the paper's for each, and ours without each."""
+    """Measured collectives: one network for all world sizes, the paper's for each, and ours without each.
+
+    The paper's network does not know the batch size, and gets the samples of the most frequent one.
+    """
     data = inputs.data
+    batch_size = Counter(sample.batch_size for sample in data.samples).most_common(1)[0][0]
     rows = _world_size_rows("universal, one network", data, data, params)
     for world_size in sorted({sample.world_size for sample in data.samples}):
         own = data.take([row for row, sample in enumerate(data.samples) if sample.world_size == world_size])
         others = data.take([row for row, sample in enumerate(data.samples) if sample.world_size != world_size])
-        rows += _world_size_rows("paper, one per world size", own, own, params.model_copy(update=PAPER))
+        alike = own.take([row for row, sample in enumerate(own.samples) if sample.batch_size == batch_size])
+        rows += _world_size_rows("paper, one per world size", alike, alike, params.model_copy(update=PAPER))
         rows += _world_size_rows("universal, world size never seen", others, own, params)
     return {"comm": rows}
 

@@ -58,6 +58,14 @@ def test_the_papers_network_trains_on_one_world_size(frames, comm_params):
     assert set(ranks_of) == set(model.world_sizes)
 
 
+def test_the_papers_network_trains_on_one_batch_size(frames, comm_params):
+    samples, costs = frames
+    few = samples["sample_id"].isin(samples["sample_id"].unique()[:5])
+    mixed = samples.assign(batch_size=samples["batch_size"].where(~few, 16))
+    _, _, held_out = train_comm_model(mixed, costs, comm_params.model_copy(update={"architecture": "paper"}), {})
+    assert not set(held_out["sample_id"]) & set(samples.loc[few, "sample_id"])
+
+
 def test_a_sample_is_whole_or_left_out(frames):
     data = comm_data(*frames)
     assert "comm-000002" not in data.sample_ids

@@ -47,6 +47,23 @@ def test_compute_samples_fit_the_memory(pool):
     assert weight_bytes.groupby(frame["sample_id"]).sum().max() <= 2**24
 
 
+def test_some_comm_samples_have_other_batch_sizes_and_are_else_what_they_were(pool):
+    alike = comm_samples(pool, CommSampleParams(**COMM))
+    params = CommSampleParams(**COMM, other_batch_sizes=(64, 1024), other_batch_share=0.25)
+    mixed = comm_samples(pool, params)
+    shares = mixed.groupby("sample_id")["batch_size"].first().value_counts(normalize=True)
+    assert set(alike["batch_size"]) == {512}
+    assert shares[512] == pytest.approx(0.75, abs=0.1)
+    assert shares[64] == pytest.approx(0.125, abs=0.08)
+    assert len(mixed[["sample_id", "batch_size"]].drop_duplicates()) == COMM["num_samples"]
+    pd.testing.assert_frame_equal(mixed.drop(columns="batch_size"), alike.drop(columns="batch_size"))
+
+
+def test_a_share_of_no_other_batch_sizes_is_refused():
+    with pytest.raises(ValidationError, match=r"other_batch_share 0\.5 needs other_batch_sizes"):
+        CommSampleParams(**COMM, other_batch_share=0.5)
+
+
 def test_more_samples_leave_the_first_ones_as_they_are(pool):
     few = compute_samples(pool, ComputeSampleParams(**{**COMPUTE, "num_samples": 7}))
     many = compute_samples(pool, ComputeSampleParams(**COMPUTE))

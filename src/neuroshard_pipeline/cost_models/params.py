@@ -64,7 +64,7 @@ class CommTrainParams(FitParams):
 
     Attributes:
         architecture: `universal` (any world size) or `paper` (one network per world size, [Zha2023] §3.2;
-            it is trained on the world size that most samples have).
+            it is trained on the world size and the batch size that most samples have).
     """
 
     architecture: Literal["universal", "paper"]

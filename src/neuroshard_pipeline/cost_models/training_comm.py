@@ -120,7 +120,7 @@ def train_comm_model(
     started = time.perf_counter()
     data = comm_data(samples_frame, costs_frame)
     if params.architecture == "paper":
-        data = _one_world_size(data)
+        data = _one_kind(data)
     split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
     model, fits = fit_comm(data, split, params, provenance)
     held_out = comm_held_out(model, data.take(split.test))
@@ -286,7 +286,8 @@ def _fit_paper(
     return CommNetwork(fitted.weights, normalisation), fitted
 
 
-def _one_world_size(data: CommData) -> CommData:
-    """The samples of the most frequent world size."""
-    world = Counter(sample.world_size for sample in data.samples).most_common(1)[0][0]
-    return data.take([row for row, sample in enumerate(data.samples) if sample.world_size == world])
+def _one_kind(data: CommData) -> CommData:
+    """The samples of the most frequent world size and, of these, batch size."""
+    kinds = [(sample.world_size, sample.batch_size) for sample in data.samples]
+    most = Counter(kinds).most_common(1)[0][0]
+    return data.take([row for row, kind in enumerate(kinds) if kind == most])

@@ -7,7 +7,7 @@ seed and on its own index only, so that asking for more samples leaves the first
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,9 @@ class CommSampleParams(BaseModel):
 
     Attributes:
         num_samples: how many, over all world sizes.
-        batch_size: global batch.
+        batch_size: global batch of most samples.
+        other_batch_sizes: global batches of the others, at random.
+        other_batch_share: chance of a sample to be one of the others.
         world_sizes: numbers of ranks; samples take them in turn.
         dimensions: widths of the augmented tables.
         min_tables_per_4_ranks: fewest tables of a sample, for every 4 ranks.
@@ -46,6 +48,8 @@ class CommSampleParams(BaseModel):
 
     num_samples: int = Field(ge=1, le=10_000_000)
     batch_size: int = Field(ge=1, le=2**24)
+    other_batch_sizes: tuple[Annotated[int, Field(ge=1, le=2**24)], ...] = ()
+    other_batch_share: float = Field(default=0.0, ge=0.0, le=1.0)
     world_sizes: tuple[int, ...] = Field(min_length=1)
     dimensions: tuple[int, ...] = Field(min_length=1)
     min_tables_per_4_ranks: int = Field(ge=1, le=10_000)
@@ -63,6 +67,8 @@ class CommSampleParams(BaseModel):
             "max_tables_per_4_ranks",
             self.max_tables_per_4_ranks,
         )
+        if self.other_batch_share and not self.other_batch_sizes:
+            raise ValueError(f"other_batch_share {self.other_batch_share} needs other_batch_sizes")
         return self
 
 
@@ -83,22 +89,29 @@ def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
     largest = max(table_range(params.max_tables_per_4_ranks, size) for size in params.world_sizes)
     check_pool_size("tables", largest, len(pool) * len(params.dimensions), "max_tables_per_4_ranks or world_sizes")
     samples = [_comm_sample(index, len(pool), params) for index in range(params.num_samples)]
-    world_sizes = [len(dim_sums) for dim_sums, _ in samples]
+    world_sizes = [len(sample.dim_sums) for sample in samples]
     sample_ids = [f"comm-{index:06d}" for index in range(params.num_samples)]
     return pd.DataFrame(
         {
             "sample_id": np.repeat(sample_ids, world_sizes),
             "world_size": np.repeat(world_sizes, world_sizes),
-            "batch_size": params.batch_size,
+            "batch_size": np.repeat([sample.batch_size for sample in samples], world_sizes),
             "rank": np.concatenate([np.arange(size) for size in world_sizes]),
-            "dim_sum": np.concatenate([dim_sums for dim_sums, _ in samples]),
-            "start_skew_ms": np.concatenate([skew for _, skew in samples]),
+            "dim_sum": np.concatenate([sample.dim_sums for sample in samples]),
+            "start_skew_ms": np.concatenate([sample.start_skew_ms for sample in samples]),
         }
     )
 
 
-def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> tuple[IntArray, NDArray[np.float64]]:
-    """Sums of widths and start skews (ms) of one sample's ranks."""
+class _Exchange(NamedTuple):
+    """One sample: (W,) sums of widths and start skews of its ranks, and the global batch."""
+
+    dim_sums: IntArray
+    start_skew_ms: NDArray[np.float64]
+    batch_size: int
+
+
+def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> _Exchange:
     rng = np.random.default_rng([_COMM_STREAM, params.seed, index])
     world_size = params.world_sizes[index % len(params.world_sizes)]
     count = rng.integers(
@@ -109,7 +122,10 @@ def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> tuple[
     dims = np.asarray(params.dimensions, dtype=np.int64)[augmented % len(params.dimensions)]
     dim_sums = place_widest_first(dims, world_size, rng.random(), rng)
     skew = rng.random(world_size) * rng.random() * params.max_start_skew_ms
-    return dim_sums, skew - skew.min()
+    batch_size = params.batch_size
+    if rng.random() < params.other_batch_share:
+        batch_size = int(rng.choice(params.other_batch_sizes))
+    return _Exchange(dim_sums, skew - skew.min(), batch_size)
 
 
 def place_widest_first(dims: IntArray, world_size: int, random_share: float, rng: np.random.Generator) -> IntArray:
