@@ -18,13 +18,14 @@ from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.policies.policy import Policies, load_policies
-from neuroshard_pipeline.sharders.registry import SHARDERS, shard
+from neuroshard_pipeline.sharders.registry import SHARDERS, ordered_by_links, shard
 from neuroshard_pipeline.tables import (
     Constraints,
     Shard,
     ShardingTask,
     Table,
     TableConstraint,
+    read_bandwidths,
     read_constraints,
     read_tables,
 )
@@ -45,6 +46,8 @@ __all__ = [
     "TableConstraint",
     "load_cost_models",
     "load_policies",
+    "ordered_by_links",
+    "read_bandwidths",
     "read_constraints",
     "read_tables",
     "shard",

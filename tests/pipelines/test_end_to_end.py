@@ -173,7 +173,7 @@ def test_a_plan_for_a_users_tables(finished_run):
 def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap_project(ROOT)
     in_memory = {"search.solutions", "search.chosen_anchors", "report.inputs", "plan.sharding_task", "plan.found"}
-    in_memory |= {"augment.public_tables", "train.group_metrics"}
+    in_memory |= {"plan.order_in_words", "augment.public_tables", "train.group_metrics"}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
     in_memory |= {f"benchmark.{name}" for name in ("stated_contest", "solutions", "chosen_plans")}
     in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark") for name in ("measured_plans", "measurement")}

@@ -5,7 +5,13 @@ import pytest
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks, two_level_topology
+from neuroshard_pipeline.search.rank_order import (
+    collectives_ms,
+    ms_per_byte_of,
+    order_ranks,
+    order_text,
+    two_level_topology,
+)
 from neuroshard_pipeline.search.simulator import with_predicted_cost
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table, whole
@@ -98,3 +104,16 @@ def test_limits_and_constraints_are_kept():
 def test_impossible_matrices_are_refused(matrix, message):
     with pytest.raises(PlanError, match=message):
         order_ranks(a_plan([4] * 6), matrix)
+
+
+def test_bandwidths_become_costs_of_a_byte():
+    cost = ms_per_byte_of([[np.inf, 50.0], [25.0, np.inf]])
+    np.testing.assert_allclose(cost, [[0, 1 / 50e6], [1 / 25e6, 0]])  # 50 GB/s are 50e6 bytes per ms
+
+
+def test_an_order_is_told_in_a_line():
+    plan = a_plan([4, 8, 16, 32, 64, 128])
+    ordered = order_ranks(plan, UNEVEN_HOSTS)
+    assert "shards went to other ranks" in order_text(plan, ordered, UNEVEN_HOSTS)
+    again = order_text(ordered, order_ranks(ordered, UNEVEN_HOSTS), UNEVEN_HOSTS)
+    assert again.startswith("links: no better order of the ranks was found")

@@ -73,6 +73,8 @@ class PlanParams(BaseModel):
         memory_gib: memory for embeddings on every rank, GiB.
         optimizer: one of `tables.OPTIMIZERS`.
         constraints: path of a YAML or JSON file of constraints, or null for none; see `tables.constraint_file`.
+        links: path of a CSV file of bandwidths between the ranks, or null where links do not differ; see
+            `tables.read_bandwidths`.
         sharder: one of `sharders.SHARDERS`.
         seed: of sharders that draw random numbers.
     """
@@ -85,5 +87,6 @@ class PlanParams(BaseModel):
     memory_gib: float = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
     optimizer: Annotated[str, _one_of(OPTIMIZERS)]
     constraints: str | None
+    links: str | None
     sharder: SharderName
     seed: int = Field(ge=0)

@@ -23,6 +23,8 @@ from neuroshard_pipeline.search.simulator import FloatArray, IntArray
 
 _BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
 
+_MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
+
 #: Weight of the mean over ranks beside the slowest one: it decides between orders that are equally slow.
 _MEAN_WEIGHT = 1e-6
 
@@ -45,6 +47,11 @@ def two_level_topology(
     return cost
 
 
+def ms_per_byte_of(gb_per_s: ArrayLike) -> FloatArray:
+    """(W, W) ms per byte between ranks, from bandwidths in GB/s (10**9 bytes per second)."""
+    return _MS_PER_BYTE_AT_1_GB_PER_S / np.asarray(gb_per_s, dtype=float)
+
+
 def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int) -> float:
     """Cost of the forward and the backward collective on these links.
 
@@ -55,6 +62,18 @@ def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int)
     """
     dims, cost = np.asarray(dim_sums, dtype=float), _checked(ms_per_byte, np.size(dim_sums))
     return float(_slowest(_rank_ms(dims[None], cost))[0]) * _BYTES_PER_NUMBER * batch_size / len(dims)
+
+
+def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
+    """What an order of ranks gains on these links, in a line."""
+    old_ms, new_ms = (collectives_ms(plan.dim_sums, ms_per_byte, plan.task.batch_size) for plan in (before, after))
+    if before.ranks == after.ranks:
+        return f"links: no better order of the ranks was found; both collectives take {old_ms:.3f} ms on them"
+    moved = sum(old != new for old, new in zip(before.ranks, after.ranks, strict=True))
+    return (
+        f"links: {moved} shards went to other ranks, so that both collectives take {new_ms:.3f} instead of "
+        f"{old_ms:.3f} ms on them"
+    )
 
 
 def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:

@@ -10,11 +10,13 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError, did_you_mean
 from neuroshard_pipeline.search.changes import with_rejected_changes
 from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_ranks
 from neuroshard_pipeline.search.simulator import Models, with_intervals, with_predicted_cost
 from neuroshard_pipeline.sharders.base import Sharder, SharderSettings, ShortlistingSharder
 from neuroshard_pipeline.sharders.embark import EmbarkSharder
@@ -102,7 +104,31 @@ def shard(
         NeuroShardError: the sharder's name is unknown, or its policy is missing.
     """
     found = make_sharder(sharder, params, policies).shard(task, models, _generator(seed, task.task_id, sharder))
-    priced = with_intervals(with_predicted_cost(found, models), models)
+    return _priced(found, models)
+
+
+def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
+    """The same shards together, on the ranks where the links between them make the plan's collectives cheapest.
+
+    For clusters whose links differ in a way that the cost models do not know. Every rank sends and receives one
+    message after the other; `search.rank_order` says more. Memory limits and constraints are kept.
+
+    Args:
+        plan: any plan.
+        gb_per_s: (W, W) bandwidth from row to column, measured; the diagonal is passed over.
+        models: that predict the cost of the new order.
+
+    Returns:
+        A plan with all that `shard` tells of it.
+
+    Raises:
+        PlanError: the matrix has another shape, or a bandwidth is not above 0.
+    """
+    return _priced(order_ranks(plan, ms_per_byte_of(gb_per_s)), models)
+
+
+def _priced(plan: Plan, models: Models) -> Plan:
+    priced = with_intervals(with_predicted_cost(plan, models), models)
     return with_rejected_changes(priced, models)
 
 

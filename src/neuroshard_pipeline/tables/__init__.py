@@ -3,15 +3,16 @@
 Nouns            `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint),
                  `samples` (ComputeSample, CommSample)
 Ids and reuse    `profile` (what is assumed where nothing is known), `ids` (one batch of ids with a given profile)
-Sources          `readers` and `records` (a user's file), `constraint_file` (a user's constraints), `dlrm_dataset`
-                 (Meta's public files), `pool` (generated in their shape), `published` (the shape),
-                 `pool_statistics` (whether it was met)
+Sources          `readers` and `records` (a user's file), `constraint_file` (a user's constraints), `bandwidth_file` (a
+                 user's links), `dlrm_dataset` (Meta's public files), `pool` (generated in their shape), `published`
+                 (the shape), `pool_statistics` (whether it was met)
 Draws            `variation` (tables that no pool has); `compute_draws`, `varied_draws` and `augment` (samples to
                  measure); `task_draws` (tasks to solve)
 Files            `frames` (nouns to data frames and back)
 """
 
 from neuroshard_pipeline.tables.augment import CommSampleParams, comm_samples
+from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
 from neuroshard_pipeline.tables.compute_draws import ComputeSampleParams, compute_samples, paper_settings
 from neuroshard_pipeline.tables.constraint_file import read_constraints
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -66,6 +67,7 @@ __all__ = [
     "open_dlrm_dataset",
     "paper_settings",
     "pool_statistics",
+    "read_bandwidths",
     "read_constraints",
     "read_dlrm_dataset",
     "read_tables",

@@ -12,9 +12,10 @@ from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParam
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_text
 from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
-from neuroshard_pipeline.sharders.registry import shard
-from neuroshard_pipeline.tables import ShardingTask, read_constraints, read_tables
+from neuroshard_pipeline.sharders.registry import ordered_by_links, shard
+from neuroshard_pipeline.tables import ShardingTask, read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
@@ -42,10 +43,19 @@ def search_plan(
     plus: PlusParams,
     memory: MemoryModel,
     rivals: RivalParams,
-) -> Plan:
-    """Search a plan with the cost models."""
-    settings = SharderSettings(search, plus, memory, rivals)
-    return shard(task, CostModels(compute_model, comm_model), params.sharder, settings, params.seed)
+) -> tuple[Plan, str]:
+    """Search a plan with the cost models; where the user's links differ, in the order of ranks that suits them.
+
+    Returns:
+        The plan, and what the order gained in a line, empty where no links are given.
+    """
+    gb_per_s = None if params.links is None else read_bandwidths(params.links, params.world_size)
+    models, settings = CostModels(compute_model, comm_model), SharderSettings(search, plus, memory, rivals)
+    found = shard(task, models, params.sharder, settings, params.seed)
+    if gb_per_s is None:
+        return found, ""
+    ordered = ordered_by_links(found, gb_per_s, models)
+    return ordered, order_text(found, ordered, ms_per_byte_of(gb_per_s))
 
 
 def tabulate_plan(plan: Plan) -> pd.DataFrame:
@@ -53,9 +63,9 @@ def tabulate_plan(plan: Plan) -> pd.DataFrame:
     return plan.to_frame()
 
 
-def explain_plan(plan: Plan) -> str:
-    """The plan in words: per rank shards, memory, predicted costs, and what binds."""
-    return plan.explain()
+def explain_plan(plan: Plan, order: str) -> str:
+    """The plan in words: per rank shards, memory, predicted costs, what binds, and what the order of ranks gained."""
+    return "\n".join(filter(None, (plan.explain(), order)))
 
 
 def export_torchrec_plan(plan: Plan, params: TorchRecExportParams) -> dict[str, Any]:

@@ -12,9 +12,14 @@ def create_pipeline() -> Pipeline:
     """Table file → plan, its explanation in words, its TorchRec form."""
     stage = [
         Node(nodes.read_task, "params:task", "sharding_task", name="read_task"),
-        Node(nodes.search_plan, ["sharding_task", *MODELS, "params:task", *SEARCH], "found", name="search_plan"),
+        Node(
+            nodes.search_plan,
+            ["sharding_task", *MODELS, "params:task", *SEARCH],
+            ["found", "order_in_words"],
+            name="search_plan",
+        ),
         Node(nodes.tabulate_plan, "found", "plan", name="tabulate_plan"),
-        Node(nodes.explain_plan, "found", "explanation", name="explain_plan"),
+        Node(nodes.explain_plan, ["found", "order_in_words"], "explanation", name="explain_plan"),
         Node(
             nodes.export_torchrec_plan,
             ["found", "params:torchrec"],

@@ -1,0 +1,61 @@
+"""Reads the bandwidth between every two ranks of a cluster, as a user measured it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_pipeline.errors import TableFileError
+
+
+def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
+    """Bandwidths in GB/s from a CSV file without a header: row p, column q is what rank p sends to rank q.
+
+    Args:
+        path: the file; what it says of a rank and itself (0, say, or nothing) is passed over.
+        world_size: W.
+
+    Returns:
+        (W, W), infinite on the diagonal.
+
+    Raises:
+        TableFileError: one message naming file, line, column, value and remedy.
+    """
+    path = Path(path)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    except OSError as error:
+        raise TableFileError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableFileError(f"{path}: is no CSV text ({error}); write one line of numbers per rank") from error
+    if len(lines) != world_size:
+        raise TableFileError(
+            f"{path}: {len(lines)} lines of bandwidths, but world_size is {world_size}; write one line per sending rank"
+        )
+    bandwidths = np.full((world_size, world_size), np.inf)
+    for sender, (number, cells) in enumerate(lines):
+        if len(cells) != world_size:
+            raise TableFileError(
+                f"{path}: line {number} has {len(cells)} values, but world_size is {world_size}; "
+                "write one value per receiving rank"
+            )
+        for receiver, cell in enumerate(cells):
+            if receiver != sender:
+                bandwidths[sender, receiver] = _bandwidth(cell, f"{path}: line {number}, column {receiver + 1}")
+    return bandwidths
+
+
+def _bandwidth(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise TableFileError(f"{where}: {cell.strip()!r} is no bandwidth; give GB/s above 0, such as 48.5")
+    return value
