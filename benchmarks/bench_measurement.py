@@ -72,6 +72,7 @@ def protocol_params(iterations: int) -> ComputeMeasureParams:
         iteration_statistic="min",
         visit_statistic="lower_quartile",
         cache_treatment="cold_rows",
+        shuffle="samples",
         workers=1,
         threads=1,
         arena_bytes=ARENA_BYTES,

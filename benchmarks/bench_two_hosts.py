@@ -51,6 +51,7 @@ PROTOCOL = {
     "iteration_statistic": "median",
     "visit_statistic": "min",
     "cache_treatment": "warm",
+    "shuffle": "samples",
     "threads": 1,
     "buffer_bytes": 4194304,
     "start_margin_ms": 5,

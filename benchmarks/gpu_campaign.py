@@ -173,6 +173,7 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
         iteration_statistic=args.iteration_statistic,
         visit_statistic="min",
         cache_treatment="cold_rows",
+        shuffle="samples",
         workers=args.workers,
         threads=1,
         arena_bytes=round(args.arena_gib * _GIB),

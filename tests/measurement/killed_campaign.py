@@ -31,6 +31,7 @@ PARAMS = ComputeMeasureParams(
     iteration_statistic="min",
     visit_statistic="min",
     cache_treatment="cold_rows",
+    shuffle="samples",
     workers=1,
     threads=1,
     arena_bytes=2**22,

@@ -39,7 +39,7 @@ def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_par
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in samples]
     assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert (frame["repeats"] == 3).all()
-    assert noise_floor(shards, samples, params, SEED)["samples"] == 3  # one of every chunk of 4
+    assert noise_floor(shards, samples, params, SEED)["samples"] == 1
 
 
 def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_samples):
@@ -135,6 +135,15 @@ def killed_campaigns(tmp_path_factory):
     return folder, done.stdout
 
 
+def visits_in(shards):
+    """Every row of the regular visits, by visit and sample; as often as it is there."""
+    return Counter(
+        (key.split("/")[1], *row)
+        for key, frame in shards.items()
+        for row in frame[["sample_id", "digest", "replica", "rank"]].itertuples(index=False, name=None)
+    )
+
+
 def test_twenty_kills_lose_nothing(killed_campaigns):
     folder, said = killed_campaigns
     assert f"killed {KILLS} times" in said
@@ -143,10 +152,7 @@ def test_twenty_kills_lose_nothing(killed_campaigns):
         for path in folder.rglob("*.parquet")
     }
     undisturbed = dict(run_compute_campaign(SAMPLES, PARAMS, SEED, {}))
-    assert set(shards) == set(undisturbed)
-    rows = ["sample_id", "digest", "replica", "rank"]
-    for key, frame in undisturbed.items():
-        assert shards[key][rows].equals(frame[rows])
+    assert visits_in(shards) == visits_in(undisturbed)
     frame = reduce_compute(shards, SAMPLES, PARAMS, SEED)
     assert (frame["repeats"] == PARAMS.visits).all()
     assert frame["error"].isna().all()

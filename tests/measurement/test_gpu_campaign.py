@@ -65,7 +65,7 @@ def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute
     assert recording.card["failures"] == 0
     assert recording.card["copy_gb_per_s"] > 0
     assert recording.card["known_gaps"] == ["a test"]
-    assert recording.card["noise_floor"]["samples"] == 2  # one of every chunk
+    assert recording.card["noise_floor"]["samples"] == 1
     samples = compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
     costs = measure_compute(samples, compute_params(backend="recorded"), 0, params)
     assert costs["forward_ms"].gt(0).all()

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
-from neuroshard_pipeline.measurement.stretches import campaign_hash, digest, planned_stretches
+from neuroshard_pipeline.measurement.stretches import Visit, campaign_hash, digest, measured_visits, planned_stretches
 
 HOST = {"device": "cpu", "cores": 2}
 
@@ -28,27 +29,71 @@ def test_visits_are_rounds_and_each_round_has_its_own_order(compute_params, comp
     assert [s.indices for s in rounds[0]] != [s.indices for s in rounds[1]]
 
 
-def test_asking_for_more_samples_keeps_the_keys_of_full_chunks(compute_params, compute_samples):
-    params = compute_params(chunk_samples=4, noise_floor_share=0.3)
-    few, many = (planned_stretches(compute_samples(count), params, 0, "c") for count in (10, 50))
-    full = {stretch.key for stretch in few if "-0002-" not in stretch.key}  # 10 = 4 + 4 + 2
-    assert full
-    assert full <= keys(many)
-    assert not (keys(few) - full) & keys(many)
+def visits_of(stretches, samples):
+    return {
+        Visit(int(stretch.key.split("/")[1].removeprefix("visit-")), digest(samples[index]), stretch.replica)
+        for stretch in stretches
+        for index in stretch.indices
+    }
+
+
+def test_a_sample_stands_between_others_at_every_visit(compute_params, compute_samples):
+    params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0)
+    stretches = planned_stretches(compute_samples(60), params, 0, "c")
+    together = [set(stretch.indices) for stretch in stretches if 0 in stretch.indices]
+    assert len(together) == 4
+    assert len(set.intersection(*together)) < 4  # of 10; by chance 2 or 3 at most
+
+
+def test_consecutive_samples_stay_together_where_stretches_are_shuffled(compute_params, compute_samples):
+    params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0, shuffle="stretches")
+    stretches = planned_stretches(compute_samples(60), params, 0, "c")
+    assert {frozenset(stretch.indices) for stretch in stretches} == {
+        frozenset(range(start, start + 10)) for start in range(0, 60, 10)
+    }
+    assert len({stretch.indices for stretch in stretches if 0 in stretch.indices}) == 4
+    assert len({tuple(min(s.indices) for s in stretches[at : at + 6]) for at in range(0, 24, 6)}) > 1
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 25])
+def test_stretches_are_about_equally_long(compute_params, compute_samples, count):
+    params = compute_params(chunk_samples=10, visits=1, noise_floor_share=0.0)
+    lengths = [len(stretch.indices) for stretch in planned_stretches(compute_samples(count), params, 0, "c")]
+    assert sum(lengths) == count
+    assert max(lengths) <= 10
+    assert max(lengths) - min(lengths) <= 1
+    assert len(lengths) == -(-count // 10)
+
+
+def test_what_is_measured_is_not_planned_again_whatever_its_order(compute_params, compute_samples):
+    params = compute_params(chunk_samples=4, noise_floor_share=0.0)
+    few, many = compute_samples(10), compute_samples(50)
+    done = visits_of(planned_stretches(few, params, 0, "c"), few)
+    rest = planned_stretches(many[::-1], params, 0, "c", done)
+    left = visits_of(rest, many[::-1])
+    assert not left & done
+    assert left | done == visits_of(planned_stretches(many, params, 0, "c"), many)
+    assert not keys(rest) & keys(planned_stretches(few, params, 0, "c"))
+
+
+def test_measured_visits_are_read_from_shards():
+    frame = pd.DataFrame({"digest": ["a", "a", "b"], "rank": [0, 1, 0], "replica": False})
+    shards = {"c/visit-003/w2-x": frame, "c/again-003/w2-x": frame.assign(digest="z")}
+    assert measured_visits(shards) == {Visit(3, "a", False), Visit(3, "b", False)}
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 16}, {"optimizer": "rowwise_adagrad"}])
-def test_a_changed_sample_changes_the_key_of_its_chunk_alone(compute_params, compute_samples, change):
-    samples = compute_samples(8)
+def test_a_changed_sample_alone_is_measured_again(compute_params, compute_samples, change):
+    samples, params = compute_samples(8), compute_params(noise_floor_share=0.0)
     changed = [*samples[:5], replace(samples[5], **change), *samples[6:]]
-    before, after = (planned_stretches(list_, compute_params(), 0, "c") for list_ in (samples, changed))
-    assert all("-0001-" in key for key in keys(before) ^ keys(after))
-    assert keys(before) != keys(after)
+    done = visits_of(planned_stretches(samples, params, 0, "c"), samples)
+    again = planned_stretches(changed, params, 0, "c", done)
+    assert [stretch.indices for stretch in again] == [(5,)] * params.visits
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"visits": 3}, {"arena_bytes": 2**23}, {"threads": 2}, {"iterations": 2}],
+    [{"visits": 3}, {"shuffle": "stretches"}, {"arena_bytes": 2**23}, {"threads": 2}, {"iterations": 2}],
 )
 def test_any_changed_parameter_is_another_campaign(compute_params, change):
     assert campaign_hash(compute_params(), 0, HOST) != campaign_hash(compute_params(**change), 0, HOST)
@@ -66,8 +111,8 @@ def test_seed_and_host_are_part_of_the_campaign(compute_params):
     assert campaign_hash(params, 0, HOST) == campaign_hash(compute_params(), 0, dict(reversed(HOST.items())))
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 5), (1.0, 20)])
-def test_the_asked_share_of_every_chunk_is_measured_twice(compute_params, compute_samples, share, expected):
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 2), (0.01, 1), (1.0, 20)])
+def test_the_asked_share_of_samples_is_measured_twice(compute_params, compute_samples, share, expected):
     params = compute_params(noise_floor_share=share, visits=1)
     stretches = planned_stretches(compute_samples(20), params, 0, "c")
     assert sum(len(stretch.indices) for stretch in stretches if stretch.replica) == expected

@@ -29,6 +29,7 @@ from neuroshard_pipeline.measurement.stretches import (
     Stretch,
     campaign_hash,
     digest,
+    measured_visits,
     planned_stretches,
 )
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
@@ -172,8 +173,8 @@ def run_campaign(
     """Let a crew measure what is missing: the regular stretches, then extra ones until their budget ends."""
     campaign = campaign_hash(params, seed, fingerprint(params.backend))
     shards = {key: loaded(shard) for key, shard in done.items() if key.startswith(f"{campaign}/")}
+    missing = planned_stretches(samples, params, seed, campaign, measured_visits(shards))
     planned = planned_stretches(samples, params, seed, campaign)
-    missing = [stretch for stretch in planned if stretch.key not in shards]
     total, left = (sum(len(stretch.indices) for stretch in stretches) for stretches in (planned, missing))
     # disable=None: quiet where the output is no terminal
     with tqdm(total=total, initial=total - left, unit="visit", disable=None, desc=f"measure {params.backend}") as bar:

@@ -16,6 +16,9 @@ class CampaignParams(TimingProtocol):
     Attributes:
         threads: threads of one worker's kernels, or of one rank.
         chunk_samples: samples measured between two saves; a killed run loses at most this many visits per worker.
+        shuffle: what every visit puts into a new order. `samples`: all of them, so that a sample stands between others
+            every time. `stretches`: whole stretches, and the samples within each; samples that follow each other, such
+            as plans of one task, then meet the machine in the same state.
         noise_floor_share: share of the samples that are measured a second time, independently.
         disturbed_slowdown: a stretch whose reference probe ran this many times slower than the best probe of
             the campaign is measured again.
@@ -27,6 +30,7 @@ class CampaignParams(TimingProtocol):
 
     threads: int = Field(ge=1, le=1024)
     chunk_samples: int = Field(ge=1, le=100_000)
+    shuffle: Literal["samples", "stretches"]
     noise_floor_share: float = Field(ge=0, le=1)
     disturbed_slowdown: float = Field(gt=1)
     wide_spread_share: float = Field(gt=0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -19,7 +21,7 @@ AnySample = ComputeSample | CommSample
 AnyParams = ComputeMeasureParams | CommMeasureParams
 
 #: Raised whenever the meaning of a raw shard or of a timing changes, so that old shards are not mixed with new.
-MEASUREMENT_VERSION = 5
+MEASUREMENT_VERSION = 6
 _DIGEST_LENGTH = 12
 _NO_PART_OF_A_CAMPAIGN = {"engine", "cluster_address", "torchrun_endpoint", "visit_statistic"}
 
@@ -29,7 +31,7 @@ class Stretch:
     """Samples measured one after the other and saved together.
 
     Attributes:
-        key: name of the shard that holds the result, `<campaign>/<visit>/<chunk>`.
+        key: name of the shard that holds the result, `<campaign>/<visit>/<what it holds>`.
         indices: which samples, in the order in which they are measured.
         group: which team measures it: the world size of a collective, 0 for compute.
         replica: whether this is the second, independent measurement of the noise floor.
@@ -38,6 +40,20 @@ class Stretch:
     key: str
     indices: tuple[int, ...]
     group: int
+    replica: bool
+
+
+class Visit(NamedTuple):
+    """One regular visit of one sample.
+
+    Attributes:
+        number: from 0.
+        digest: what the sample contains (`digest`).
+        replica: whether it belongs to the second measurement of the noise floor.
+    """
+
+    number: int
+    digest: str
     replica: bool
 
 
@@ -62,38 +78,66 @@ def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) 
     return digest(MEASUREMENT_VERSION, parameters, seed, sorted(fingerprint.items()))
 
 
-def planned_stretches(samples: Sequence[AnySample], params: AnyParams, seed: int, campaign: str) -> list[Stretch]:
-    """Every stretch of the regular visits, in the order in which they are measured.
+def planned_stretches(
+    samples: Sequence[AnySample],
+    params: AnyParams,
+    seed: int,
+    campaign: str,
+    measured: Collection[Visit] = frozenset(),
+) -> list[Stretch]:
+    """Every stretch of the regular visits that is still to be measured, in order.
 
-    Samples are cut into chunks in the given order, so that a longer list of samples extends the campaign: full
-    chunks keep their keys. Every round visits the chunks in a new order, and every chunk its samples.
+    A visit goes over all samples in an order of its own, so that a sample stands between others every time (the
+    cheapest cost 5 % less among their like than among all), or over stretches of consecutive samples
+    (`params.shuffle`). What is left of a killed campaign, and samples that are added to one, are cut into stretches of
+    their own.
+
+    Args:
+        samples: of the whole campaign.
+        params: with the number of visits and the share that is measured twice.
+        seed: decides the orders and what is measured twice.
+        campaign: the hash that keys start with.
+        measured: visits that need no stretch.
     """
-    chunks = list(_chunks(samples, params, seed))
+    known = [digest(sample) for sample in samples]
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        groups[group_of(sample)].append(index)
+    parts = [(group, False, members) for group, members in sorted(groups.items())]
+    parts += [(group, True, _replicas(samples, every, params.noise_floor_share, seed)) for group, _, every in parts]
     stretches = []
     for visit in range(params.visits):
-        for chunk in np.random.default_rng([seed, visit]).permutation(len(chunks)):
-            name, indices, group, replica = chunks[chunk]
-            order = np.random.default_rng([seed, visit, int(chunk)]).permutation(len(indices))
-            shuffled = tuple(indices[position] for position in order)
-            stretches.append(Stretch(f"{campaign}/visit-{visit:03d}/{name}", shuffled, group, replica))
+        of_visit = []
+        for group, replica, members in parts:
+            missing = [index for index in members if Visit(visit, known[index], replica) not in measured]
+            place = {index: digest(seed, visit, known[index]) for index in missing}
+            if params.shuffle == "samples":
+                missing.sort(key=place.__getitem__)
+            for indices in _cut(missing, params.chunk_samples):
+                name = digest(*sorted(known[index] for index in indices))
+                key = f"{campaign}/visit-{visit:03d}/w{group}-{name}{'-replica' * replica}"
+                of_visit.append(Stretch(key, tuple(sorted(indices, key=place.__getitem__)), group, replica))
+        mixed = np.random.default_rng([seed, visit]).permutation(len(of_visit))
+        stretches += [of_visit[number] for number in mixed]
     return stretches
 
 
-def _chunks(
-    samples: Sequence[AnySample], params: AnyParams, seed: int
-) -> Iterator[tuple[str, tuple[int, ...], int, bool]]:
-    """Yield (name, sample indices, group, replica) of every chunk."""
-    groups = defaultdict(list)
-    for index, sample in enumerate(samples):
-        groups[group_of(sample)].append(index)
-    for group, members in sorted(groups.items()):
-        for number, start in enumerate(range(0, len(members), params.chunk_samples)):
-            indices = tuple(members[start : start + params.chunk_samples])
-            name = f"w{group}-{number:04d}-{digest(*(samples[index] for index in indices))}"
-            yield name, indices, group, False
-            replicas = _replicas(samples, indices, params.noise_floor_share, seed)
-            if replicas:
-                yield f"{name}-replica", replicas, group, True
+def _cut(indices: Sequence[int], longest: int) -> list[Sequence[int]]:
+    """Parts of at most `longest`, about equally long: a short stretch hardly gets going."""
+    parts = -(-len(indices) // longest)
+    bounds = [part * len(indices) // max(parts, 1) for part in range(parts + 1)]
+    return [indices[start:end] for start, end in pairwise(bounds)]
+
+
+def measured_visits(shards: Mapping[str, pd.DataFrame]) -> set[Visit]:
+    """The regular visits that shards hold, by their keys."""
+    found = set()
+    for key, frame in shards.items():
+        kind, _, number = key.split("/")[1].partition("-")
+        if kind == "visit":
+            replicas = frame["replica"].tolist()
+            found |= {Visit(int(number), *of_row) for of_row in zip(frame["digest"].tolist(), replicas, strict=True)}
+    return found
 
 
 def group_of(sample: AnySample) -> int:
@@ -101,8 +145,8 @@ def group_of(sample: AnySample) -> int:
     return sample.world_size if isinstance(sample, CommSample) else 0
 
 
-def _replicas(samples: Sequence[AnySample], indices: Sequence[int], share: float, seed: int) -> tuple[int, ...]:
-    """The samples of a chunk that are measured twice: a fixed random choice that does not depend on other chunks."""
+def _replicas(samples: Sequence[AnySample], indices: Sequence[int], share: float, seed: int) -> list[int]:
+    """The samples of a group that are measured twice: a random choice that more samples hardly change."""
     count = int(np.ceil(share * len(indices)))
     ranked = sorted(indices, key=lambda index: digest(seed, "replica", samples[index].sample_id))
-    return tuple(ranked[:count])
+    return ranked[:count]
