@@ -44,7 +44,7 @@ def test_shards_go_where_a_users_links_make_collectives_cheapest(finished_run, t
     before, after = collectives_ms(found, links, 64), collectives_ms(ordered, links, 64)
     assert after < before
     words = newest(finished_run, "08_reporting/plan_explanation.txt").read_text()
-    assert f"so that both collectives take {after:.3f} instead of {before:.3f} ms" in words
+    assert f"so that both collectives take {after:.4g} instead of {before:.4g} ms" in words
 
 
 def test_a_bad_file_of_links_stops_the_run(finished_run, tmp_path):

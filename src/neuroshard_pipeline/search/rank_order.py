@@ -68,11 +68,11 @@ def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
     """What an order of ranks gains on these links, in a line."""
     old_ms, new_ms = (collectives_ms(plan.dim_sums, ms_per_byte, plan.task.batch_size) for plan in (before, after))
     if before.ranks == after.ranks:
-        return f"links: no better order of the ranks was found; both collectives take {old_ms:.3f} ms on them"
+        return f"links: no better order of the ranks was found; both collectives take {old_ms:.4g} ms on them"
     moved = sum(old != new for old, new in zip(before.ranks, after.ranks, strict=True))
     return (
-        f"links: {moved} shards went to other ranks, so that both collectives take {new_ms:.3f} instead of "
-        f"{old_ms:.3f} ms on them"
+        f"links: {moved} shards went to other ranks, so that both collectives take {new_ms:.4g} instead of "
+        f"{old_ms:.4g} ms on them"
     )
 
 
