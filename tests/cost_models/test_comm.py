@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import CommCostModel
-from neuroshard_pipeline.cost_models.comm import (
+from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
+from neuroshard_pipeline.cost_models.comm_features import (
     COMM_CONTEXT_FEATURES,
     COMM_WORK_TERMS,
     REMOTE_TERMS,
     comm_features,
-    ranks_per_host_of,
 )
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.cost_models.training_comm import predict_comm

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from neuroshard_pipeline.cost_models.architectures import DIRECTIONS
-from neuroshard_pipeline.cost_models.comm import COMM_DIRECTIONS, CommCostModel, CommNetwork, comm_features
+from neuroshard_pipeline.cost_models.comm import CommCostModel, CommNetwork
+from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, comm_features
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.cost_models.features import WORK_TERMS, shard_features
 from neuroshard_pipeline.cost_models.models import CostModels

@@ -1,6 +1,7 @@
 """Cost models: from the shards of a rank, or the volumes of a collective, to milliseconds.
 
-- `features`: what a model sees of a shard; `architectures`: the formulas, for NumPy and torch alike
+- `features`, `comm_features`: what a model sees of a shard, and of a collective
+- `architectures`: the formulas, for NumPy and torch alike
 - `compute`, `comm`: the models (predict, save, load); `models`: both together, as a user holds them
 - `training`, `training_comm`, `fitting`, `initialise`, `splits`: how they are fitted
 - `training_range`: what they were trained on; `baselines`, `metrics`, `groups`: what they are judged by

@@ -20,14 +20,8 @@ from torch import Tensor
 
 from neuroshard_pipeline.cost_models import architectures, initialise
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
-from neuroshard_pipeline.cost_models.comm import (
-    COMM_DIRECTIONS,
-    CommCostModel,
-    CommNetwork,
-    comm_features,
-    paper_comm_features,
-    ranks_per_host_of,
-)
+from neuroshard_pipeline.cost_models.comm import CommCostModel, CommNetwork, ranks_per_host_of
+from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, comm_features, paper_comm_features
 from neuroshard_pipeline.cost_models.fitting import Fit, fit, relative_loss
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.normalisation import Normalisation

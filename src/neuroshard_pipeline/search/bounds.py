@@ -29,12 +29,12 @@ from typing import Literal
 import numpy as np
 
 from neuroshard_pipeline.cost_models.architectures import MAX_LOG_CORRECTION
-from neuroshard_pipeline.cost_models.comm import (
+from neuroshard_pipeline.cost_models.comm import CommCostModel
+from neuroshard_pipeline.cost_models.comm_features import (
     COMM_DIRECTIONS,
     COMM_WORK_TERMS,
     OWN_VOLUME_TERMS,
     REMOTE_TERMS,
-    CommCostModel,
     comm_features,
 )
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
