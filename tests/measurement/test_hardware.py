@@ -1,8 +1,17 @@
 from __future__ import annotations
 
 import json
+import logging
 
-from neuroshard_pipeline.measurement.hardware import describe_hardware, fingerprint
+import pytest
+
+from neuroshard_pipeline.measurement import campaign
+from neuroshard_pipeline.measurement.hardware import (
+    cache_too_large,
+    describe_hardware,
+    fingerprint,
+    last_level_cache_bytes,
+)
 
 DATE = "2026-11-20T12:00:00+00:00"
 
@@ -22,3 +31,29 @@ def test_the_description_names_everything_and_is_json(compute_params, comm_param
 def test_the_fingerprint_does_not_change_between_runs():
     assert fingerprint("fbgemm_cpu") == fingerprint("fbgemm_cpu")
     assert "date" not in fingerprint("gloo")
+
+
+def test_the_largest_cache_counts(tmp_path):
+    for name, size in {"index0": "48K\n", "index2": "2048K\n", "index3": "480M\n", "index4": "unknown\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "size").write_text(size)
+    assert last_level_cache_bytes(tmp_path) == 480 * 2**20
+    assert last_level_cache_bytes(tmp_path / "none") is None
+
+
+def test_a_small_arena_is_doubted_where_rows_shall_be_cold(compute_params):
+    params = compute_params(arena_bytes=2**29)
+    assert cache_too_large(params, 2**25) is None
+    assert cache_too_large(params, 2**27) is None  # just large enough
+    assert "set arena_bytes to 2013265920 or more" in cache_too_large(params, 480 * 2**20)
+    assert cache_too_large(params, None) is None
+    assert cache_too_large(compute_params(cache_treatment="warm"), 2**30) is None
+    assert cache_too_large(compute_params(backend="fbgemm_cuda"), 2**30) is None
+
+
+@pytest.mark.parametrize(("cache_bytes", "warnings"), [(2**25, 1), (2**10, 0)])
+def test_a_campaign_says_so_at_its_start(compute_params, compute_samples, caplog, monkeypatch, cache_bytes, warnings):
+    monkeypatch.setattr(campaign, "last_level_cache_bytes", lambda: cache_bytes)
+    with caplog.at_level(logging.WARNING):
+        next(campaign.run_compute_campaign(compute_samples(4), compute_params(), 0, {}))
+    assert sum("last-level cache" in record.message for record in caplog.records) == warnings

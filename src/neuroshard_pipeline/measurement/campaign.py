@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +21,7 @@ from neuroshard_pipeline.measurement.costs import (
 )
 from neuroshard_pipeline.measurement.crew import comm_crew, compute_crew
 from neuroshard_pipeline.measurement.extra_visits import extra_seconds, extra_stretches
-from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
 from neuroshard_pipeline.measurement.stretches import (
@@ -34,6 +35,8 @@ from neuroshard_pipeline.measurement.stretches import (
 )
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class AnyCrew(Protocol):
@@ -62,6 +65,8 @@ def run_compute_campaign(
     """
     if params.backend == "recorded":
         return
+    if doubt := cache_too_large(params, last_level_cache_bytes()):
+        _LOGGER.warning(doubt)
     hire = cluster_crew if params.engine == "ray" else compute_crew
     with hire(samples, params, seed) as crew:
         yield from run_campaign(samples, params, seed, done, crew)

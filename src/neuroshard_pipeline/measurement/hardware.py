@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +14,14 @@ from neuroshard_pipeline.measurement.cuda import device_facts, needs_cuda, requi
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology
+
+#: Where Linux describes the caches of the first core.
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_KIB_OR_MIB = re.compile(r"(\d+)([KM])")
+_UNIT_BYTES = {"K": 2**10, "M": 2**20}
+
+#: An arena of so many last-level caches has no row left there when the arena has been gone through.
+_COLD_ARENA = 4
 
 _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
@@ -62,10 +71,11 @@ def describe_hardware(
         topology: needed by the backend `topology`.
 
     Returns:
-        Device, processor, cores, memory in bytes, backends, library versions, the date, both noise floors, and whether
-        communication costs are modelled rather than measured. Where compute costs were recorded, the device is the one
-        they were recorded on and `recording` holds the card; where communication is modelled, `topology` holds the
-        model's parameters; where it was measured across hosts, `comm_local_world_size` holds the ranks per host.
+        Device, processor, cores, last-level cache and memory in bytes, backends, library versions, the date, both
+        noise floors, and whether communication costs are modelled rather than measured. Where compute costs were
+        recorded, the device is the one they were recorded on and `recording` holds the card; where communication is
+        modelled, `topology` holds the model's parameters; where it was measured across hosts, `comm_local_world_size`
+        holds the ranks per host.
     """
     facts: dict[str, object] = {
         **describe_machine(compute.backend),
@@ -86,8 +96,39 @@ def describe_hardware(
 
 
 def describe_machine(backend: str) -> dict[str, object]:
-    """Device, processor, cores, memory in bytes and library versions, as `backend` sees them."""
-    return {**fingerprint(backend), "memory_bytes": psutil.virtual_memory().total}
+    """Device, processor, cores, last-level cache and memory in bytes, and library versions, as `backend` sees them."""
+    memory_bytes = psutil.virtual_memory().total
+    return {**fingerprint(backend), "last_level_cache_bytes": last_level_cache_bytes(), "memory_bytes": memory_bytes}
+
+
+def last_level_cache_bytes(folder: Path = _CACHES) -> int | None:
+    """Size of the largest cache that the first core sees, None where the system does not tell.
+
+    A hypervisor tells that of the whole processor, which its guests share.
+
+    Args:
+        folder: where Linux describes the caches of a core, one `index*/size` each.
+    """
+    sizes = [_KIB_OR_MIB.fullmatch(path.read_text().strip()) for path in folder.glob("index*/size")]
+    return max((int(size[1]) * _UNIT_BYTES[size[2]] for size in sizes if size), default=None)
+
+
+def cache_too_large(params: ComputeMeasureParams, cache_bytes: int | None) -> str | None:
+    """What is wrong if the arena is too small for `cold_rows`, None if nothing is.
+
+    Args:
+        params: of a compute campaign.
+        cache_bytes: of the processor (`last_level_cache_bytes`).
+    """
+    cold = params.backend == "fbgemm_cpu" and params.cache_treatment == "cold_rows"
+    if not cold or cache_bytes is None or params.arena_bytes >= _COLD_ARENA * cache_bytes:
+        return None
+    return (
+        f"cache_treatment is cold_rows, but arena_bytes {params.arena_bytes} is less than {_COLD_ARENA} times the "
+        f"last-level cache that this machine tells of, {cache_bytes} bytes: what an iteration looks up may still be "
+        f"there from one before. If the cache is yours alone, set arena_bytes to {_COLD_ARENA * cache_bytes} or more, "
+        "for plans as for samples"
+    )
 
 
 def _cpu_model() -> str:
