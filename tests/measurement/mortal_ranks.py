@@ -1,9 +1,10 @@
-"""As `torchrun_ranks`, but the last rank dies of every sample that is called deadly."""
+"""As `torchrun_ranks`, but the last rank dies of samples called deadly and hangs in those called endless."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
 from neuroshard_pipeline.measurement import torchrun_ranks
 from neuroshard_pipeline.measurement.comm_bench import CollectiveBench
@@ -11,12 +12,15 @@ from neuroshard_pipeline.measurement.comm_bench import CollectiveBench
 measure = CollectiveBench.measure
 
 
-def measure_or_die(self, samples):
-    last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
-    if last and any("deadly" in sample.sample_id for sample in samples):
-        os.kill(os.getpid(), signal.SIGKILL)
+def measure_or_fail(self, samples):
+    if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+        names = " ".join(sample.sample_id for sample in samples)
+        if "deadly" in names:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "endless" in names:
+            time.sleep(3600)
     return measure(self, samples)
 
 
-CollectiveBench.measure = measure_or_die
+CollectiveBench.measure = measure_or_fail
 torchrun_ranks.main()

@@ -21,6 +21,7 @@ SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
 RANKS = "neuroshard_pipeline.measurement.torchrun_ranks"
 MORTAL_RANKS = "measurement.mortal_ranks"
 SLOW_MBIT, FAST_MBIT = 40.0, 4000.0
+HANGS_AFTER_S = 10.0
 SEED = 5
 
 specification = importlib.util.spec_from_file_location("bench_two_hosts", SCRIPT)
@@ -81,17 +82,19 @@ def test_a_kedro_run_measures_across_hosts_and_what_is_done_needs_no_torchrun(tm
 
 
 @pytest.mark.slow
-def test_a_sample_that_keeps_killing_a_rank_is_error_rows_and_the_rest_is_measured(comm_params, tmp_path):
-    deadly = CommSample("deadly", 64, (8, 8, 8, 8), (0.0,) * 4)
-    samples = [*across(3)[:2], deadly, *across(3)[2:]]
+@pytest.mark.parametrize("fate", ["deadly", "endless"])
+def test_a_sample_that_brings_a_rank_down_is_error_rows_and_the_rest_is_measured(comm_params, tmp_path, fate):
+    samples = [*across(3)[:2], CommSample(fate, 64, (8, 8, 8, 8), (0.0,) * 4), *across(3)[2:]]
     with started_agents(MORTAL_RANKS, tmp_path) as endpoint:
-        params = comm_params(local_world_size=2, torchrun_endpoint=endpoint, visits=1, chunk_samples=4)
+        params = comm_params(
+            local_world_size=2, torchrun_endpoint=endpoint, visits=1, chunk_samples=4, timeout_s=HANGS_AFTER_S
+        )
         shards = dict(run_comm_campaign(samples, params, SEED, {}))
         costs = measure_comm(samples[:2], comm_params(local_world_size=2, torchrun_endpoint=endpoint), SEED)
     rows = pd.concat(shards.values())
-    assert set(rows.loc[rows["error"].notna(), "sample_id"]) == {"deadly"}
+    assert set(rows.loc[rows["error"].notna(), "sample_id"]) == {fate}
     assert set(rows["sample_id"]) == {sample.sample_id for sample in samples}
-    assert "died" in rows.loc[rows["sample_id"] == "deadly", "error"].iloc[0]
+    assert "did not come to an end within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
     assert (rows.loc[rows["error"].isna(), ["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert costs["error"].isna().all()
 
