@@ -29,8 +29,8 @@ from neuroshard_pipeline.tables.variation import is_derived
 VARIATION = {
     "tables_per_batch_size": 60, "batch_sizes": (16, 64), "between_batch_size": 32, "beyond_batch_size": 128,
     "fp16_share": 0.3, "row_factors": (0.25, 4.0), "pooling_factors": (0.25, 4.0), "reuse_factors": (0.25, 4.0),
-    "single_valued_share": 0.2, "default_profile_share": 0.3, "held_out_share": 0.2, "public_row_scale": 100.0,
-    "seed": 1,
+    "small_table_share": 0.25, "small_table_rows": (3, 20), "single_valued_share": 0.2,
+    "default_profile_share": 0.3, "held_out_share": 0.2, "public_row_scale": 100.0, "seed": 1,
 }  # fmt: skip
 COMPUTE = ComputeSampleParams(
     num_samples=40, batch_size=64, dimensions=(4, 8, 16), min_tables=1, max_tables=5, memory_bytes=2**24, seed=0
@@ -96,6 +96,15 @@ def test_derived_tables_vary_in_everything(pool, generated, variation):
     assert (derived["pooling_factor"] == 1.0).mean() > 0.1
     assert 0.2 < derived["default_profile"].mean() < 0.4
     assert (derived["unique_rows"] <= derived["num_embeddings"]).all()
+
+
+def test_some_tables_are_small_with_and_without_a_default_profile(pool, generated):
+    derived = pool[is_derived(pool["table"])]
+    small = derived["num_embeddings"] <= 20
+    assert 0.15 < small.mean() - (generated["num_embeddings"] <= 20).mean() < 0.35
+    assert derived.loc[small, "num_embeddings"].min() <= 5
+    assert set(derived.loc[small, "default_profile"]) == {True, False}
+    assert (derived.loc[small, "pooling_factor"] > 2).any()
 
 
 def test_whatever_is_derived_from_a_held_out_table_is_held_out(pool):
@@ -170,7 +179,7 @@ def test_what_speaks_of_the_pool_speaks_of_generated_tables_alone(pool, generate
 @pytest.mark.parametrize(
     "change",
     [{"between_batch_size": 64}, {"between_batch_size": 8}, {"beyond_batch_size": 64}, {"batch_sizes": (16, 16)},
-     {"row_factors": (2.0, 1.0)}, {"held_out_share": 0.0}],
+     {"row_factors": (2.0, 1.0)}, {"small_table_rows": (0.0, 1.0)}, {"held_out_share": 0.0}],
 )  # fmt: skip
 def test_impossible_variations_are_refused(change):
     with pytest.raises(ValidationError):

@@ -15,6 +15,7 @@ A pool's extra columns:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -49,6 +50,9 @@ class VariationParams(BaseModel):
         beyond_batch_size: a batch above all `batch_sizes`, for extrapolation.
         fp16_share: share of derived tables that store 16-bit floats.
         row_factors: rows are those of the origin times a factor between these two (log-uniform), as are the next two.
+        small_table_share: share of derived tables with a number of rows that no origin has a say in, such as those of
+            weekdays, countries or age groups, which many public data sets are full of.
+        small_table_rows: their rows, between these two (log-uniform).
         pooling_factors: for the pooling factor.
         reuse_factors: for the look-ups per unique row; the profile is tilted until they are met.
         single_valued_share: share of derived tables with exactly one id per sample, as most features of public
@@ -67,6 +71,8 @@ class VariationParams(BaseModel):
     beyond_batch_size: int = Field(ge=2, le=2**24)
     fp16_share: float = Field(ge=0, le=1)
     row_factors: tuple[float, float]
+    small_table_share: float = Field(ge=0, le=1)
+    small_table_rows: tuple[float, float]
     pooling_factors: tuple[float, float]
     reuse_factors: tuple[float, float]
     single_valued_share: float = Field(ge=0, le=1)
@@ -85,10 +91,10 @@ class VariationParams(BaseModel):
             raise ValueError(f"between_batch_size {self.between_batch_size} must lie between two of {self.batch_sizes}")
         if self.beyond_batch_size <= max(self.batch_sizes):
             raise ValueError(f"beyond_batch_size {self.beyond_batch_size} must lie above all of {self.batch_sizes}")
-        for name in ("row_factors", "pooling_factors", "reuse_factors"):
+        for name in ("row_factors", "small_table_rows", "pooling_factors", "reuse_factors"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
-                raise ValueError(f"{name} [{low}, {high}] must be two factors above 0, the smaller first")
+                raise ValueError(f"{name} [{low}, {high}] must be two numbers above 0, the smaller first")
         return self
 
 
@@ -157,17 +163,19 @@ def _derived(
 ) -> Table:
     """The table number `number` of a batch size; its profile is what `ids.draw_ids` draws from it, exactly."""
     rng = np.random.default_rng([_VARIATION_STREAM, params.seed, batch_size, number])
-    row_factor, pooling_factor, reuse_factor = (
+    row_factor, small_rows, pooling_factor, reuse_factor = (
         float(np.exp(rng.uniform(np.log(low), np.log(high))))
-        for low, high in (params.row_factors, params.pooling_factors, params.reuse_factors)
+        for low, high in (params.row_factors, params.small_table_rows, params.pooling_factors, params.reuse_factors)
     )
-    single, half = rng.random(2) < (params.single_valued_share, params.fp16_share)
+    shares = params.single_valued_share, params.fp16_share, params.small_table_share
+    single, half, small = rng.random(3) < shares
     indices = batch_size if single else max(1, batch_indices(origin.pooling_factor * pooling_factor, batch_size))
-    rows = max(1, round(origin.num_embeddings * row_factor))
+    rows = max(1, round(small_rows if small else origin.num_embeddings * row_factor))
     if default:
         unique, reuse = default_profile(rows, indices / batch_size, batch_size)
     else:
-        unique, reuse = _tilted_profile(origin, reuse_factor, indices, own_batch, batch_size)
+        most = rows if small else math.inf
+        unique, reuse = _tilted_profile(origin, reuse_factor, indices, most, own_batch, batch_size)
     table = Table(
         name=f"{origin.name}{_DERIVED_MARK}{batch_size}-{number:04d}",
         num_embeddings=max(rows, round(unique)),
@@ -182,12 +190,13 @@ def _derived(
 
 
 def _tilted_profile(
-    origin: Table, reuse_factor: float, indices: int, own_batch: int, batch_size: int
+    origin: Table, reuse_factor: float, indices: int, most_rows: float, own_batch: int, batch_size: int
 ) -> tuple[float, tuple[float, ...]]:
-    """Unique rows, and the shares of the origin's profile tilted until that many share the ids."""
+    """Unique rows, at most so many, and the shares of the origin's profile tilted until that many share the ids."""
     assert origin.unique_rows is not None and origin.reuse is not None  # noqa: PT018 (a generated table has both)
     own = max(batch_indices(origin.pooling_factor, own_batch), 1) / origin.unique_rows
     reuse = float(np.clip(own * reuse_factor, _LEAST_REUSE, max(indices / 2, _LEAST_REUSE)))
+    reuse = max(reuse, indices / most_rows)
     weight = fold(np.asarray(origin.reuse) + _SMOOTHING, batch_size)
     return max(1.0, round(indices / reuse)), tuple(tilted_shares(weight, np.array([reuse]))[0].tolist())
 
