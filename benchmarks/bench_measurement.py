@@ -76,6 +76,8 @@ def protocol_params(iterations: int) -> ComputeMeasureParams:
         workers=1,
         threads=1,
         arena_bytes=ARENA_BYTES,
+        thorough_lookup_bytes=None,
+        least_visits=1,
         chunk_samples=50,
         noise_floor_share=0.03,
         disturbed_slowdown=1.5,

@@ -177,6 +177,8 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
         workers=args.workers,
         threads=1,
         arena_bytes=round(args.arena_gib * _GIB),
+        thorough_lookup_bytes=None,
+        least_visits=1,
         chunk_samples=args.chunk_samples,
         noise_floor_share=0.03,
         disturbed_slowdown=1.3,

@@ -22,6 +22,8 @@ COMPUTE = {
     "workers": 1,
     "threads": 1,
     "arena_bytes": 2**22,
+    "thorough_lookup_bytes": None,
+    "least_visits": 1,
     "chunk_samples": 4,
     "noise_floor_share": 0.1,
     "disturbed_slowdown": 1000.0,

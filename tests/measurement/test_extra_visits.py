@@ -70,3 +70,15 @@ def test_a_sample_that_keeps_scattering_gets_at_most_twice_its_visits(compute_sa
         again = rows[rows["key"].str.contains("visit-001")].assign(key=extra.key)
         rows = pd.concat([rows, again])
     assert extra_stretches(rows, samples, limits, "c") == []
+
+
+def test_a_sample_with_fewer_visits_gets_as_many_fewer_extra_ones(compute_samples, limits):
+    samples = compute_samples(1)
+    few = limits.model_copy(update={"thorough_lookup_bytes": 1, "least_visits": 2})
+    rows = rows_of(samples, few, lambda visit, _: 4.0 if visit else 1.0, quiet)
+    for number in range(2):
+        (extra,) = extra_stretches(rows, samples, few, "c")
+        again = rows[rows["key"].str.contains("visit-003")].assign(key=extra.key)
+        rows = pd.concat([rows, again])
+        assert extra.key.startswith(f"c/wide-{number:04d}/")
+    assert extra_stretches(rows, samples, few, "c") == []

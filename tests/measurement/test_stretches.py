@@ -3,10 +3,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from neuroshard_pipeline.measurement.stretches import Visit, campaign_hash, digest, measured_visits, planned_stretches
+from neuroshard_pipeline.measurement.stretches import (
+    Visit,
+    campaign_hash,
+    digest,
+    measured_visits,
+    planned_stretches,
+    rounds_of,
+)
+from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.table import Table, whole
 
 HOST = {"device": "cpu", "cores": 2}
 
@@ -20,6 +32,35 @@ def test_every_sample_is_visited_as_often_as_asked(compute_params, compute_sampl
     visits = Counter(index for stretch in stretches if not stretch.replica for index in stretch.indices)
     assert visits == dict.fromkeys(range(10), 3)
     assert len(keys(stretches)) == len(stretches)
+
+
+def looking_up(lookup_bytes):
+    """A sample whose batch looks up so many bytes of rows."""
+    return ComputeSample("sample", 64, (whole(Table("table", 100, 4, lookup_bytes / 64 / 16)),))
+
+
+@pytest.mark.parametrize(("lookup_bytes", "visits"), [(500, 12), (1000, 12), (2000, 6), (3000, 4), (1e6, 3)])
+def test_the_more_a_sample_looks_up_the_fewer_its_visits(compute_params, lookup_bytes, visits):
+    sample = looking_up(lookup_bytes)
+    assert sample.lookup_bytes == pytest.approx(lookup_bytes)
+    params = compute_params(visits=12, thorough_lookup_bytes=1000, least_visits=3)
+    assert len(rounds_of(sample, params)) == visits
+    assert len(rounds_of(sample, compute_params(visits=12, thorough_lookup_bytes=None))) == 12
+    assert len(rounds_of(sample, compute_params(visits=2, thorough_lookup_bytes=1, least_visits=3))) == 2
+    planned = planned_stretches([sample], params, 0, "c")
+    assert len(planned) == 2 * visits  # it is measured twice, each time as often
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(visits=st.integers(1, 40), least=st.integers(1, 40), share=st.floats(0.01, 10))
+def test_visits_left_out_lie_evenly(compute_params, visits, least, share):
+    params = compute_params(visits=visits, thorough_lookup_bytes=1000, least_visits=least)
+    rounds = sorted(rounds_of(looking_up(1000 / share), params))
+    assert min(visits, least) <= len(rounds) <= visits
+    assert rounds[0] == 0
+    if len(rounds) > 1:
+        assert rounds[-1] == visits - 1
+        assert np.ptp(np.diff(rounds)) <= 1
 
 
 def test_visits_are_rounds_and_each_round_has_its_own_order(compute_params, compute_samples):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.measurement.costs import reduce_rows
-from neuroshard_pipeline.measurement.stretches import AnyParams, AnySample, Stretch, digest, group_of
+from neuroshard_pipeline.measurement.stretches import AnyParams, AnySample, Stretch, digest, group_of, rounds_of
 
 _REGULAR, _AGAIN, _WIDE = "visit", "again", "wide"
 
@@ -68,7 +68,7 @@ def _wide_stretches(
     share = costs["spread_ms"] / (costs["forward_ms"] + costs["backward_ms"])
     by_sample = costs.assign(share=share).groupby("sample_id", sort=False)[["share", "repeats"]].max()
     by_sample["index"] = np.arange(len(samples))
-    still = by_sample["repeats"] < 2 * params.visits
+    still = by_sample["repeats"] < [2 * len(rounds_of(sample, params)) for sample in samples]
     wide = by_sample[still & (by_sample["share"] > params.wide_spread_share)]
     wide = wide.sort_values(["repeats", "share"], ascending=[True, False])
     known = rows.loc[rows["key"].str.contains(f"/{_WIDE}-"), "key"].nunique()

@@ -57,6 +57,10 @@ class ComputeMeasureParams(CampaignParams):
             fewer runs as many as it has room for.
         arena_bytes: memory of one worker's weight arena, several times the last-level cache for cold rows; a
             sample with more weights becomes an error row.
+        thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer than `visits`
+            visits, in inverse proportion: its iterations are long and scatter less, and the dearest eighth of all
+            samples would take half of a campaign. None: every sample gets all visits.
+        least_visits: but not fewer than so many, as far as there are.
     """
 
     backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded"]
@@ -64,6 +68,8 @@ class ComputeMeasureParams(CampaignParams):
     cluster_address: str | None
     workers: int = Field(ge=1, le=1024)
     arena_bytes: int = Field(ge=2**22)
+    thorough_lookup_bytes: int | None = Field(ge=1)
+    least_visits: int = Field(ge=1, le=1000)
 
     @property
     def costs_are(self) -> str:

@@ -38,10 +38,10 @@ class Timing(NamedTuple):
 class TimingProtocol(BaseModel):
     """The timing protocol of a campaign.
 
-    A campaign visits every sample `visits` times, in an order shuffled anew for every round of visits, so that the
-    visits of one sample lie as far apart as the campaign allows and a slow minute of the machine hits a little of
-    every sample instead of all of one. One visit runs `warmup_iterations` untimed iterations and then `iterations`
-    timed ones. Forward and backward are timed and reduced apart.
+    A campaign visits every sample `visits` times (or fewer, where a campaign's parameters say so), in an order shuffled
+    anew for every round of visits, so that the visits of one sample lie as far apart as the campaign allows and a slow
+    minute of the machine hits a little of every sample instead of all of one. One visit runs `warmup_iterations`
+    untimed iterations and then `iterations` timed ones. Forward and backward are timed and reduced apart.
 
     Attributes:
         visits: rounds of visits over the whole campaign.

@@ -100,6 +100,7 @@ def planned_stretches(
         measured: visits that need no stretch.
     """
     known = [digest(sample) for sample in samples]
+    rounds = [rounds_of(sample, params) for sample in samples]
     groups: dict[int, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         groups[group_of(sample)].append(index)
@@ -109,7 +110,8 @@ def planned_stretches(
     for visit in range(params.visits):
         of_visit = []
         for group, replica, members in parts:
-            missing = [index for index in members if Visit(visit, known[index], replica) not in measured]
+            due = [index for index in members if visit in rounds[index]]
+            missing = [index for index in due if Visit(visit, known[index], replica) not in measured]
             place = {index: digest(seed, visit, known[index]) for index in missing}
             if params.shuffle == "samples":
                 missing.sort(key=place.__getitem__)
@@ -120,6 +122,23 @@ def planned_stretches(
         mixed = np.random.default_rng([seed, visit]).permutation(len(of_visit))
         stretches += [of_visit[number] for number in mixed]
     return stretches
+
+
+def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
+    """Which rounds of a campaign visit a sample: all, or fewer that lie as far apart as they can.
+
+    Args:
+        sample: whose work decides how many (`ComputeMeasureParams.thorough_lookup_bytes`).
+        params: of the campaign.
+    """
+    most = params.visits
+    if not isinstance(sample, ComputeSample) or not isinstance(params, ComputeMeasureParams):
+        return frozenset(range(most))
+    if params.thorough_lookup_bytes is None:
+        return frozenset(range(most))
+    wanted = round(most * params.thorough_lookup_bytes / sample.lookup_bytes)
+    count = min(max(wanted, params.least_visits), most)
+    return frozenset(round(number * (most - 1) / max(count - 1, 1)) for number in range(count))
 
 
 def _cut(indices: Sequence[int], longest: int) -> list[Sequence[int]]:

@@ -24,6 +24,9 @@ Drawn = TypeVar("Drawn")
 #: A sample that does not fit the memory is drawn again at most this often.
 MAX_REDRAWS = 1000
 
+#: How far the limits of start skews reach below the largest.
+_SKEW_DECADES = 2
+
 #: First entropy word of the generators, so that the kinds of samples are independent at equal seeds.
 _COMM_STREAM = 2
 
@@ -77,7 +80,8 @@ def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
 
     Tables are placed widest first on the rank with the smallest sum of widths; with a probability that is drawn per
     sample, on a random rank instead, so that the imbalance varies from none to severe. Start skews are uniform
-    between 0 and a limit, which is drawn per sample up to `max_start_skew_ms`; the first rank's is 0.
+    between 0 and a limit, which is drawn per sample, log-uniform over the two decades up to `max_start_skew_ms`: the
+    ranks of a good plan start close together, those of a bad one do not; the first rank's is 0.
 
     Returns:
         `sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`, one row per rank of a sample.
@@ -121,7 +125,7 @@ def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> _Excha
     augmented = rng.choice(pool_size * len(params.dimensions), size=count, replace=False, shuffle=False)
     dims = np.asarray(params.dimensions, dtype=np.int64)[augmented % len(params.dimensions)]
     dim_sums = place_widest_first(dims, world_size, rng.random(), rng)
-    skew = rng.random(world_size) * rng.random() * params.max_start_skew_ms
+    skew = rng.random(world_size) * params.max_start_skew_ms * 10.0 ** -(_SKEW_DECADES * rng.random())
     batch_size = params.batch_size
     if rng.random() < params.other_batch_share:
         batch_size = int(rng.choice(params.other_batch_sizes))

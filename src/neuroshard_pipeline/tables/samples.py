@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,14 @@ class ComputeSample:
     batch_size: int
     shards: tuple[Shard, ...]
     optimizer: str = "sgd"
+
+    @property
+    def lookup_bytes(self) -> float:
+        """Bytes of rows that one batch looks up, as often as its ids name them."""
+        return self.batch_size * sum(
+            shard.table.pooling_factor * shard.embedding_dim * BYTES_PER_ELEMENT[shard.table.data_type]
+            for shard in self.shards
+        )
 
 
 @dataclass(frozen=True)
