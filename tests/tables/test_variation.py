@@ -21,6 +21,7 @@ from neuroshard_pipeline.tables import (
     reuse_comparison_frame,
     reuse_histogram,
     tables_from_frame,
+    varied_draws,
     varied_pool,
     varied_samples,
 )
@@ -160,6 +161,19 @@ def test_judging_samples_are_what_their_group_says(pool, judged, variation):
     widths = groups["shop"].groupby("table")["embedding_dim"].max()
     assert widths["shop/items"] <= 16
     assert widths["shop/users"] <= 64
+
+
+@pytest.mark.parametrize(("in_rows", "column"), [(0.0, "pooling_factor"), (1.0, "num_embeddings")])
+def test_alike_tables_are_neighbours_in_pooling_factor_or_rows(pool, variation, monkeypatch, in_rows, column):
+    monkeypatch.setattr(varied_draws, "_ALIKE_IN_ROWS", in_rows)
+    samples, _ = varied_samples(pool, COMPUTE, variation, VariedSampleParams(**VARIED | {"alike_share": 1.0}))
+    allowed = pool[is_derived(pool["table"]) & ~pool["held_out"]].set_index("table")
+    kinds = ["batch_size", "data_type", "default_profile"]
+    for _, rows in samples.groupby("sample_id"):
+        values = allowed.loc[rows["table"], column]
+        group = allowed.loc[(allowed[kinds] == allowed.loc[rows["table"].iloc[0], kinds]).all(axis=1), column]
+        between = ((group > values.min()) & (group < values.max())).sum()
+        assert between <= 2 * len(rows) - 2
 
 
 def test_more_samples_leave_the_first_ones_as_they_are(pool, drawn, variation):

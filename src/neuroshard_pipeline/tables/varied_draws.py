@@ -26,6 +26,10 @@ IntArray = NDArray[np.int64]
 #: First entropy words of the generators.
 _VARIED_STREAM, _JUDGED_STREAM = 6, 7
 
+#: Chance of alike tables to be of similar rows, not of similar pooling factors. Where every sample of small tables
+#: holds larger ones as well, those of Criteo Kaggle, half of which have at most 10 rows, came out 10 % too dear.
+_ALIKE_IN_ROWS = 0.5
+
 #: Groups that models are judged by, beside the names of public table sets.
 UNSEEN_TABLES, BATCH_BETWEEN, BATCH_BEYOND = "unseen_tables", "batch_between", "batch_beyond"
 
@@ -40,7 +44,7 @@ class VariedSampleParams(BaseModel):
         dimension_weights: how often each width is drawn, relative to the others.
         rowwise_adagrad_share: share of samples whose backward pass has row-wise Adagrad instead of SGD.
         alike_share: share of samples whose tables are alike, as those of one model often are: of similar pooling
-            factors, and of one width, cut into halves, quarters, … at random.
+            factors or of similar rows, and of one width, cut into halves, quarters, … at random.
         seed: decides every sample, together with its index.
     """
 
@@ -166,7 +170,8 @@ def _varied_sample(
             chosen = rng.choice(len(group.names), count, replace=False)
             return group, chosen, rng.choice(varied.dimensions, count, p=weights)
         first = rng.integers(len(group.names) - min(2 * count, len(group.names)) + 1)
-        candidates = np.arange(len(group.names))[first : first + 2 * count]
+        order = np.argsort(group.rows, kind="stable") if rng.random() < _ALIKE_IN_ROWS else np.arange(len(group.names))
+        candidates = order[first : first + 2 * count]
         widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
         return group, rng.choice(candidates, count, replace=False), rng.choice(widths, count)
 
