@@ -163,17 +163,25 @@ def test_judging_samples_are_what_their_group_says(pool, judged, variation):
     assert widths["shop/users"] <= 64
 
 
-@pytest.mark.parametrize(("in_rows", "column"), [(0.0, "pooling_factor"), (1.0, "num_embeddings")])
-def test_alike_tables_are_neighbours_in_pooling_factor_or_rows(pool, variation, monkeypatch, in_rows, column):
+@pytest.mark.parametrize("in_rows", [0.0, 1.0])
+def test_alike_tables_are_neighbours(pool, variation, monkeypatch, in_rows):
     monkeypatch.setattr(varied_draws, "_ALIKE_IN_ROWS", in_rows)
     samples, _ = varied_samples(pool, COMPUTE, variation, VariedSampleParams(**VARIED | {"alike_share": 1.0}))
     allowed = pool[is_derived(pool["table"]) & ~pool["held_out"]].set_index("table")
     kinds = ["batch_size", "data_type", "default_profile"]
+    in_between = []
     for _, rows in samples.groupby("sample_id"):
-        values = allowed.loc[rows["table"], column]
-        group = allowed.loc[(allowed[kinds] == allowed.loc[rows["table"].iloc[0], kinds]).all(axis=1), column]
-        between = ((group > values.min()) & (group < values.max())).sum()
-        assert between <= 2 * len(rows) - 2
+        group = allowed[(allowed[kinds] == allowed.loc[rows["table"].iloc[0], kinds]).all(axis=1)]
+        chosen = allowed.loc[rows["table"]]
+        low, high = chosen["pooling_factor"].min(), chosen["pooling_factor"].max()
+        assert group["pooling_factor"].between(low, high, inclusive="neither").sum() <= 2 * len(rows) - 2
+        if low == high:
+            alike = group.loc[group["pooling_factor"] == low, "num_embeddings"]
+            fewest, most = chosen["num_embeddings"].min(), chosen["num_embeddings"].max()
+            in_between.append(alike.between(fewest, most, inclusive="neither").sum() - (2 * len(rows) - 2))
+    assert in_between
+    if in_rows:
+        assert max(in_between) <= 0
 
 
 def test_more_samples_leave_the_first_ones_as_they_are(pool, drawn, variation):

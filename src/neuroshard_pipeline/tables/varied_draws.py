@@ -26,8 +26,9 @@ IntArray = NDArray[np.int64]
 #: First entropy words of the generators.
 _VARIED_STREAM, _JUDGED_STREAM = 6, 7
 
-#: Chance of alike tables to be of similar rows, not of similar pooling factors. Where every sample of small tables
-#: holds larger ones as well, those of Criteo Kaggle, half of which have at most 10 rows, came out 10 % too dear.
+#: Chance of alike tables to be of similar rows besides. Small tables with one id per sample, as half of Criteo Kaggle's
+#: are, leave the caches to each other: where every sample of such held larger ones as well, they came out 10 to 15 %
+#: too dear.
 _ALIKE_IN_ROWS = 0.5
 
 #: Groups that models are judged by, beside the names of public table sets.
@@ -44,7 +45,8 @@ class VariedSampleParams(BaseModel):
         dimension_weights: how often each width is drawn, relative to the others.
         rowwise_adagrad_share: share of samples whose backward pass has row-wise Adagrad instead of SGD.
         alike_share: share of samples whose tables are alike, as those of one model often are: of similar pooling
-            factors or of similar rows, and of one width, cut into halves, quarters, … at random.
+            factors, every other time of similar rows as well where these are the same, and of one width, cut into
+            halves, quarters, … at random.
         seed: decides every sample, together with its index.
     """
 
@@ -84,13 +86,14 @@ class _Group:
     """Tables that may stand in one sample, by ascending pooling factor.
 
     They share batch size and data type, as one kernel does, and either all or none have the default profile: a user's
-    table file gives profiles or does not.
+    table file gives profiles or does not. `by_rows` orders those of one pooling factor by ascending rows.
     """
 
     batch_size: int
     data_type: str
     names: NDArray[np.str_]
     rows: IntArray
+    by_rows: IntArray
 
 
 def varied_samples(
@@ -170,7 +173,7 @@ def _varied_sample(
             chosen = rng.choice(len(group.names), count, replace=False)
             return group, chosen, rng.choice(varied.dimensions, count, p=weights)
         first = rng.integers(len(group.names) - min(2 * count, len(group.names)) + 1)
-        order = np.argsort(group.rows, kind="stable") if rng.random() < _ALIKE_IN_ROWS else np.arange(len(group.names))
+        order = group.by_rows if rng.random() < _ALIKE_IN_ROWS else np.arange(len(group.names))
         candidates = order[first : first + 2 * count]
         widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
         return group, rng.choice(candidates, count, replace=False), rng.choice(widths, count)
@@ -222,6 +225,7 @@ def _groups(pool: pd.DataFrame) -> list[_Group]:
             str(rows["data_type"].iloc[0]),
             rows["table"].to_numpy(dtype=str),
             rows["num_embeddings"].to_numpy(dtype=np.int64),
+            np.lexsort((rows["num_embeddings"], rows["pooling_factor"])),
         )
         for _, rows in ordered.groupby(alike)
     ]
