@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import pandas as pd
@@ -39,6 +40,12 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 _LOGGER = logging.getLogger(__name__)
 
 
+@cache
+def _warn_once(doubt: str) -> None:
+    """Several campaigns of a run need not repeat what holds for all of them."""
+    _LOGGER.warning(doubt)
+
+
 class AnyCrew(Protocol):
     """Whoever measures stretches and yields them with what they recorded."""
 
@@ -66,7 +73,7 @@ def run_compute_campaign(
     if params.backend == "recorded":
         return
     if doubt := cache_too_large(params, last_level_cache_bytes()):
-        _LOGGER.warning(doubt)
+        _warn_once(doubt)
     hire = cluster_crew if params.engine == "ray" else compute_crew
     with hire(samples, params, seed) as crew:
         yield from run_campaign(samples, params, seed, done, crew)
