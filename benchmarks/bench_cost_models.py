@@ -9,7 +9,7 @@ world sizes that no model was trained on), `ablation` (self-distillation on wron
     .venv/bin/kedro run
     .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
 
-Refinement has a benchmark of its own, `bench_refine.py`. Two to three minutes per seed for 3,200 compute samples, on 2
+Refinement has a benchmark of its own, `bench_refine.py`. Six to eight minutes per seed for 5,600 compute samples, on 2
 cores that other work shares.
 """
 

@@ -7,7 +7,7 @@ judging all follow the seed. Prints tables; nothing is written.
     .venv/bin/kedro run --pipeline pretrain
     .venv/bin/python benchmarks/bench_refine.py [--env base] [--data-root data] [--seeds 3]
 
-About three minutes per seed on 2 cores.
+About six minutes per seed on 2 cores.
 """
 
 from __future__ import annotations
