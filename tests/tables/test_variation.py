@@ -21,7 +21,6 @@ from neuroshard_pipeline.tables import (
     reuse_comparison_frame,
     reuse_histogram,
     tables_from_frame,
-    varied_draws,
     varied_pool,
     varied_samples,
 )
@@ -38,7 +37,7 @@ COMPUTE = ComputeSampleParams(
 )
 VARIED = {
     "num_samples": 60, "judged_samples": 8, "dimensions": (4, 8, 12, 256), "dimension_weights": (1.0, 1.0, 1.0, 0.5),
-    "rowwise_adagrad_share": 0.5, "alike_share": 0.5, "seed": 2,
+    "rowwise_adagrad_share": 0.5, "alike_share": 0.5, "alike_rows_share": 0.5, "seed": 2,
 }  # fmt: skip
 PUBLIC = {"shop": [Table("items", 10_000, 16, 1.0), Table("users", 700, 64, 3.0)]}
 
@@ -164,9 +163,10 @@ def test_judging_samples_are_what_their_group_says(pool, judged, variation):
 
 
 @pytest.mark.parametrize("in_rows", [0.0, 1.0])
-def test_alike_tables_are_neighbours(pool, variation, monkeypatch, in_rows):
-    monkeypatch.setattr(varied_draws, "_ALIKE_IN_ROWS", in_rows)
-    samples, _ = varied_samples(pool, COMPUTE, variation, VariedSampleParams(**VARIED | {"alike_share": 1.0}))
+def test_alike_tables_are_neighbours(pool, variation, in_rows):
+    samples, _ = varied_samples(
+        pool, COMPUTE, variation, VariedSampleParams(**VARIED | {"alike_share": 1.0, "alike_rows_share": in_rows})
+    )
     allowed = pool[is_derived(pool["table"]) & ~pool["held_out"]].set_index("table")
     kinds = ["batch_size", "data_type", "default_profile"]
     in_between = []

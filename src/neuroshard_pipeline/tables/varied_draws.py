@@ -26,11 +26,6 @@ IntArray = NDArray[np.int64]
 #: First entropy words of the generators.
 _VARIED_STREAM, _JUDGED_STREAM = 6, 7
 
-#: Chance of alike tables to be of similar rows besides. Small tables with one id per sample, as half of Criteo Kaggle's
-#: are, leave the caches to each other: where every sample of such held larger ones as well, they came out 10 to 15 %
-#: too dear.
-_ALIKE_IN_ROWS = 0.5
-
 #: Groups that models are judged by, beside the names of public table sets.
 UNSEEN_TABLES, BATCH_BETWEEN, BATCH_BEYOND = "unseen_tables", "batch_between", "batch_beyond"
 
@@ -45,8 +40,9 @@ class VariedSampleParams(BaseModel):
         dimension_weights: how often each width is drawn, relative to the others.
         rowwise_adagrad_share: share of samples whose backward pass has row-wise Adagrad instead of SGD.
         alike_share: share of samples whose tables are alike, as those of one model often are: of similar pooling
-            factors, every other time of similar rows as well where these are the same, and of one width, cut into
-            halves, quarters, … at random.
+            factors, and of one width, cut into halves, quarters, … at random.
+        alike_rows_share: share of these whose tables are of similar rows as well, where pooling factors are the same:
+            several small tables with one id per sample leave the caches to each other, and cost less than among larger.
         seed: decides every sample, together with its index.
     """
 
@@ -58,6 +54,7 @@ class VariedSampleParams(BaseModel):
     dimension_weights: tuple[float, ...] = Field(min_length=1)
     rowwise_adagrad_share: float = Field(ge=0, le=1)
     alike_share: float = Field(ge=0, le=1)
+    alike_rows_share: float = Field(ge=0, le=1)
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
@@ -173,7 +170,7 @@ def _varied_sample(
             chosen = rng.choice(len(group.names), count, replace=False)
             return group, chosen, rng.choice(varied.dimensions, count, p=weights)
         first = rng.integers(len(group.names) - min(2 * count, len(group.names)) + 1)
-        order = group.by_rows if rng.random() < _ALIKE_IN_ROWS else np.arange(len(group.names))
+        order = group.by_rows if rng.random() < varied.alike_rows_share else np.arange(len(group.names))
         candidates = order[first : first + 2 * count]
         widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
         return group, rng.choice(candidates, count, replace=False), rng.choice(widths, count)
