@@ -14,7 +14,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run test bench viz lint types contracts unit check-pool gpu-campaign clean help $(BENCHES)
+.PHONY: run test bench viz lint types contracts unit check-pool gpu-campaign same-results clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
@@ -86,3 +86,10 @@ gpu-campaign:
 
 clean:
 	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete
+
+# Whether predictions and plans are what they were at the commit BEFORE, to the last bit.
+same-results: .venv/.test
+	rm -rf .same-results && git worktree prune && git worktree add --detach .same-results $(BEFORE)
+	PYTHONPATH=.same-results/src $(BIN)/python benchmarks/same_results.py record .same-results/before.json
+	$(BIN)/python benchmarks/same_results.py record .same-results/after.json
+	$(BIN)/python benchmarks/same_results.py compare .same-results/before.json .same-results/after.json

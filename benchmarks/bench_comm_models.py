@@ -24,6 +24,8 @@ from cost_model_aims import table
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
+from neuroshard_pipeline.augment import comm_samples, generate_pool
+from neuroshard_pipeline.augment.comm_draws import CommSampleParams
 from neuroshard_pipeline.cost_models.intervals import coverage
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.params import CommTrainParams
@@ -31,8 +33,7 @@ from neuroshard_pipeline.cost_models.splits import split_samples
 from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data, comm_intervals, fit_comm, predict_comm
 from neuroshard_pipeline.measurement.campaign import noise_floor, reduce_comm, run_comm_campaign
 from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
-from neuroshard_pipeline.tables import comm_samples, comm_samples_from_frame, generate_pool
-from neuroshard_pipeline.tables.augment import CommSampleParams
+from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
 #: Per backend: trained and other world sizes, the most frequent batch, other trained batches and one between them,

@@ -21,6 +21,7 @@ import yaml
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models.models import CostModels, load_cost_models
+from neuroshard_pipeline.evaluation.measure_plans import measure_plan_costs
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, measure_comm, measure_compute
 from neuroshard_pipeline.search.columns import beam_search
 from neuroshard_pipeline.search.kinds import ShardKinds
@@ -29,7 +30,6 @@ from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.refine import refine
 from neuroshard_pipeline.search.simulator import with_predicted_cost
-from neuroshard_pipeline.sharders.measured import measure_plan_costs
 from neuroshard_pipeline.tables import tasks_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 

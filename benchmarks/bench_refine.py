@@ -22,8 +22,7 @@ from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.cost_models import train_comm_model, train_compute_model
-from neuroshard_pipeline.measurement import measure_comm, measure_compute
-from neuroshard_pipeline.refinement import (
+from neuroshard_pipeline.evaluation.refinement import (
     Campaigns,
     Trained,
     TrainingSet,
@@ -32,7 +31,8 @@ from neuroshard_pipeline.refinement import (
     summarise_refinement,
     train_both,
 )
-from neuroshard_pipeline.refinement.summary import AFTER, BEFORE, mean_with_interval
+from neuroshard_pipeline.evaluation.refinement.summary import AFTER, BEFORE, mean_with_interval
+from neuroshard_pipeline.measurement import measure_comm, measure_compute
 from neuroshard_pipeline.report import refinement_table
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.frames import tasks_from_frame

@@ -19,9 +19,8 @@ from functools import partial
 
 from tqdm import tqdm
 
-from neuroshard_pipeline.tables.frames import tables_from_frame
-from neuroshard_pipeline.tables.pool import PoolParams, generate_pool
-from neuroshard_pipeline.tables.pool_statistics import (
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
+from neuroshard_pipeline.augment.pool_statistics import (
     BIN_LABELS,
     HISTOGRAM_TOLERANCE,
     POOLING_TOLERANCE,
@@ -30,7 +29,8 @@ from neuroshard_pipeline.tables.pool_statistics import (
     merged,
     table_statistics,
 )
-from neuroshard_pipeline.tables.published import DLRM_DATASETS_2021, highest_bin
+from neuroshard_pipeline.augment.published import DLRM_DATASETS_2021, highest_bin
+from neuroshard_pipeline.tables.frames import tables_from_frame
 
 
 def draw_pool(params: PoolParams, seed: int, processes: int) -> PoolStatistics:

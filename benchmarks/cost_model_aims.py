@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from neuroshard_pipeline.tables.varied_draws import BATCH_BEYOND
+from neuroshard_pipeline.augment.varied_draws import BATCH_BEYOND
 
 TOLERATED_BIAS = 0.02
 

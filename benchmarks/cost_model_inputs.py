@@ -10,10 +10,9 @@ import pandas as pd
 
 from neuroshard_pipeline.cost_models.training import ComputeData, compute_data, noise_floor_of
 from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data
-from neuroshard_pipeline.measurement.anchors import Drift, drifts_of_parts
-from neuroshard_pipeline.tables.compute_draws import TRAINING
+from neuroshard_pipeline.evaluation.anchors import Drift, drifts_of_parts
 from neuroshard_pipeline.tables.frames import tasks_from_frame
-from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
 
 #: Sharders whose plans are searched with the cost models.

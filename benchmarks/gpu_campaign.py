@@ -29,6 +29,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
 from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
@@ -43,14 +44,7 @@ from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.stretches import campaign_hash, digest
-from neuroshard_pipeline.tables import (
-    ComputeSampleParams,
-    PoolParams,
-    compute_samples,
-    compute_samples_from_frame,
-    generate_pool,
-    paper_settings,
-)
+from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample

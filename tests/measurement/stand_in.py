@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from measurement.conftest import COMPUTE
+from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 from neuroshard_pipeline.measurement import ComputeMeasureParams, make_card, write_recording
-from neuroshard_pipeline.tables import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 
 MACHINE = {"device": "cuda", "gpu_model": "stand-in for a GPU", "cpu_model": "stand-in for a CPU", "libraries": {}}
 PARAMS = ComputeMeasureParams(**(COMPUTE | {"backend": "fbgemm_cuda"}))

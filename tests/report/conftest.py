@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from neuroshard_pipeline.evaluation.summary import summarise
 from neuroshard_pipeline.report import ReportInputs
-from neuroshard_pipeline.sharders.summary import summarise
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
 SHARDERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard")

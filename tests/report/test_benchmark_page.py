@@ -1,7 +1,7 @@
 import pytest
-from benchmark.test_judging import FACTORS, HARDWARE, PARAMS, task_costs
+from evaluation.benchmark.test_judging import FACTORS, HARDWARE, PARAMS, task_costs
 
-from neuroshard_pipeline.benchmark.judging import judge
+from neuroshard_pipeline.evaluation.benchmark.judging import judge
 from neuroshard_pipeline.report import render_benchmark
 from neuroshard_pipeline.report.benchmark_page import group_table, headlines
 from neuroshard_pipeline.report.figures.benchmark import cost_against_time, gains, performance_profile

@@ -5,6 +5,7 @@ import pytest
 from search.small_models import small_models
 from search.tasks import random_task
 
+from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams, generate_pool
 from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
 from neuroshard_pipeline.search.simulator import with_predicted_cost
 from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
@@ -12,7 +13,6 @@ from neuroshard_pipeline.sharders.policies.policy import PolicyError
 from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks, draw_policy_tasks
 from neuroshard_pipeline.sharders.policies.training import cost_ratio, solvable_games, train_policy
 from neuroshard_pipeline.sharders.random import RandomSharder
-from neuroshard_pipeline.tables import PoolParams, ShardingTaskParams, generate_pool
 from sharders.policy_makers import KINDS, QUICK
 
 MODELS = small_models()

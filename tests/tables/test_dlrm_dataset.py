@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.tables.dlrm_dataset import open_dlrm_dataset, read_dlrm_dataset
 from neuroshard_pipeline.tables.frames import POOL_COLUMNS, tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
-from neuroshard_pipeline.tables.pool import PoolParams, generate_pool
 from neuroshard_pipeline.tables.profile import reuse_histogram
 
 NAME = "fbgemm_t856_bs65536_7.pt"

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.augment import CommSampleParams, comm_samples
-from neuroshard_pipeline.tables.compute_draws import ComputeSampleParams, compute_samples
 from neuroshard_pipeline.tables.frames import (
     TABLE_COLUMNS,
     TASK_COLUMNS,
@@ -20,7 +21,6 @@ from neuroshard_pipeline.tables.frames import (
     tasks_from_frame,
     tasks_to_frame,
 )
-from neuroshard_pipeline.tables.pool import PoolParams, generate_pool
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import brentq
 
+from neuroshard_pipeline.augment.published import DLRM_DATASETS_2021, MEAN_NUM_EMBEDDINGS
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import (
     DEFAULT_POPULARITY_EXPONENT,
@@ -18,7 +19,6 @@ from neuroshard_pipeline.tables.profile import (
     with_profile,
     zipf_buckets,
 )
-from neuroshard_pipeline.tables.published import DLRM_DATASETS_2021, MEAN_NUM_EMBEDDINGS
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
 
 

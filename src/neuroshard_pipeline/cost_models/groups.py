@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from neuroshard_pipeline.augment.variation import is_derived
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.training import (
@@ -18,8 +19,7 @@ from neuroshard_pipeline.cost_models.training import (
     interval_figures,
     noise_floor_of,
 )
-from neuroshard_pipeline.tables.compute_draws import TRAINING
-from neuroshard_pipeline.tables.variation import is_derived
+from neuroshard_pipeline.tables.samples import TRAINING
 
 #: Groups of the random held-out samples, for comparison: those drawn as the paper does, and those of derived tables.
 GENERATED_TABLES, DERIVED_TABLES = "generated_tables", "derived_tables"

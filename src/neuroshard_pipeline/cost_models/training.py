@@ -31,9 +31,8 @@ from neuroshard_pipeline.cost_models.params import ComputeTrainParams
 from neuroshard_pipeline.cost_models.splits import Split, split_samples
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compute_range
 from neuroshard_pipeline.errors import CostModelError
-from neuroshard_pipeline.tables.compute_draws import TRAINING
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
-from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 from kedro.pipeline import Node
 
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, RecordingParams, TopologyParams
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.sharders.measured import PlanMeasurement
 
 Shards = dict[str, Callable[[], pd.DataFrame]]
 Plans = tuple[Plan, ...]

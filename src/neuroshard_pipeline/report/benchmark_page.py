@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline.benchmark.judging import best_rival, find_pair
-from neuroshard_pipeline.benchmark.wording import noise_note, suite_note, suite_rows
+from neuroshard_pipeline.evaluation.benchmark.judging import best_rival, find_pair
+from neuroshard_pipeline.evaluation.benchmark.wording import noise_note, suite_note, suite_rows
 from neuroshard_pipeline.report.facts import nested_rows
 from neuroshard_pipeline.report.figures.benchmark import cost_against_time, gains, performance_profile
 from neuroshard_pipeline.report.html import drawing, render_page

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.tables.compute_draws import TRAINING
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import TRAINING, CommSample, ComputeSample
 
 
 def compute_samples_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:

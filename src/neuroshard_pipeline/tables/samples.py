@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 
+#: Purpose of the samples that models are trained on; the others belong to a group that models are judged by
+#: (`augment.varied_draws`).
+TRAINING = "training"
+
 
 @dataclass(frozen=True)
 class ComputeSample:

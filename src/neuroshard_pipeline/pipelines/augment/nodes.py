@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from neuroshard_pipeline.measurement import RecordingParams, open_recording
-from neuroshard_pipeline.tables import (
+from neuroshard_pipeline.augment import (
     CommSampleParams,
     ComputeSampleParams,
     FileTaskParams,
     PoolParams,
     ShardingTaskParams,
-    Table,
     VariationParams,
     VariedSampleParams,
     comm_samples,
@@ -22,10 +20,11 @@ from neuroshard_pipeline.tables import (
     reuse_comparison_frame,
     sharding_tasks,
     task_from_tables,
-    tasks_to_frame,
     varied_pool,
     varied_samples,
 )
+from neuroshard_pipeline.measurement import RecordingParams, open_recording
+from neuroshard_pipeline.tables import Table, tasks_to_frame
 
 PublicTables = dict[str, list[Table]]
 

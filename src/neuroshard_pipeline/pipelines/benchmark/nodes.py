@@ -8,9 +8,11 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.benchmark.judging import judge
-from neuroshard_pipeline.benchmark.measuring import bench_plan_costs, measured_plans
-from neuroshard_pipeline.benchmark.params import (
+from neuroshard_pipeline.augment import PoolParams
+from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.evaluation.benchmark.judging import judge
+from neuroshard_pipeline.evaluation.benchmark.measuring import bench_plan_costs, measured_plans
+from neuroshard_pipeline.evaluation.benchmark.params import (
     BenchContestParams,
     JudgeParams,
     PaperSuiteParams,
@@ -19,7 +21,7 @@ from neuroshard_pipeline.benchmark.params import (
     SuiteParams,
     TightSuiteParams,
 )
-from neuroshard_pipeline.benchmark.solving import (
+from neuroshard_pipeline.evaluation.benchmark.solving import (
     BenchSolutions,
     Contest,
     SeededPlan,
@@ -27,19 +29,17 @@ from neuroshard_pipeline.benchmark.solving import (
     gather,
     solve_missing,
 )
-from neuroshard_pipeline.benchmark.suites import SuiteSettings, draw_suites
-from neuroshard_pipeline.benchmark.task_costs import task_costs
-from neuroshard_pipeline.benchmark.wording import benchmark_table
-from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.evaluation.benchmark.suites import SuiteSettings, draw_suites
+from neuroshard_pipeline.evaluation.benchmark.task_costs import task_costs
+from neuroshard_pipeline.evaluation.benchmark.wording import benchmark_table
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
 from neuroshard_pipeline.execution import ExecutorParams, map_items
 from neuroshard_pipeline.report import render_benchmark
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
-from neuroshard_pipeline.sharders.measured import PlanMeasurement
 from neuroshard_pipeline.sharders.policies.policy import Policies, Policy
-from neuroshard_pipeline.tables import PoolParams
 
 Shards = dict[str, Callable[[], pd.DataFrame]]
 Json = dict[str, Any]

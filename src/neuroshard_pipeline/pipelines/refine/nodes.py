@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from tqdm import tqdm
 
+from neuroshard_pipeline.augment import ShardingTaskParams
 from neuroshard_pipeline.cost_models import (
     CommCostModel,
     CommTrainParams,
@@ -18,16 +19,7 @@ from neuroshard_pipeline.cost_models import (
     train_comm_model,
     train_compute_model,
 )
-from neuroshard_pipeline.measurement import (
-    CommMeasureParams,
-    ComputeMeasureParams,
-    RecordingParams,
-    TopologyParams,
-    measure_comm,
-    measure_compute,
-)
-from neuroshard_pipeline.pipelines.train.nodes import provenance
-from neuroshard_pipeline.refinement import (
+from neuroshard_pipeline.evaluation.refinement import (
     AFTER,
     BEFORE,
     Campaigns,
@@ -42,11 +34,20 @@ from neuroshard_pipeline.refinement import (
     summarise_refinement,
     train_both,
 )
+from neuroshard_pipeline.measurement import (
+    CommMeasureParams,
+    ComputeMeasureParams,
+    RecordingParams,
+    TopologyParams,
+    measure_comm,
+    measure_compute,
+)
+from neuroshard_pipeline.pipelines.train.nodes import provenance
 from neuroshard_pipeline.report import figures, refinement_table
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.tables import ShardingTaskParams, tasks_from_frame
+from neuroshard_pipeline.tables import tasks_from_frame
 
 Json = dict[str, Any]
 

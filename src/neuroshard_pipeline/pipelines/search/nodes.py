@@ -9,19 +9,19 @@ import pandas as pd
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.evaluation.anchors import AnchorParams, Anchors, choose_both
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
+from neuroshard_pipeline.evaluation.plan_intervals import plan_intervals_frame
+from neuroshard_pipeline.evaluation.plan_samples import plans_frame
+from neuroshard_pipeline.evaluation.summary import summarise
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams
-from neuroshard_pipeline.measurement.anchors import AnchorParams, Anchors, choose_both
 from neuroshard_pipeline.pipelines.params import ContestParams, TorchRecExportParams
 from neuroshard_pipeline.pipelines.plan_measurement import Shards
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
-from neuroshard_pipeline.sharders.doubt import plan_intervals_frame
-from neuroshard_pipeline.sharders.evaluation import plans_frame
-from neuroshard_pipeline.sharders.measured import PlanMeasurement
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
-from neuroshard_pipeline.sharders.summary import summarise
 from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame, tasks_from_frame
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 

@@ -8,11 +8,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.evaluation.plan_samples import plans_frame
 from neuroshard_pipeline.pipelines.params import ContestParams
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
-from neuroshard_pipeline.sharders.evaluation import plans_frame
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch

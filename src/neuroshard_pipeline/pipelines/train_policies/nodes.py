@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from tqdm import tqdm
 
+from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
 from neuroshard_pipeline.report.figures import policy_training
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -15,7 +16,6 @@ from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams, Polic
 from neuroshard_pipeline.sharders.policies.policy import Policy
 from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks, draw_policy_tasks
 from neuroshard_pipeline.sharders.policies.training import train_policy
-from neuroshard_pipeline.tables import PoolParams, ShardingTaskParams
 
 Json = dict[str, Any]
 

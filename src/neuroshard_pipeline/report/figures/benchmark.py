@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from neuroshard_pipeline.benchmark.judging import cost_table
+from neuroshard_pipeline.evaluation.benchmark.judging import cost_table
 from neuroshard_pipeline.report.style import INK, OURS, emphasised, faded, log_axis, sharder_colours, styled, words
 
 #: Plans dearer than this many times the best one are beyond the right edge of a profile.

@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
 from neuroshard_pipeline.report.style import log_axis, styled
-from neuroshard_pipeline.tables.pool import generated_tables
 
 _QUANTITY_NAMES = {"unique_rows": "unique rows", "indices": "lookups"}
 _SOURCE_NAMES = {"published": "published dlrm_datasets", "drawn": "this pool"}

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams, generate_pool, sharding_tasks
 from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
-from neuroshard_pipeline.tables import PoolParams, ShardingTaskParams, generate_pool, sharding_tasks, tasks_from_frame
+from neuroshard_pipeline.tables import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
 
 

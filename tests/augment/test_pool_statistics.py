@@ -1,0 +1,67 @@
+"""The comparison with published statistics finds what differs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
+from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, pool_statistics, reuse_comparison_frame
+from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame
+from neuroshard_pipeline.tables.ids import draw_ids
+
+
+@pytest.fixture(scope="module")
+def pool():
+    return generate_pool(PoolParams(num_tables=300, batch_size=512, row_scale=128.0, seed=0))
+
+
+def test_statistics_count_ids_and_rows(pool):
+    statistics = pool_statistics(pool.head(5), batch_size=512, seed=2)
+    ids = [draw_ids(table, 512, 2).indices for table in tables_from_frame(pool.head(5))]
+    assert statistics.indices_by_bin.sum() == sum(map(len, ids))
+    assert statistics.rows_by_bin.sum() == sum(len(np.unique(one)) for one in ids)
+    assert statistics.tables == 5
+
+
+def test_some_tables_can_be_chosen_by_name(pool):
+    statistics = pool_statistics(pool, batch_size=512, seed=0, tables=["table_003", "table_007"])
+    assert statistics.tables == 2
+    assert statistics.rows_by_bin.sum() == pool["unique_rows"].iloc[[3, 7]].sum()
+
+
+def test_a_generated_pool_has_no_problems(pool):
+    assert pool_statistics(pool, batch_size=512, seed=0).problems == []
+
+
+def test_another_shape_is_found_out(pool):
+    once = (1.0, *(0.0,) * 16)
+    tables = [
+        replace(table, unique_rows=min(300.0, table.num_embeddings), reuse=once, pooling_factor=3.0)
+        for table in tables_from_frame(pool)
+    ]
+    problems = " ".join(pool_statistics(tables_to_frame(tables), batch_size=512, seed=0).problems)
+    for part in (
+        "pooling factor is off by -81",
+        "unique rows per table",
+        "histogram of unique_rows",
+        "histogram of indices",
+    ):
+        assert part in problems
+
+
+def test_comparison_frame_is_what_the_figure_reads(pool):
+    frame = reuse_comparison_frame(pool, batch_size=512, seed=0)
+    assert frame.columns.tolist() == ["bin_label", "source", "quantity", "cumulative_share"]
+    assert set(frame["source"]) == {"published", "drawn"}
+    assert set(frame["quantity"]) == {"unique_rows", "indices"}
+    assert len(frame) == 4 * 10
+    last = frame[frame["bin_label"] == "257-512"]
+    np.testing.assert_allclose(last["cumulative_share"], 1.0)
+    assert frame.groupby(["source", "quantity"])["cumulative_share"].is_monotonic_increasing.all()
+
+
+def test_bins_are_labelled_by_counts():
+    assert BIN_LABELS[:4] == ("1", "2", "3-4", "5-8")
+    assert BIN_LABELS[-2:] == ("16385-32768", ">32768")
+    assert len(BIN_LABELS) == 17

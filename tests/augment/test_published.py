@@ -1,0 +1,54 @@
+"""The published statistics, and how they are carried to smaller batches."""
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.augment.published import (
+    DLRM_DATASETS_2021,
+    MEAN_COUNTS,
+    fold,
+    highest_bin,
+    published_shares,
+    rows_per_table,
+)
+
+
+def test_constants_agree_with_the_means_published_beside_them():
+    assert DLRM_DATASETS_2021.mean_pooling_factor == pytest.approx(15.81, abs=0.005)
+    assert DLRM_DATASETS_2021.unique_rows_per_table == pytest.approx(150_042, abs=1)
+    assert sum(DLRM_DATASETS_2021.share_of_unique_rows) == pytest.approx(1, abs=0.002)
+    assert sum(DLRM_DATASETS_2021.share_of_indices) == pytest.approx(1, abs=0.002)
+
+
+def test_rows_per_bin_explain_the_published_totals():
+    rows = rows_per_table(65536)
+    assert rows.sum() == pytest.approx(150_042, rel=0.002)
+    assert rows @ MEAN_COUNTS == pytest.approx(15.81 * 65536, rel=0.002)
+    # What was derived from ids agrees with the rounded shares of rows where these say anything.
+    np.testing.assert_allclose(rows / rows.sum(), DLRM_DATASETS_2021.share_of_unique_rows, atol=0.0006)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "last"), [(16, 4), (64, 6), (65, 7), (512, 9), (65535, 16), (65536, 16), (2**17, 16)]
+)
+def test_highest_bin_holds_a_row_that_every_sample_looks_up(batch_size, last):
+    assert highest_bin(batch_size) == last
+
+
+@pytest.mark.parametrize("batch_size", [16, 64, 512, 65536])
+def test_folding_keeps_sums_and_empties_higher_bins(batch_size):
+    shares = np.random.default_rng(0).random((3, 17))
+    folded, last = fold(shares, batch_size), highest_bin(batch_size)
+    np.testing.assert_allclose(folded.sum(axis=-1), shares.sum(axis=-1))
+    np.testing.assert_array_equal(folded[:, :last], shares[:, :last])
+    assert (folded[:, last + 1 :] == 0).all()
+
+
+@pytest.mark.parametrize("batch_size", [512, 4096])
+def test_scaling_down_keeps_ids_per_sample_and_the_histogram_below_the_fold(batch_size):
+    assert rows_per_table(batch_size) @ MEAN_COUNTS / batch_size == pytest.approx(15.81, rel=0.002)
+    full, _ = published_shares(65536)
+    rows, indices = published_shares(batch_size)
+    np.testing.assert_allclose(np.cumsum(rows), np.cumsum(full), atol=0.006)
+    assert rows.sum() == pytest.approx(1)
+    assert indices.sum() == pytest.approx(1)

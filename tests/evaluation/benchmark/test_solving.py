@@ -1,0 +1,115 @@
+"""Jobs that resume: nothing is solved twice, and what changes a plan changes its key."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from search.tasks import random_tables
+
+import neuroshard_pipeline as ns
+from neuroshard_pipeline.cost_models import CostModels
+from neuroshard_pipeline.evaluation.benchmark.params import BenchContestParams
+from neuroshard_pipeline.evaluation.benchmark.solving import Contest, bench_plans_frame, gather, solve_missing
+from neuroshard_pipeline.execution import Outcome
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import solve_all
+from neuroshard_pipeline.tables import ShardingTask, tasks_to_frame
+
+PARAMS = BenchContestParams(
+    sharders=("random", "size_greedy", "neuroshard"),
+    stochastic=("random",),
+    seeds=3,
+    measured_seeds=1,
+    seed=5,
+    left_out={"other": ("neuroshard",)},
+    fewer_seeds={"other": 2},
+)
+
+
+def here(function, jobs):
+    """Every job in this process."""
+    for index, job in enumerate(jobs):
+        yield Outcome(index, function(job), None)
+
+
+@pytest.fixture
+def tasks():
+    tables = random_tables(np.random.default_rng(0), 6, dims=(16, 32))
+    weights = sum(table.weight_bytes for table in tables)
+    roomy = ShardingTask(tables, 2, 64, weights, task_id="roomy")
+    return [roomy, dataclasses.replace(roomy, memory_bytes=8, task_id="hopeless")]
+
+
+def in_suites(tasks, suites=("some", "some")):
+    frames = [tasks_to_frame([task]).assign(suite=suite) for task, suite in zip(tasks, suites, strict=True)]
+    return pd.concat(frames).assign(group="all", is_measured=True)
+
+
+@pytest.fixture
+def contest(tasks, finished_run):
+    return Contest.of(in_suites(tasks), PARAMS, ns.load_cost_models(finished_run / "06_models"), SharderSettings())
+
+
+def test_every_seed_is_an_attempt_and_plans_are_those_of_solve_all(contest, tasks):
+    shards = dict(solve_missing(contest, {}, here))
+    solutions = gather(contest, shards)
+    counts = solutions.attempts.groupby(["task_id", "sharder"], sort=False).size().to_dict()
+    assert counts["roomy", "random"] == 3
+    assert counts["hopeless", "neuroshard"] == 1
+    assert solutions.attempts["error"].notna().tolist() == (solutions.attempts["task_id"] == "hopeless").tolist()
+    for seed in (5, 6, 7):
+        alone = solve_all([tasks[0]], ["random"], contest.models, contest.settings, seed).plans[0]
+        (ours,) = (each.plan for each in solutions.plans if (each.plan.sharder, each.seed) == ("random", seed))
+        assert (ours.ranks, ours.predicted) == (alone.ranks, alone.predicted)
+    assert set(bench_plans_frame(solutions.plans)["seed"]) == {5, 6, 7}
+
+
+def test_only_what_is_missing_is_solved(contest):
+    shards = dict(solve_missing(contest, {}, here))
+    assert len(shards) == len(contest.jobs)
+    assert list(solve_missing(contest, shards, here)) == []
+    lost = contest.jobs[1].key
+    rest = {key: (lambda frame=frame: frame) for key, frame in shards.items() if key != lost}
+    (found,) = solve_missing(contest, rest, here)
+    assert found[0] == lost
+    columns = [column for column in found[1] if column != "seconds"]
+    pd.testing.assert_frame_equal(found[1][columns], shards[lost][columns])
+
+
+def test_whatever_decides_a_plan_stands_in_the_key(contest, tasks):
+    def keys(tasks=tasks, params=PARAMS, models=contest.models, settings=contest.settings):
+        return {job.key for job in Contest.of(in_suites(tasks), params, models, settings).jobs}
+
+    assert keys() == {job.key for job in contest.jobs}
+    settings = SharderSettings(search=contest.settings.search.model_copy(update={"beam_width": 1}))
+    weights = {name: 1.01 * value for name, value in contest.models.compute.weights.items()}
+    other_model = dataclasses.replace(contest.models.compute, weights=weights)
+    for changed in (
+        keys(tasks=[dataclasses.replace(task, memory_bytes=9) for task in tasks]),
+        keys(settings=settings),
+        keys(models=CostModels(other_model, contest.models.comm)),
+    ):
+        assert not changed & keys()
+    assert len(keys(params=PARAMS.model_copy(update={"seed": 6})) & keys()) == 0
+
+
+def test_a_sharder_that_is_given_up_has_not_solved_the_task(contest):
+    def hanging(function, jobs):
+        for index, job in enumerate(jobs):
+            hangs = job.sharder == "neuroshard"
+            yield Outcome(index, None, "timed out") if hangs else Outcome(index, function(job), None)
+
+    solutions = gather(contest, dict(solve_missing(contest, {}, hanging)))
+    own = solutions.attempts[solutions.attempts["sharder"] == "neuroshard"]
+    assert own["error"].str.contains("was given up: timed out").all()
+    assert own["seconds"].isna().all()
+
+
+def test_a_sharder_that_is_left_out_does_not_run(contest, tasks):
+    both = Contest.of(in_suites(tasks, ("some", "other")), PARAMS, contest.models, contest.settings)
+    who = {
+        task_id: [job.sharder for job in both.jobs if job.task.task_id == task_id] for task_id in ("roomy", "hopeless")
+    }
+    assert who == {"roomy": ["random", "size_greedy", "neuroshard"], "hopeless": ["random", "size_greedy"]}
+    assert [job.seeds for job in both.jobs if job.sharder == "random"] == [(5, 6, 7), (5, 6)]

@@ -1,0 +1,107 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuroshard_pipeline.augment import paper_settings
+from neuroshard_pipeline.evaluation.anchors import (
+    ANCHOR_COLUMNS,
+    NO_ANCHORS,
+    AnchorParams,
+    choose_both,
+    drifts_of_parts,
+)
+from neuroshard_pipeline.evaluation.measure_plans import measure_plan_costs, measure_plans_and_anchors
+from neuroshard_pipeline.evaluation.plan_samples import PREDICTED_COLUMNS
+from neuroshard_pipeline.evaluation.summary import prediction_errors
+from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
+
+from .test_plan_samples import comm_costs, compute_costs, plans
+
+
+@pytest.fixture
+def campaign():
+    """Samples of a training campaign, one of which failed, and their costs."""
+    reuse = {f"reuse_{index:02d}": float(index == 0) for index in range(17)}
+    pool = pd.DataFrame(
+        [{"table": name, "num_embeddings": 100, "pooling_factor": 2.0, "unique_rows": 40.0, **reuse} for name in "abc"]
+    )
+    samples = pd.DataFrame(
+        [(f"compute-{index}", 32, table, 8) for index in range(6) for table in "abc"[: 1 + index % 3]],
+        columns=["sample_id", "batch_size", "table", "embedding_dim"],
+    )
+    costs = pd.DataFrame(
+        [(f"compute-{index}", 1.0 + index, 2.0, None) for index in range(6)],
+        columns=["sample_id", "forward_ms", "backward_ms", "error"],
+    )
+    costs.loc[0, ["forward_ms", "backward_ms", "error"]] = [np.nan, np.nan, "broke"]
+    comm = pd.DataFrame(
+        [(f"comm-{world}", world, 32, rank, 8 + rank, 0.1 * rank) for world in (2, 3) for rank in range(world)],
+        columns=["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"],
+    )
+    comm_costs = comm[["sample_id", "rank"]].assign(forward_ms=2.0, backward_ms=1.0, error=None)
+    return (samples, pool, paper_settings(samples), costs), (comm, comm_costs)
+
+
+@pytest.fixture
+def anchors(campaign):
+    (samples, pool, settings, costs), (comm, comm_costs) = campaign
+    compute = compute_samples_from_frame(samples, pool, settings), costs
+    params = AnchorParams(compute_samples=100, comm_samples=100)
+    return choose_both(compute, (comm_samples_from_frame(comm), comm_costs), [2, 3], params)
+
+
+def test_anchors_tell_drift_from_the_models_error(anchors):
+    """A machine that has become a tenth slower for compute and half as fast backward: anchors show it, part by part."""
+    first = anchors.compute_costs.set_index("sample_id")
+
+    def compute(samples):
+        ranks = [sample for sample in samples if sample.sample_id.startswith("rank-")]
+        assert set(samples) == {*ranks, *anchors.compute}
+        costs = compute_costs(ranks)
+        again = first[["forward_ms", "backward_ms"]].astype(float) * 1.1
+        return pd.concat([costs, again.reset_index().assign(error=None)[costs.columns]])
+
+    def comm(samples):
+        plain = comm_costs([sample for sample in samples if sample.sample_id.startswith("collective-")])
+        again = anchors.comm_costs.assign(backward_ms=2.0)[plain.columns]
+        return pd.concat([plain, again])
+
+    costs, again = measure_plans_and_anchors(plans(), anchors, compute, comm)
+    assert list(again.columns) == ANCHOR_COLUMNS
+    shares = {part: drift.ratio - 1 for part, drift in drifts_of_parts(again).items()}
+    assert shares == pytest.approx({"compute": 0.1, "forward_comm": 0.0, "backward_comm": 1.0})
+    made_up = dict(zip(PREDICTED_COLUMNS, (3.0, 2.5, 1.5), strict=True))
+    costs = costs.assign(**made_up)
+    told = prediction_errors(costs, bounds(costs), again)
+    rows = costs[costs["measured_compute_ms"] > 0]
+    ratio = 1.1 * rows["predicted_compute_ms"] / rows["measured_compute_ms"]
+    assert told["compute"]["drift"] == pytest.approx(0.1)
+    assert told["compute"]["bias_net_of_drift"] == pytest.approx((ratio - 1).mean())
+    assert told["compute"]["mape_net_of_drift"] == pytest.approx((ratio - 1).abs().mean())
+    assert told["compute"]["coverage_90_net_of_drift"] == pytest.approx((ratio.between(1 / 1.5, 1.5)).mean())
+    assert told["forward_comm"]["bias_net_of_drift"] == pytest.approx(told["forward_comm"]["bias"])
+    parts = [costs[f"measured_{part}_ms"] / (1 + shares[part]) for part in shares]
+    net = sum(parts).groupby([costs["task_id"], costs["sharder"]]).max()
+    predicted = costs[PREDICTED_COLUMNS].sum(axis=1).groupby([costs["task_id"], costs["sharder"]]).max()
+    assert told["embedding_cost"]["bias_net_of_drift"] == pytest.approx((predicted / net - 1).mean())
+    assert "coverage_90_net_of_drift" not in told["embedding_cost"]
+
+
+def bounds(costs):
+    """`search.plan_intervals` half as much above and below what was predicted."""
+    ends = {"low": 1 / 1.5, "high": 1.5}
+    columns = {
+        f"{end}_{part}_ms": factor * costs[f"predicted_{part}_ms"]
+        for end, factor in ends.items()
+        for part in ("compute", "forward_comm", "backward_comm")
+    }
+    return costs[["task_id", "sharder", "rank"]].assign(**columns)
+
+
+def test_without_anchors_plans_cost_the_same():
+    costs, again = measure_plans_and_anchors(plans(), NO_ANCHORS, compute_costs, comm_costs)
+    pd.testing.assert_frame_equal(costs, measure_plan_costs(plans(), compute_costs, comm_costs))
+    assert list(again.columns) == ANCHOR_COLUMNS
+    assert again.empty
+    assert drifts_of_parts(again) == {}
+    assert "drift" not in prediction_errors(costs, anchors=again)["compute"]
