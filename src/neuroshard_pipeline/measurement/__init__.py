@@ -37,14 +37,21 @@ from neuroshard_pipeline.measurement.campaign import (
     run_compute_campaign,
 )
 from neuroshard_pipeline.measurement.hardware import describe_hardware, describe_machine
-from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.params import (
+    CommMeasureParams,
+    CommOverrides,
+    ComputeMeasureParams,
+    ComputeOverrides,
+)
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
 from neuroshard_pipeline.measurement.recording import RecordingParams, make_card, open_recording, write_recording
 from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [
     "CommMeasureParams",
+    "CommOverrides",
     "ComputeMeasureParams",
+    "ComputeOverrides",
     "RecordingParams",
     "TimingProtocol",
     "TopologyParams",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from neuroshard_pipeline.execution import ExecutorParams
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
@@ -41,6 +41,14 @@ class CampaignParams(TimingProtocol):
     def protocol(self) -> TimingProtocol:
         """The timing protocol among these parameters."""
         return TimingProtocol(**{name: getattr(self, name) for name in TimingProtocol.model_fields})
+
+    def overridden(self, overrides: BaseModel) -> Self:
+        """These parameters with the fields that `overrides` states replaced, and validated again as a whole.
+
+        Args:
+            overrides: `ComputeOverrides` for a compute campaign, `CommOverrides` for a communication campaign.
+        """
+        return type(self).model_validate(self.model_dump() | overrides.model_dump(exclude_unset=True))
 
 
 class ComputeMeasureParams(CampaignParams):
@@ -116,3 +124,24 @@ class CommMeasureParams(CampaignParams):
     def costs_are(self) -> str:
         """`measured`, or `modelled` where no collective runs."""
         return "modelled" if self.backend == "topology" else "measured"
+
+
+def _all_optional(params: type[BaseModel]) -> Any:
+    """A model with the fields of `params`, each of which may be left out; a field that is given is validated."""
+    fields: dict[str, Any] = {
+        name: (Annotated[(field.annotation, Field(), *field.metadata)], None)
+        for name, field in params.model_fields.items()
+    }
+    return create_model(params.__name__, __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+
+
+_OptionalComputeFields: Any = _all_optional(ComputeMeasureParams)
+_OptionalCommFields: Any = _all_optional(CommMeasureParams)
+
+
+class ComputeOverrides(_OptionalComputeFields):
+    """The fields of `ComputeMeasureParams` that differ in another stage; see `CampaignParams.overridden`."""
+
+
+class CommOverrides(_OptionalCommFields):
+    """The fields of `CommMeasureParams` that differ in another stage; see `CampaignParams.overridden`."""
