@@ -109,8 +109,8 @@ def draw_task(index: int) -> ns.ShardingTask:
     rng = np.random.default_rng([3, index])
     world_size = (2, 4, 8)[index % 3]
     tables = draw_tables(rng, int(rng.integers(4, 16)) * world_size // 2)
-    fill = 0.9 if index % 3 == 1 else 0.5
-    state_bytes = sum(table.weight_bytes + 4 * table.num_embeddings for table in tables)
+    sizes = [table.weight_bytes + 4 * table.num_embeddings for table in tables]
+    memory_bytes = sum(sizes) / world_size / 0.9 if index % 3 == 1 else max(sum(sizes) / world_size, max(sizes)) / 0.6
     names = [table.name for table in tables]
     constraints = ns.Constraints()
     if index % 5 == 4:
@@ -120,7 +120,7 @@ def draw_task(index: int) -> ns.ShardingTask:
         tables,
         world_size=world_size,
         batch_size=int(rng.choice(BATCH_SIZES)),
-        memory_bytes=int(state_bytes / world_size / fill),
+        memory_bytes=int(memory_bytes),
         optimizer=OPTIMIZERS[index % 2],
         task_id=f"same-results-{index}",
         constraints=constraints,
