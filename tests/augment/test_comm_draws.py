@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples, place_widest_first, table_range
+from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples, place_widest_first
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.errors import TaskError
@@ -113,7 +113,8 @@ def test_placement_without_chance_is_greedy(dims, world_size):
 
 @pytest.mark.parametrize(("per_4", "world_size", "tables"), [(10, 4, 10), (60, 8, 120), (10, 2, 5), (1, 2, 1)])
 def test_tables_grow_with_ranks(per_4, world_size, tables):
-    assert table_range(per_4, world_size) == tables
+    limits = CommSampleParams(**{**COMM, "min_tables_per_4_ranks": 1, "max_tables_per_4_ranks": per_4})
+    assert limits.table_limits(world_size) == (max(1, round(world_size / 4)), tables)
 
 
 def test_no_room_for_any_sample_names_memory_and_table(pool):

@@ -5,18 +5,13 @@ import pytest
 from pydantic import ValidationError
 
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.task_draws import (
-    FileTaskParams,
-    ShardingTaskParams,
-    scale_rows,
-    sharding_tasks,
-    task_from_tables,
-)
+from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.frames import TASK_COLUMNS, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import default_profile
 from neuroshard_pipeline.tables.readers import read_tables
-from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.table import Table, scale_rows
+from neuroshard_pipeline.tables.task import task_from_tables
 
 TASKS = {
     "world_sizes": (4, 8), "tasks_per_world_size": (20, 10), "batch_size": 512,

@@ -11,7 +11,7 @@ from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_sample
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool, generated_tables
 from neuroshard_pipeline.augment.pool_statistics import PoolStatistics, pool_statistics, reuse_comparison_frame
-from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks, task_from_tables
+from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.augment.variation import VariationParams, varied_pool
 from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, judged_samples, varied_samples
 
@@ -33,7 +33,6 @@ __all__ = [
     "pool_statistics",
     "reuse_comparison_frame",
     "sharding_tasks",
-    "task_from_tables",
     "varied_pool",
     "varied_samples",
 ]

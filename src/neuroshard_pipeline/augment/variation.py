@@ -25,11 +25,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from neuroshard_pipeline.augment.pool import tilted_shares
 from neuroshard_pipeline.augment.published import fold
-from neuroshard_pipeline.augment.task_draws import scale_rows
 from neuroshard_pipeline.tables.frames import POOL_COLUMNS, tables_from_frame, tables_to_frame
 from neuroshard_pipeline.tables.ids import look_up_counts
 from neuroshard_pipeline.tables.profile import batch_indices, default_profile, reuse_bin, with_profile
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table, scale_rows
 
 _VARIATION_STREAM, _HELD_OUT_STREAM = 4, 5
 

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from neuroshard_pipeline.augment.comm_draws import check_dimensions, redraw_until_fits
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams
+from neuroshard_pipeline.augment.drawing import Dimensions, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.variation import VariationParams, is_derived, is_held_out, public_name
 from neuroshard_pipeline.errors import TaskError
@@ -51,7 +51,7 @@ class VariedSampleParams(BaseModel):
 
     num_samples: int = Field(ge=0, le=10_000_000)
     judged_samples: int = Field(ge=0, le=1_000_000)
-    dimensions: tuple[int, ...] = Field(min_length=1)
+    dimensions: Dimensions
     dimension_weights: tuple[float, ...] = Field(min_length=1)
     rowwise_adagrad_share: float = Field(ge=0, le=1)
     alike_share: float = Field(ge=0, le=1)
@@ -60,7 +60,6 @@ class VariedSampleParams(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> VariedSampleParams:
-        check_dimensions(self.dimensions)
         weights = self.dimension_weights
         if len(weights) != len(self.dimensions) or min(weights) < 0 or not sum(weights) > 0:
             raise ValueError(f"dimension_weights {weights} must be one number, at least 0, for each of dimensions")

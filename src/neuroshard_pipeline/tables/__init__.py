@@ -25,7 +25,7 @@ from neuroshard_pipeline.tables.profile import default_profile, reuse_histogram,
 from neuroshard_pipeline.tables.readers import read_tables
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 
 __all__ = [
     "CommSample",
@@ -49,6 +49,7 @@ __all__ = [
     "reuse_histogram",
     "tables_from_frame",
     "tables_to_frame",
+    "task_from_tables",
     "tasks_from_frame",
     "tasks_to_frame",
     "whole",

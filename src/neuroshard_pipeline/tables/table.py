@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 from neuroshard_pipeline.errors import TaskError
@@ -19,6 +19,9 @@ COLUMN_GRANULARITY = 4
 
 #: Bytes per element of every storage type a table may have (TorchRec's DataType names, lower case).
 BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2}
+
+#: A table whose rows are scaled down keeps at least this many rows.
+LEAST_SCALED_ROWS = 4
 
 MAX_NUM_EMBEDDINGS = 2**40
 MAX_EMBEDDING_DIM = 2**14
@@ -100,6 +103,18 @@ class Shard:
 def whole(table: Table) -> Shard:
     """The shard that is all of `table`."""
     return Shard(table, 0, table.embedding_dim)
+
+
+def scale_rows(table: Table, row_scale: float) -> Table:
+    """A copy of `table` with its rows, and the unique rows of its profile, divided by `row_scale`.
+
+    The copy keeps at least `LEAST_SCALED_ROWS` rows, or all rows of a table that has fewer. Its unique rows are at
+    least 1 and at most the rows that are left.
+    """
+    least = min(table.num_embeddings, LEAST_SCALED_ROWS)
+    rows = max(least, round(table.num_embeddings / row_scale))
+    unique_rows = None if table.unique_rows is None else min(max(table.unique_rows / row_scale, 1.0), float(rows))
+    return replace(table, num_embeddings=rows, unique_rows=unique_rows)
 
 
 def _table_problems(table: Table) -> list[str]:

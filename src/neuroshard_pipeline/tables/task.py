@@ -9,7 +9,8 @@ from numbers import Integral
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems
-from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.table import Table, scale_rows
 
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 
@@ -59,6 +60,31 @@ class ShardingTask:
         if isinstance(self.memory_bytes, int):
             return (self.memory_bytes,) * self.world_size
         return tuple(self.memory_bytes)
+
+
+def task_from_tables(
+    tables: Sequence[Table], world_size: int, batch_size: int, memory_bytes: int, row_scale: float, task_id: str
+) -> ShardingTask:
+    """The sharding task of a user's tables, with their rows divided by `row_scale`.
+
+    A reuse profile that a table has is kept and scaled (`table.scale_rows`). A table without a profile gets the
+    default profile of its scaled rows.
+
+    Args:
+        tables: the tables at full scale.
+        world_size: number of ranks.
+        batch_size: global batch.
+        memory_bytes: memory for embeddings on every rank.
+        row_scale: divisor of the tables' rows; 1 keeps them.
+        task_id: name of the task in frames and errors.
+
+    Raises:
+        TaskError: a value is impossible.
+    """
+    if not row_scale > 0:
+        raise TaskError(f"{task_id}: row_scale {row_scale} must be above 0; 1 keeps the tables as they are")
+    scaled = [with_profile(scale_rows(table, row_scale), batch_size) for table in tables]
+    return ShardingTask(scaled, world_size, batch_size, memory_bytes, task_id=task_id)
 
 
 def _task_problems(task: ShardingTask) -> list[str]:

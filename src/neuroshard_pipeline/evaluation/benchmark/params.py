@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from neuroshard_pipeline.augment.comm_draws import check_dimensions, check_range
+from neuroshard_pipeline.augment.drawing import TableLimits
 from neuroshard_pipeline.sharders.registry import SHARDERS
 
 #: Suites that are drawn or read by themselves; users add theirs by name.
@@ -62,7 +62,7 @@ class SuiteParams(BaseModel):
         return self
 
 
-class PaperSuiteParams(BaseModel):
+class PaperSuiteParams(TableLimits):
     """Tasks as [Zha2023] §4 draws them, a group for every maximum dimension: `paper_4` and `paper_8`.
 
     Attributes:
@@ -73,21 +73,8 @@ class PaperSuiteParams(BaseModel):
         memory_fill: the weights of a task take at most this share of the memory of all ranks.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dimensions: tuple[int, ...] = Field(min_length=1)
-    min_tables_per_4_ranks: int = Field(ge=1, le=10_000)
-    max_tables_per_4_ranks: int = Field(ge=1, le=10_000)
     memory_bytes: int = Field(gt=0)
     memory_fill: float = Field(gt=0, le=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_dimensions(self.dimensions)
-        check_range(
-            "min_tables_per_4_ranks", self.min_tables_per_4_ranks, "max_tables_per_4_ranks", self.max_tables_per_4_ranks
-        )
-        return self
 
 
 class TightSuiteParams(BaseModel):

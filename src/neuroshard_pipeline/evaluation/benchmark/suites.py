@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.augment.comm_draws import table_range
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks, task_from_tables
+from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.evaluation.benchmark.params import (
     PaperSuiteParams,
@@ -27,7 +26,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.readers import read_tables
 from neuroshard_pipeline.tables.table import Table
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
 
 #: Columns of `benchmark.tasks` besides those of `augment.sharding_tasks`.
@@ -141,13 +140,9 @@ def _tight(pool: Sequence[Table], settings: SuiteSettings) -> Iterable[SuiteTask
     paper, tight, suites = settings.paper, settings.tight, settings.suites
     for index in range(suites.tasks):
         world_size = tight.world_sizes[index % len(tight.world_sizes)]
-        limits = (
-            table_range(paper.min_tables_per_4_ranks, world_size),
-            table_range(paper.max_tables_per_4_ranks, world_size),
-        )
         task = tight_task(
-            pool, limits, paper.dimensions, world_size, suites.batch_size, tight.memory_fill, settings.memory,
-            f"tight-{world_size}-ranks-{index // len(tight.world_sizes):03d}", suites.seed,
+            pool, paper.table_limits(world_size), paper.dimensions, world_size, suites.batch_size, tight.memory_fill,
+            settings.memory, f"tight-{world_size}-ranks-{index // len(tight.world_sizes):03d}", suites.seed,
         )  # fmt: skip
         yield SuiteTask(f"{world_size} ranks", task)
 

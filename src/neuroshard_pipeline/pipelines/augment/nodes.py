@@ -19,12 +19,11 @@ from neuroshard_pipeline.augment import (
     paper_settings,
     reuse_comparison_frame,
     sharding_tasks,
-    task_from_tables,
     varied_pool,
     varied_samples,
 )
 from neuroshard_pipeline.measurement import RecordingParams, open_recording
-from neuroshard_pipeline.tables import Table, tasks_to_frame
+from neuroshard_pipeline.tables import Table, task_from_tables, tasks_to_frame
 
 PublicTables = dict[str, list[Table]]
 

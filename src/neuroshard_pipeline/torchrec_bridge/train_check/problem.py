@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 from torch import nn
 
-from neuroshard_pipeline.augment.task_draws import task_from_tables
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import Models
@@ -19,7 +18,7 @@ from neuroshard_pipeline.sharders.torchrec import require_torchrec
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.readers import read_tables
 from neuroshard_pipeline.tables.table import Table
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, criteo_batches, drawn_batches
 from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams, TrainTaskParams

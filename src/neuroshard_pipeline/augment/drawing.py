@@ -1,0 +1,125 @@
+"""What all draws of samples and tasks share: parameter types, redraws, and limits on the number of tables.
+
+Every table of the pool can be drawn with every width of `dimensions`; a pair of table and width is an *augmented
+table* [Zha2023] §3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, MAX_EMBEDDING_DIM
+
+Drawn = TypeVar("Drawn")
+
+#: A sample that exceeds the memory is drawn again at most this often.
+MAX_REDRAWS = 1000
+
+
+def _valid_dimensions(dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    for dim in dimensions:
+        if dim <= 0 or dim % COLUMN_GRANULARITY or dim > MAX_EMBEDDING_DIM:
+            raise ValueError(f"dimension {dim} must be a multiple of {COLUMN_GRANULARITY} up to {MAX_EMBEDDING_DIM}")
+    if len(set(dimensions)) < len(dimensions):
+        raise ValueError(f"dimensions {dimensions} must differ from each other")
+    return dimensions
+
+
+def _valid_world_sizes(world_sizes: tuple[int, ...]) -> tuple[int, ...]:
+    for size in world_sizes:
+        if not 2 <= size <= 4096:
+            raise ValueError(f"world size {size} must be between 2 and 4096")
+    return world_sizes
+
+
+#: Widths that a shard may have, all different.
+Dimensions = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_valid_dimensions)]
+
+#: Numbers of ranks; a single rank exchanges nothing.
+WorldSizes = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_valid_world_sizes)]
+
+BatchSize = Annotated[int, Field(ge=1, le=2**24)]
+TableCount = Annotated[int, Field(ge=1, le=10_000)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class DrawParams(BaseModel):
+    """Base class of parameters: immutable, and unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TableLimits(DrawParams):
+    """Base class of parameters that draw a number of tables in proportion to the number of ranks.
+
+    Attributes:
+        dimensions: widths of the tables, drawn uniformly.
+        min_tables_per_4_ranks: smallest number of tables for every 4 ranks.
+        max_tables_per_4_ranks: largest number of tables for every 4 ranks.
+    """
+
+    dimensions: Dimensions
+    min_tables_per_4_ranks: TableCount
+    max_tables_per_4_ranks: TableCount
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> TableLimits:
+        check_range(self, "min_tables_per_4_ranks", "max_tables_per_4_ranks")
+        return self
+
+    def table_limits(self, world_size: int) -> tuple[int, int]:
+        """Smallest and largest number of tables for `world_size` ranks, both at least 1."""
+        per_4_ranks = (self.min_tables_per_4_ranks, self.max_tables_per_4_ranks)
+        least, most = (max(1, round(count * world_size / 4)) for count in per_4_ranks)
+        return least, most
+
+
+def check_range(params: BaseModel, low_name: str, high_name: str) -> None:
+    """Refuse two limits of which the lower one exceeds the upper one (a ValueError, as pydantic expects)."""
+    low, high = getattr(params, low_name), getattr(params, high_name)
+    if low > high:
+        raise ValueError(f"{low_name} {low} must be at most {high_name} {high}")
+
+
+def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None:
+    """Refuse to draw more distinct augmented tables than the pool has.
+
+    Args:
+        name: what the error calls the number that was asked for.
+        wanted: largest number of augmented tables of a sample.
+        available: augmented tables of the pool.
+        remedy: the parameters that the error advises to lower.
+
+    Raises:
+        TaskError: `wanted` exceeds `available`.
+    """
+    if wanted > available:
+        raise TaskError(
+            f"{name} {wanted}: the pool has only {available} augmented tables (tables times dimensions); "
+            f"lower {remedy} or generate a larger pool"
+        )
+
+
+def redraw_until_fits(
+    draw: Callable[[], Drawn], needed_bytes: Callable[[Drawn], int], available_bytes: int, name: str
+) -> Drawn:
+    """Call `draw` until its result needs at most `available_bytes`.
+
+    Raises:
+        TaskError: none of `MAX_REDRAWS` results fits; the message calls the sample `name`.
+    """
+    least = None
+    for _ in range(MAX_REDRAWS):
+        drawn = draw()
+        needed = needed_bytes(drawn)
+        if needed <= available_bytes:
+            return drawn
+        least = needed if least is None else min(least, needed)
+    raise TaskError(
+        f"{name}: {MAX_REDRAWS} random draws all need more memory than the {available_bytes} bytes there are (the "
+        f"smallest needs {least}); raise memory_bytes, ask for fewer tables, or scale the pool's rows down"
+    )
