@@ -8,14 +8,13 @@ from torchrec.distributed.planner import ParameterConstraints
 from torchrec_bridge import training
 
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.torchrec_bridge.structures import to_torchrec
 
 
 def losses_under_random_plan(rank: int, world_size: int, kind: str, steps: int) -> list[tuple[float, float]]:
     """Losses per step under a random plan, sharded and unsharded."""
     model = training.built(kind)
     plan = training.random_plan(model, world_size)
-    return training.train_both(rank, world_size, model, to_torchrec(plan, model, compute_device="cpu"), steps)
+    return training.train_both(rank, world_size, model, plan.to_torchrec(model, compute_device="cpu"), steps)
 
 
 def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> tuple[list[tuple[float, float]], int]:
@@ -67,7 +66,7 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
 def counted_operations(rank: int, world_size: int, unsplit: str) -> dict[str, int]:
     """How often one training step ran fused lookups and all-to-alls."""
     model = training.built("dlrm")
-    plan = to_torchrec(training.random_plan(model, world_size), model, compute_device="cpu")
+    plan = training.random_plan(model, world_size).to_torchrec(model, compute_device="cpu")
     for module in plan.plan.values():
         for table in module.values():
             table.sharding_type = unsplit if len(table.ranks) == 1 else "column_wise"

@@ -10,7 +10,7 @@ import sys
 sys.modules["torchrec"] = None  # what an import then raises is what it raises where nothing is installed
 from neuroshard_pipeline.pipeline_registry import register_pipelines
 assert "train_check" in register_pipelines()
-from neuroshard_pipeline.sharders.torchrec import TorchRecMissingError
+from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError
 from neuroshard_pipeline.pipelines.train_check.nodes import state_task
 try:
     state_task(None, None)

@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner
-from neuroshard_pipeline.torchrec_bridge.modules import embedding_bag_collections, read_module_tables
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_collections, read_module_tables
 
 DENSE_FEATURES = 13
 LOCAL_BATCH = 16

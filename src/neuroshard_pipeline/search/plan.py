@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -16,6 +15,12 @@ from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
 from neuroshard_pipeline.tables.constraints import TableConstraint
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from neuroshard_pipeline.torchrec_plan.structures import ShardingPlan
 
 
 @dataclass(frozen=True)
@@ -155,13 +160,35 @@ class Plan:
         ]
         return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
 
-    def to_torchrec(self, module: Any, **options: Any) -> Any:
-        """The plan as TorchRec's `ShardingPlan` for `module`; needs the extra `torchrec`.
+    def to_torchrec(
+        self,
+        module: nn.Module,
+        local_world_size: int | None = None,
+        compute_device: ComputeDevice = "cuda",
+        leave_out: Collection[str] = (),
+    ) -> ShardingPlan:
+        """The plan as the `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
 
-        Short for `torchrec_bridge.to_torchrec(plan, module, **options)`, which says what the options are and what is
-        refused. It is looked up by name, as nothing in this room depends on the bridge.
+        Needs the extra `torchrec`. Every table is written as `column_wise`; `torchrec_plan.writer` gives the reason.
+        Shards of one table with different widths on one rank are written as a single shard, because TorchRec cannot
+        hold them (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its outputs by rank, so a
+        model must select them by name.
+
+        Args:
+            module: the unsharded model, possibly on the meta device, with exactly the tables of the plan.
+            local_world_size: ranks per host, or None where all ranks are on one host.
+            compute_device: where the tables are trained.
+            leave_out: fully qualified names of modules that the plan does not cover.
+
+        Raises:
+            TorchRecMissingError: TorchRec is not installed.
+            PlanError: plan and model differ in a table, its rows or its columns, or `local_world_size` does not divide
+                the world size.
         """
-        return import_module("neuroshard_pipeline.torchrec_bridge").to_torchrec(self, module, **options)
+        from neuroshard_pipeline.torchrec_plan.structures import sharding_plan
+
+        devices = Devices(self.task.world_size, local_world_size, compute_device)
+        return sharding_plan(self.task, self.shards, self.ranks, module, devices, leave_out)
 
     def explain(self) -> str:
         """The plan in words: per rank its shards, memory and predicted cost, what binds, and what was assumed."""

@@ -1,39 +1,36 @@
-"""Plans in TorchRec's terms: as JSON, as TorchRec's own structures, and as a planner for `DistributedModelParallel`.
+"""Plans for TorchRec: stored as JSON, made by a planner for `DistributedModelParallel`, and checked by training.
 
 | module | holds | needs the extra `torchrec` |
 | --- | --- | --- |
 | `plan_json` | `plan_to_json`, `plan_from_json`: plans on disk, without loss | no |
-| `joining` | `joined_for_torchrec`: what TorchRec cannot hold, made to fit | no |
-| `structures` | `to_torchrec`, `from_torchrec`: TorchRec's `ShardingPlan` | yes |
-| `planner` | `NeuroShardPlanner`: TorchRec's planner interface over a search | yes |
+| `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
+| `reading` | `from_torchrec`: a `ShardingPlan` as a `Plan` | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
-| `modules` | the tables and the optimizer of an unsharded model | yes |
-| `constraints` | which of TorchRec's constraints are kept, and whether they were | no |
-| `agreement` | collectives that cannot hang on a rank that has failed | no |
+| `constraints` | TorchRec's constraints, translated for the search or refused | no |
+| `agreement` | collectives that do not hang when a rank fails | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 
-The names below are imported when they are first used.
+The writer behind `plan_to_json` and `Plan.to_torchrec` is `neuroshard_pipeline.torchrec_plan`. This module imports the
+names below on first use, so that `plan_json` works without TorchRec.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuroshard_pipeline.torchrec_bridge.planner import NeuroShardPlanner
+    from neuroshard_pipeline.torchrec_bridge.planner import NeuroShardPlanner, PlannerOptions
     from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
-    from neuroshard_pipeline.torchrec_bridge.structures import from_torchrec, to_torchrec
+    from neuroshard_pipeline.torchrec_bridge.reading import from_torchrec
 
-__all__ = ["NeuroShardPlanner", "from_torchrec", "profile_from_batches", "to_torchrec"]
-
-_ROOM_OF = {
-    "NeuroShardPlanner": "planner",
-    "from_torchrec": "structures",
-    "profile_from_batches": "profile",
-    "to_torchrec": "structures",
-}
+__all__ = ["NeuroShardPlanner", "PlannerOptions", "from_torchrec", "profile_from_batches"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    if name == "from_torchrec":
+        from neuroshard_pipeline.torchrec_bridge import reading as home
+    elif name == "profile_from_batches":
+        from neuroshard_pipeline.torchrec_bridge import profile as home
+    else:
+        from neuroshard_pipeline.torchrec_bridge import planner as home
+    return getattr(home, name)

@@ -1,7 +1,7 @@
-"""Collectives that cannot hang on a rank that has failed: failures are exchanged like results, then raised everywhere.
+"""Collectives that do not hang when a rank fails: every rank exchanges its error as it would its result.
 
-TorchRec's `invoke_on_rank_and_broadcast_result` broadcasts what the first rank computed; where that rank raises
-instead, every other rank waits for it until the process group's timeout. Here the error is what is broadcast.
+If the first rank raises inside TorchRec's `invoke_on_rank_and_broadcast_result`, every other rank waits for its result
+until the timeout of the process group. The functions here send the error instead, and raise it on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.ProcessGroup:
-    """`pg` or else the default process group, if it has as many ranks as the plan is to have.
+    """`pg`, or the default process group where it is None, if it has `world_size` ranks.
 
     Raises:
         PlanError: there is no process group, or it has another number of ranks.
@@ -29,54 +29,53 @@ def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.Process
         pg = dist.group.WORLD
     if pg is None or pg.size() != world_size:
         found = 0 if pg is None else pg.size()
-        raise PlanError(
-            f"the topology has {world_size} ranks, but the process group has {found}; give both the same number"
-        )
+        raise PlanError(f"the topology has {world_size} ranks, but the process group has {found}; use the same number")
     return pg
 
 
-def agree(pg: dist.ProcessGroup, look: Callable[[], str]) -> None:
-    """Raise on all ranks unless `look` succeeds on all and returns the same text.
+def agree(pg: dist.ProcessGroup, describe: Callable[[], str]) -> None:
+    """Raise on all ranks unless `describe` returns the same text on every rank.
 
     Args:
-        pg: the process group; every rank of it must call this.
-        look: reads something local, such as the tables of this rank's model.
+        pg: the process group; each of its ranks must call this function.
+        describe: describes something local, such as the tables of this rank's model.
 
     Raises:
-        PlanError: `look` raised on some rank, or the ranks see different things.
+        PlanError: `describe` raised on some rank, or its results differ between ranks.
     """
-    text, error = _attempt(look)
-    seen: list[Any] = [None] * pg.size()
-    dist.all_gather_object(seen, (text, _message(error)), group=pg)
-    failed = {rank: message for rank, (_, message) in enumerate(seen) if message is not None}
-    if failed:
-        rank, message = next(iter(failed.items()))
-        raise PlanError(f"rank {rank} of {pg.size()}: {message}") from error
-    common, _ = Counter(text for text, _ in seen).most_common(1)[0]
-    for rank, (other, _) in enumerate(seen):
+    text, error = _attempt(describe)
+    answers: list[Any] = [None] * pg.size()
+    dist.all_gather_object(answers, (text, None if error is None else _message(error)), group=pg)
+    for rank, (_, message) in enumerate(answers):
+        if message is not None:
+            raise PlanError(f"rank {rank} of {pg.size()}: {message}") from error
+    common, _ = Counter(text for text, _ in answers).most_common(1)[0]
+    for rank, (other, _) in enumerate(answers):
         if other != common:
             raise PlanError(
-                f"rank {rank} of {pg.size()} has other tables in its model than the rest; build the same model "
-                "everywhere"
+                f"rank {rank} of {pg.size()} has other tables in its model than the other ranks; build the same model "
+                "on every rank"
             )
 
 
 def computed_on_first_rank(pg: dist.ProcessGroup, compute: Callable[[], T]) -> T:
-    """What `compute` returns on the group's first rank, on every rank; what it raises there is raised everywhere.
+    """Run `compute` on the first rank of the group and return its result on every rank.
 
     Raises:
-        NeuroShardError: as raised by `compute`, whose message every rank gets.
+        NeuroShardError: `compute` raised on the first rank; every rank raises an error with the same message.
     """
-    outcome: list[Any] = [None, None]
-    error: BaseException | None = None
+    outcome: list[Any] = [None, None]  # the result, and the class and message of the error
+    error: Exception | None = None
     if pg.rank() == 0:
-        result, error = _attempt(compute)
-        outcome = [result, None if error is None else (_portable(error), _message(error))]
+        outcome[0], error = _attempt(compute)
+        if error is not None:
+            outcome[1] = type(error) if isinstance(error, NeuroShardError) else PlanError, _message(error)
     dist.broadcast_object_list(outcome, group=pg, group_src=0)
-    if outcome[1] is not None:
-        kind, message = outcome[1]
-        raise error or kind(message)
-    return outcome[0]
+    result, failure = outcome
+    if failure is not None:
+        error_class, message = failure
+        raise error or error_class(message)
+    return result
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
@@ -86,12 +85,5 @@ def _attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, error
 
 
-def _message(error: Exception | None) -> str | None:
-    if error is None or isinstance(error, NeuroShardError):
-        return None if error is None else str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-def _portable(error: Exception) -> type[NeuroShardError]:
-    """The class to raise on the other ranks: the error's own, or `PlanError` where it is not one of ours."""
-    return type(error) if isinstance(error, NeuroShardError) else PlanError
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, NeuroShardError) else f"{type(error).__name__}: {error}"

@@ -18,16 +18,17 @@ import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.benchmark.params import BenchContestParams
 from neuroshard_pipeline.evaluation.benchmark.suites import suite_of_tasks
-from neuroshard_pipeline.execution import Outcome
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import with_predicted_cost
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
 from neuroshard_pipeline.sharders.registry import LEARNED, solve_all
-from neuroshard_pipeline.sharders.torchrec import TorchRecSharder, require_torchrec
+from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+from neuroshard_pipeline.workers import Outcome
 
 #: Columns of a shard: one row per shard of a plan; an attempt without a plan is one row with an error.
 SOLVE_COLUMNS: tuple[str, ...] = (
@@ -130,7 +131,7 @@ def solve_missing(
     Args:
         contest: what is to be solved.
         done: the shards of earlier runs.
-        run: applies a function to items and yields outcomes as they finish, as `execution.map_items` does.
+        run: applies a function to items and yields outcomes as they finish, as `workers.map_items` does.
 
     Yields:
         (key, shard); the caller stores each before asking for the next.

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from neuroshard_pipeline.sharders.torchrec import require_torchrec
 from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 require_torchrec()
 from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402

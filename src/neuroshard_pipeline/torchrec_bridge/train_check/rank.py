@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from neuroshard_pipeline.measurement.workers import settle_on_core
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.workers import settle_on_core
 
 if TYPE_CHECKING:
     from torchrec.distributed import DistributedModelParallel

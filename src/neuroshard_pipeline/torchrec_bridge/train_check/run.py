@@ -10,12 +10,13 @@ from contextlib import contextmanager
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.measurement.workers import Team, TeamFailedError
+from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
 from neuroshard_pipeline.torchrec_bridge.train_check.rank import Steps, Turn, set_up_rank
+from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 STEP_COLUMNS = ("sharder", "round", "step", "loss", "step_ms", "timed")
 
@@ -56,16 +57,17 @@ def train_under_plans(
 
 
 @contextmanager
-def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams) -> Iterator[Team]:
+def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams) -> Iterator[LocalTeam]:
     """One process per rank; they start with the first turn and are gone when the context ends."""
     world_size = plans[0].task.world_size
     _check_devices(world_size, params)
     with tempfile.TemporaryDirectory() as folder:
-        team = Team(
+        team = LocalTeam(
             world_size,
             set_up_rank,
             lambda: (world_size, plans, batches, params, f"{folder}/{uuid.uuid4().hex}"),
             spawn=params.backend == "nccl",
+            preload=PRELOAD,
         )
         try:
             yield team
@@ -73,7 +75,7 @@ def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: Train
             team.kill()
 
 
-def ask(team: Team, turn: Turn, sharder: str, timeout_s: float) -> list[Steps]:
+def ask(team: LocalTeam, turn: Turn, sharder: str, timeout_s: float) -> list[Steps]:
     """What every rank says of a turn.
 
     Raises:

@@ -10,10 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.sharders.torchrec import require_torchrec
-from neuroshard_pipeline.torchrec_bridge.structures import to_torchrec
 from neuroshard_pipeline.torchrec_bridge.train_check.model import MixedWidthDlrm, initial_columns
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 require_torchrec()
 from torchrec.distributed import DistributedModelParallel  # noqa: E402
@@ -32,7 +31,7 @@ def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> Dis
     sharded = DistributedModelParallel(
         model,
         device=device,
-        plan=to_torchrec(plan, model, compute_device=params.compute_device),
+        plan=plan.to_torchrec(model, compute_device=params.compute_device),
         sharders=[EmbeddingBagCollectionSharder()],
         init_data_parallel=params.dense == "ddp",
     )

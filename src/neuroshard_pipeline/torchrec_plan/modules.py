@@ -1,4 +1,4 @@
-"""What an unsharded model says of its embedding tables."""
+"""The embedding tables of an unsharded model, and the optimizer that is attached to them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 from torch import nn
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.sharders.torchrec import require_torchrec
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 require_torchrec()
 from torchrec.distributed.planner import ParameterConstraints  # noqa: E402
 from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: E402
-from torchrec.modules.embedding_configs import EmbeddingBagConfig  # noqa: E402
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 
-#: Mean ids per sample where nobody says: TorchRec's own default (`planner.constants.POOLING_FACTOR`).
+#: Mean ids per sample and feature where no constraint gives them: TorchRec's default
+#: (`planner.constants.POOLING_FACTOR`).
 DEFAULT_POOLING_FACTOR = 1.0
 
-#: Optimizer classes of torch and TorchRec by the name that a `ShardingTask` has for them.
+#: The name of an optimizer in a `ShardingTask`, by the name of its class in torch or TorchRec.
 _OPTIMIZER_OF_CLASS = {"SGD": "sgd", "RowWiseAdagrad": "rowwise_adagrad", "Adam": "adam"}
+
+_SHARDED_TYPES: tuple[type[nn.Module], ...] = tuple(sharder.module_type for sharder in get_default_sharders())
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class ModuleTable:
     """A table of a model.
 
     Attributes:
-        table: rows, columns, pooling factor; no reuse profile.
+        table: rows, columns and pooling factor, without a reuse profile.
         module_path: fully qualified name of its `EmbeddingBagCollection`.
-        feature_names: the features whose ids look it up.
+        feature_names: the features whose ids look up this table.
         is_weighted: whether its ids carry weights.
     """
 
@@ -43,16 +46,27 @@ class ModuleTable:
     is_weighted: bool
 
 
+def embedding_bag_config(name: str, table: Table) -> EmbeddingBagConfig:
+    """TorchRec's configuration of `table` under `name`, looked up by one feature of the same name."""
+    return EmbeddingBagConfig(
+        name=name,
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        feature_names=[name],
+        data_type=DataType[table.data_type.upper()],
+    )
+
+
 def embedding_bag_collections(module: nn.Module, leave_out: Collection[str] = ()) -> dict[str, EmbeddingBagCollection]:
     """Every `EmbeddingBagCollection` of a model by its fully qualified name, in the model's order.
 
     Args:
         module: an unsharded model.
-        leave_out: fully qualified names of modules whose sharding is somebody else's business.
+        leave_out: fully qualified names of modules that are planned elsewhere.
 
     Raises:
-        PlanError: the model holds no `EmbeddingBagCollection`, or another module that TorchRec shards and that is
-            not left out.
+        PlanError: the model holds no `EmbeddingBagCollection`, or holds another module that TorchRec shards and that
+            `leave_out` does not name.
     """
     found = {}
     for path, child in _shardable(module, "", frozenset(leave_out)):
@@ -72,20 +86,20 @@ def read_module_tables(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     leave_out: Collection[str] = (),
 ) -> list[ModuleTable]:
-    """The tables of all `EmbeddingBagCollection`s of a model, weighted ones too.
+    """The tables of all `EmbeddingBagCollection`s of a model, weighted and unweighted.
 
-    The pooling factor of a table is the sum of its features' `pooling_factors` in the constraints, as it answers
-    the ids of all of them, or else `DEFAULT_POOLING_FACTOR` per feature.
+    A table's pooling factor is the sum of the `pooling_factors` of its features in the constraints, or
+    `DEFAULT_POOLING_FACTOR` times the number of its features.
 
     Args:
-        module: an unsharded model; it may stand on the meta device.
-        constraints: TorchRec's, by table.
+        module: an unsharded model, possibly on the meta device.
+        constraints: TorchRec's constraints by table.
         leave_out: fully qualified names of modules that are not planned.
 
     Raises:
-        PlanError: a table stands in two modules, has a storage type that is not supported, or a constraint names
-            no table of the model.
-        TaskError: a table is impossible, such as a width that is not a multiple of 4; the message says which.
+        PlanError: two modules have a table of the same name, a table has an unsupported data type, or a constraint
+            names no table of the model.
+        TaskError: a table is impossible, for example because its width is not a multiple of 4; the message names it.
     """
     constraints = constraints or {}
     read: dict[str, ModuleTable] = {}
@@ -93,8 +107,8 @@ def read_module_tables(
         for config in collection.embedding_bag_configs():
             if config.name in read:
                 raise PlanError(
-                    f"table {config.name!r} stands in {read[config.name].module_path!r} and in {path!r}; give every "
-                    "table of the model a name of its own"
+                    f"table {config.name!r} is in {read[config.name].module_path!r} and in {path!r}; give every table "
+                    "of the model a unique name"
                 )
             table = _table(config, path, constraints.get(config.name))
             read[config.name] = ModuleTable(table, path, tuple(config.feature_names), collection.is_weighted())
@@ -105,10 +119,10 @@ def read_module_tables(
 
 
 def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
-    """The optimizer that `apply_optimizer_in_backward` attached to the tables, in a `ShardingTask`'s words.
+    """The optimizer that `apply_optimizer_in_backward` attached to the tables, as `ShardingTask` names it.
 
     Raises:
-        PlanError: none is attached, several are, or the task knows no such optimizer.
+        PlanError: no optimizer, several optimizers or an unsupported optimizer is attached.
     """
     classes = {
         optimizer.__name__
@@ -120,13 +134,13 @@ def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
         return _OPTIMIZER_OF_CLASS[classes.pop()]
     found = " and ".join(sorted(classes - {"NoneType"})) or "no optimizer"
     raise PlanError(
-        f"the embedding tables have {found} attached, but the optimizer's memory must be known: call "
+        f"the embedding tables have {found} attached, but the memory of the optimizer must be known: call "
         f"apply_optimizer_in_backward first, or give optimizer= one of {', '.join(OPTIMIZERS)}"
     )
 
 
 def _shardable(module: nn.Module, path: str, leave_out: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that `DistributedModelParallel` would look up in a plan, found as it finds them."""
+    """The modules that `DistributedModelParallel` looks up in a plan, in its order."""
     if path in leave_out:
         return
     if isinstance(module, _SHARDED_TYPES):
@@ -134,9 +148,6 @@ def _shardable(module: nn.Module, path: str, leave_out: frozenset[str]) -> Itera
         return
     for name, child in module.named_children():
         yield from _shardable(child, f"{path}.{name}" if path else name, leave_out)
-
-
-_SHARDED_TYPES: tuple[type[nn.Module], ...] = tuple(sharder.module_type for sharder in get_default_sharders())
 
 
 def _table(config: EmbeddingBagConfig, path: str, constraint: Any) -> Table:

@@ -1,0 +1,9 @@
+"""Sharding plans in TorchRec's own form: written from shards and ranks, and read back. No module here knows `Plan`.
+
+| module | holds | imports TorchRec |
+| --- | --- | --- |
+| `extra` | `require_torchrec`: imports the optional extra, or raises an error that names it | when called |
+| `writer` | `torchrec_form`: module path → table → the fields of `ParameterSharding`; `Devices` | no |
+| `structures` | `sharding_plan`, `read_sharding_plan`: TorchRec's `ShardingPlan` | yes |
+| `modules` | tables and optimizer of an unsharded model | yes |
+"""

@@ -1,0 +1,109 @@
+"""TorchRec's `ShardingPlan`: written for a model, and read back into shards and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, read_module_tables
+from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, Devices, ParameterForm, torchrec_form
+
+require_torchrec()
+from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata  # noqa: E402
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan  # noqa: E402
+
+
+def sharding_plan(
+    task: ShardingTask,
+    shards: Sequence[Shard],
+    ranks: Sequence[int],
+    module: nn.Module,
+    devices: Devices,
+    leave_out: Collection[str] = (),
+) -> ShardingPlan:
+    """The `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
+
+    Args:
+        task: the task whose tables are placed.
+        shards: the shards of all tables.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
+        module: the unsharded model, possibly on the meta device, with one or more `EmbeddingBagCollection`s.
+        devices: the devices of the ranks.
+        leave_out: fully qualified names of modules that the plan does not cover.
+
+    Raises:
+        PlanError: task and model differ in a table, its rows or its columns.
+    """
+    paths = _module_paths(task, read_module_tables(module, leave_out=leave_out))
+    return ShardingPlan(
+        {
+            path: EmbeddingModuleShardingPlan({table: _parameter_sharding(form) for table, form in tables.items()})
+            for path, tables in torchrec_form(task.tables, shards, ranks, devices, paths).items()
+        }
+    )
+
+
+def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
+    """Shards and their ranks, of all modules of a `ShardingPlan`.
+
+    Args:
+        plan: a plan of table-wise and column-wise shards.
+        tables: tables by the names that they have in `plan`.
+
+    Raises:
+        PlanError: the plan has another sharding type, an unknown table, or a table with another number of rows.
+    """
+    placed: list[tuple[Shard, int]] = []
+    for module in plan.plan.values():
+        for name, parameter in module.items():
+            if name not in tables:
+                raise PlanError(f"TorchRec's plan has the table {name!r}, which the sharding task does not have")
+            placed += _read_parameter(tables[name], parameter)
+    return tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed)
+
+
+def _parameter_sharding(form: ParameterForm) -> ParameterSharding:
+    shards = [ShardMetadata(**shard) for shard in form["sharding_spec"]["shards"]]
+    return ParameterSharding(**form | {"sharding_spec": EnumerableShardingSpec(shards)})
+
+
+def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
+    """Shards and ranks of one table's `ParameterSharding`."""
+    if parameter.sharding_type not in COLUMN_SHARDING_TYPES:
+        raise PlanError(
+            f"table {table.name!r} is sharded {parameter.sharding_type}; only {' and '.join(COLUMN_SHARDING_TYPES)} "
+            "can be read"
+        )
+    placed = []
+    for shard, rank in zip(parameter.sharding_spec.shards, parameter.ranks, strict=True):
+        rows, columns = shard.shard_sizes
+        if shard.shard_offsets[0] or rows != table.num_embeddings:
+            raise PlanError(f"table {table.name!r} has {table.num_embeddings} rows, but TorchRec's plan has {rows}")
+        placed.append((Shard(table, shard.shard_offsets[1], columns), rank))
+    return placed
+
+
+def _module_paths(task: ShardingTask, of_module: Collection[ModuleTable]) -> dict[str, str]:
+    """Table → fully qualified name of its module, if task and model have the same tables."""
+    in_model = {entry.table.name: entry for entry in of_module}
+    in_task = {table.name: table for table in task.tables}
+    for name in sorted(in_task.keys() - in_model.keys()):
+        raise PlanError(f"{task.task_id}: the plan has the table {name!r}, which is missing in the model")
+    for name in sorted(in_model.keys() - in_task.keys()):
+        path = in_model[name].module_path
+        raise PlanError(f"{task.task_id}: the plan lacks the table {name!r} of the model's {path!r}")
+    for name, table in in_task.items():
+        other = in_model[name].table
+        ours, theirs = (table.num_embeddings, table.embedding_dim), (other.num_embeddings, other.embedding_dim)
+        if ours != theirs:
+            raise PlanError(
+                f"{task.task_id}: table {name!r} has (rows, columns) {ours} in the plan, but {theirs} in the model's "
+                f"{in_model[name].module_path!r}"
+            )
+    return {name: entry.module_path for name, entry in in_model.items()}

@@ -1,0 +1,59 @@
+"""Tables and optimizer of an unsharded model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.optim import RowWiseAdagrad
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec_bridge.training import built
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, read_module_tables, read_optimizer
+
+pytestmark = QUIET
+
+
+def model(*tables: EmbeddingBagConfig) -> torch.nn.ModuleDict:
+    collection = EmbeddingBagCollection(tables=list(tables), device=torch.device("meta"))
+    return torch.nn.ModuleDict({"ebc": collection})
+
+
+def test_tables_of_all_collections_are_read():
+    read = {entry.table.name: entry for entry in read_module_tables(built("several_collections"))}
+    assert len(read) == 8
+    assert read["t_weighted_1"].table == Table("t_weighted_1", 60, 32, 1.0)
+    assert read["t_weighted_1"].module_path == "tower.weighted"
+    assert read["t_weighted_1"].is_weighted
+    assert read["t_plain_2"].feature_names == ("plain_2",)
+    assert not read["t_mean_0"].is_weighted
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"), [(torch.optim.SGD, "sgd"), (RowWiseAdagrad, "rowwise_adagrad"), (torch.optim.Adam, "adam")]
+)
+def test_the_attached_optimizer_is_read(optimizer, name):
+    trained = model(embedding_bag_config("a", Table("a", 1000, 64, 1.0)))
+    apply_optimizer_in_backward(optimizer, trained.parameters(), {"lr": 0.1})
+    assert read_optimizer(trained) == name
+
+
+def test_several_optimizers_are_refused():
+    trained = model(*(embedding_bag_config(name, Table(name, 1000, 64, 1.0)) for name in "ab"))
+    first, second = trained.parameters()
+    apply_optimizer_in_backward(torch.optim.SGD, [first], {"lr": 0.1})
+    apply_optimizer_in_backward(torch.optim.Adam, [second], {"lr": 0.1})
+    with pytest.raises(PlanError, match="have Adam and SGD attached"):
+        read_optimizer(trained)
+
+
+def test_a_table_is_configured_as_it_is_read():
+    table = Table("a", 1000, 64, 1.0, data_type="fp16")
+    (read,) = read_module_tables(model(embedding_bag_config("b", table)))
+    assert read.table == Table("b", 1000, 64, 1.0, data_type="fp16")
+    assert read.feature_names == ("b",)
