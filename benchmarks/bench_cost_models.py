@@ -51,10 +51,10 @@ from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.cost_models.baselines import BASELINES
 from neuroshard_pipeline.errors import CostModelError
-from neuroshard_pipeline.execution import ExecutorParams, map_items
 from neuroshard_pipeline.measurement import TopologyParams
 from neuroshard_pipeline.measurement.topology import topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
+from neuroshard_pipeline.workers import WorkerParams, map_items
 
 PARTS = ("compute", "learning", "comm", "ablation")
 
@@ -164,7 +164,7 @@ def finished_parts(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, dic
     left = [job.part for job in jobs]
     tables: dict[str, list[Row]] = defaultdict(list)
     started = time.perf_counter()
-    executor = ExecutorParams(engine="local", address=None, workers=workers, timeout_s=900)
+    executor = WorkerParams(engine="local", address=None, workers=workers, timeout_s=900)
     for count, outcome in enumerate(map_items(_run, jobs, executor), start=1):
         job = jobs[outcome.index]
         if outcome.value is None:

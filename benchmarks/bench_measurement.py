@@ -30,7 +30,7 @@ from tqdm import tqdm
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool
 from neuroshard_pipeline.measurement import ComputeMeasureParams, fbgemm
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
-from neuroshard_pipeline.measurement.stretches import rounds_of
+from neuroshard_pipeline.measurement.chunks import rounds_of
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.samples import ComputeSample

@@ -43,7 +43,7 @@ from neuroshard_pipeline.measurement import (
 from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
 from neuroshard_pipeline.measurement.hardware import fingerprint
-from neuroshard_pipeline.measurement.stretches import campaign_hash, digest
+from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile

@@ -15,10 +15,11 @@ import sys
 import time
 from pathlib import Path
 
-from neuroshard_pipeline.measurement import ComputeMeasureParams, run_compute_campaign, workers
+from neuroshard_pipeline.measurement import ComputeMeasureParams, run_compute_campaign
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.workers import local_team
 
 SEED = 5
 PARAMS = ComputeMeasureParams(
@@ -100,6 +101,6 @@ if __name__ == "__main__":
         print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
         time.sleep(60)
     else:
-        workers.START_METHOD = "fork"  # the worker of an attempt is a fork of this warm process, too
+        local_team.START_METHOD = "fork"  # the worker of an attempt is a fork of this warm process, too
         FbgemmCpuBench(PARAMS, SEED).measure(SAMPLES[:1])
         print(f"killed {run_and_kill(where, how_often)} times")

@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import torch
 import torch.distributed as dist
 
-from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.comm_bench import CollectiveBench, forward_splits, set_up_rank
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
-from neuroshard_pipeline.measurement.protocol import Timing
 
 WORLD = 3
-
-
-def calculator(rank, start):
-    def answer(job):
-        if job == "die" and rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if job == "hang" and rank == 0:
-            time.sleep(60)
-        if job == "raise":
-            raise ZeroDivisionError("one over nothing")
-        return start + rank, os.getpid()
-
-    return answer
-
-
-def unfit(_rank):
-    raise MeasurementError("no such device")
 
 
 def exchange_of_rank(rank, params, store_file):
@@ -54,9 +34,9 @@ def set_up_mortal_rank(rank, world_size, samples, params, store_file):
     return mortal(set_up_rank(rank, world_size, samples, params, store_file), samples, rank == world_size - 1)
 
 
-def set_up_mortal_worker(rank, worker, samples, params, seed):
+def set_up_mortal_worker(rank, worker, samples, params, seed, machine):
     """As `set_up_worker`, but it dies of the sample called deadly."""
-    return mortal(set_up_worker(rank, worker, samples, params, seed), samples, True)
+    return mortal(set_up_worker(rank, worker, samples, params, seed, machine), samples, True)
 
 
 def mortal(measure, samples, dies):
@@ -66,10 +46,3 @@ def mortal(measure, samples, dies):
         return measure(indices)
 
     return answer
-
-
-def deadly_job(job):
-    """In place of `measure_job`: the worker dies of the sample called deadly, and the others cost 1 ms."""
-    if any("deadly" in sample.sample_id for sample in job.samples):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [Timing(1.0, 1.0, 1.0, 0.0, None) for _ in job.samples]

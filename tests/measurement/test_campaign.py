@@ -20,10 +20,10 @@ from neuroshard_pipeline.measurement import (
     measure_comm,
     measure_compute,
     noise_floor,
+    pools,
     reduce_compute,
     run_compute_campaign,
 )
-from neuroshard_pipeline.measurement import crew as crew_module
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_a_row_and_the_campaign_goes_on(compute_params, com
 
 def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_params, comm_samples, monkeypatch):
     samples = [*comm_samples(4), CommSample("comm-deadly", 10, (4, 8, 12), (0.0, 0.0, 0.0))]
-    monkeypatch.setattr(crew_module, "set_up_rank", set_up_mortal_rank)
+    monkeypatch.setattr(pools, "set_up_rank", set_up_mortal_rank)
     frame = measure_comm(samples, comm_params(), SEED)
     failed = frame[frame["error"].notna()]
     assert set(failed["sample_id"]) == {"comm-deadly"}
@@ -103,7 +103,7 @@ def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_param
 def test_a_worker_that_dies_becomes_an_error_row(compute_params, compute_samples, monkeypatch):
     deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
     samples = [*compute_samples(5), deadly]
-    monkeypatch.setattr(crew_module, "set_up_worker", set_up_mortal_worker)
+    monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
     frame = measure_compute(samples, compute_params(workers=2), SEED)
     assert frame.loc[frame["error"].notna(), "sample_id"].tolist() == ["compute-deadly"]
     assert frame["repeats"].tolist() == [2] * 5 + [0]

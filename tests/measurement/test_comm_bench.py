@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from measurement.team_functions import WORLD, exchange_of_rank
 from neuroshard_pipeline.measurement.comm_bench import batch_split, forward_splits, set_up_rank
-from neuroshard_pipeline.measurement.workers import Team
 from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.workers import LocalTeam
 
 UNEVEN = CommSample("uneven", 11, (4, 12, 8), (0.0, 0.0, 0.0))
 
@@ -30,7 +30,7 @@ def test_what_one_rank_sends_another_receives(batch_size, dim_sums):
 
 
 def test_the_exchange_delivers_each_ranks_part_to_each_rank(comm_params, tmp_path):
-    team = Team(WORLD, exchange_of_rank, lambda: (comm_params(), str(tmp_path / "store")))
+    team = LocalTeam(WORLD, exchange_of_rank, lambda: (comm_params(), str(tmp_path / "store")))
     answers = team.ask(UNEVEN, 60.0)
     team.kill()
     for rank, (forward, backward) in enumerate(answers):
@@ -41,7 +41,7 @@ def test_the_exchange_delivers_each_ranks_part_to_each_rank(comm_params, tmp_pat
 
 def test_early_ranks_pay_for_the_late_one_forward_but_not_backward(comm_params, tmp_path):
     late = CommSample("late", 11, (4, 12, 8), (0.0, 300.0, 0.0))
-    team = Team(WORLD, set_up_rank, lambda: (WORLD, [UNEVEN, late], comm_params(), str(tmp_path / "store")))
+    team = LocalTeam(WORLD, set_up_rank, lambda: (WORLD, [UNEVEN, late], comm_params(), str(tmp_path / "store")))
     answers = team.ask((0, 1), 60.0)
     team.kill()
     even, skewed = zip(*answers, strict=True)
@@ -54,7 +54,7 @@ def test_early_ranks_pay_for_the_late_one_forward_but_not_backward(comm_params, 
 
 def test_a_sample_beyond_the_buffer_fails_on_every_rank_and_the_next_one_runs(comm_params, tmp_path):
     big = CommSample("big", 2**20, (4, 4, 4), (0.0, 0.0, 0.0))
-    team = Team(WORLD, set_up_rank, lambda: (WORLD, [big, UNEVEN], comm_params(), str(tmp_path / "store")))
+    team = LocalTeam(WORLD, set_up_rank, lambda: (WORLD, [big, UNEVEN], comm_params(), str(tmp_path / "store")))
     for first, second in team.ask((0, 1), 60.0):
         assert "buffer_bytes" in first.error
         assert second.error is None

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.chunks import digest
 from neuroshard_pipeline.measurement.costs import RAW_COLUMNS, load_rows, reduce_rows, relative_disagreement
-from neuroshard_pipeline.measurement.stretches import digest
 
 SAVED_AT = "2026-11-20T12:00:00+00:00"
 

@@ -53,6 +53,7 @@ def test_a_small_arena_is_doubted_where_rows_shall_be_cold(compute_params):
 
 @pytest.mark.parametrize(("cache_bytes", "warnings"), [(2**25, 1), (2**10, 0)])
 def test_a_campaign_says_so_once(compute_params, compute_samples, caplog, monkeypatch, cache_bytes, warnings):
+    campaign._warn_once.cache_clear()  # other tests may have warned
     monkeypatch.setattr(campaign, "last_level_cache_bytes", lambda: cache_bytes)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

@@ -1,29 +1,26 @@
-"""Measured costs: what a fused lookup and an all-to-all take on the devices at hand.
+"""Measured costs of fused lookups and all-to-all collectives.
 
-Start with `campaign`; the other files in the order in which it leans on them:
+Start with `campaign`; the other files follow in the order in which it depends on them:
 
-    campaign       run, resume and reduce a campaign; measure in memory
-    stretches      what is measured in which order, and the keys of its shards
-    extra_visits   which samples are visited more often than planned
-    cluster_crew   workers of a compute campaign on a Ray cluster
-    crew           worker teams of a campaign, and failures as rows
-    workers        processes that may die
-    compute_bench  one worker: FBGEMM lookups on the CPU
-    cuda_bench     the same on a GPU
-    lookup_bench   what the two share
-    fbgemm         what they use of FBGEMM
-    comm_bench     one rank: torch.distributed collectives, gloo's or NCCL's
-    host_clock     one clock for ranks on several hosts
-    torchrun_team  ranks on several hosts, as a campaign sees them
-    torchrun_ranks what torchrun starts there
-    cuda           which CUDA devices there are
-    recording      compute costs recorded elsewhere
-    topology       communication costs from a model of a cluster
-    anchors        samples measured again, which tell the machine's drift between two campaigns
-    costs          from raw shards to costs and noise floor
-    protocol       how a cost is timed
-    params         parameters of the campaigns
-    hardware       what a campaign ran on
+    campaign        run, resume and reduce a campaign; measure in memory
+    chunks          what is measured in which order, and the keys of its records
+    extra_visits    samples that need more visits than planned
+    pools           the worker teams that measure chunks
+    compute_bench   one worker that times FBGEMM lookups on the CPU
+    cuda_bench      the same on a GPU
+    lookup_bench    what both have in common
+    fbgemm          the parts of FBGEMM that they use
+    comm_bench      one rank that times torch.distributed collectives of gloo or NCCL
+    host_clock      a common clock for ranks on several hosts
+    torchrun_team   the campaign's side of ranks on several hosts
+    torchrun_ranks  the program that torchrun starts on these hosts
+    cuda            the CUDA devices of this host
+    recording       compute costs that were recorded elsewhere
+    topology        communication costs from a model of a cluster
+    costs           from records to costs and noise floor
+    protocol        how a cost is timed
+    params          parameters of the campaigns
+    hardware        what a campaign ran on
 """
 
 from neuroshard_pipeline.measurement.campaign import (
@@ -43,11 +40,13 @@ from neuroshard_pipeline.measurement.params import (
     ComputeMeasureParams,
     ComputeOverrides,
 )
+from neuroshard_pipeline.measurement.pools import PRELOAD
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
 from neuroshard_pipeline.measurement.recording import RecordingParams, make_card, open_recording, write_recording
 from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [
+    "PRELOAD",
     "CommMeasureParams",
     "CommOverrides",
     "ComputeMeasureParams",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import lookup_bench
+from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
+from neuroshard_pipeline.measurement.hardware import require_same_machine
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
-from neuroshard_pipeline.measurement.workers import settle_on_core
 from neuroshard_pipeline.tables.samples import ComputeSample
+from neuroshard_pipeline.workers import settle_on_core, settle_on_free_core
 
 #: Ids of this many bytes are kept between visits; at the scaled-down CPU profile that is every table's.
 ID_CACHE_BYTES = 2**30
@@ -70,11 +72,33 @@ def make_bench(params: ComputeMeasureParams, seed: int, worker: int) -> LookupBe
 
 
 def set_up_worker(
-    rank: int, worker: int, samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int
+    _: int,
+    worker: int,
+    samples: Sequence[ComputeSample],
+    params: ComputeMeasureParams,
+    seed: int,
+    machine: Mapping[str, object],
 ) -> Callable[[Sequence[int]], list[Timing]]:
-    """What one compute worker process runs: build the bench, then measure samples by index."""
-    if params.backend == "fbgemm_cpu":  # a GPU's worker needs its other threads beside it
-        settle_on_core(rank + worker)
-    bench = make_bench(params, seed, worker)
-    gc.freeze()  # what lives as long as the worker need not be collected between stretches
+    """Build the bench of one worker process; the returned function measures samples by index.
+
+    Args:
+        worker: number of the worker, which decides its core or GPU on this host.
+        samples: samples of the campaign.
+        params: parameters of the campaign.
+        seed: seed of the ids.
+        machine: fingerprint of the host that runs the campaign; a worker's host on a cluster must have the same.
+
+    Raises:
+        MeasurementError: the host differs, or the bench cannot be built.
+    """
+    on_cluster = params.engine == "ray"
+    if on_cluster:
+        require_same_machine(params.backend, machine)
+        params, gpu = params.model_copy(update={"workers": 1}), 0  # Ray shows a worker only its own GPU
+    else:
+        gpu = worker
+    if not needs_cuda(params.backend):  # the worker of a GPU needs its other threads beside it
+        settle_on_free_core() if on_cluster else settle_on_core(worker)
+    bench = make_bench(params, seed, gpu)
+    gc.freeze()  # objects that live as long as the worker need not be collected between chunks
     return lambda indices: bench.measure([samples[index] for index in indices])

@@ -1,4 +1,4 @@
-"""From raw shards to costs: pure functions of what a campaign recorded."""
+"""Reduces the records of a campaign to costs and a noise floor."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.chunks import AnySample, Chunk, digest
 from neuroshard_pipeline.measurement.protocol import Timing, VisitStatistic
-from neuroshard_pipeline.measurement.stretches import AnySample, Stretch, digest
 
-#: Shards by key: frames, or functions that load one (as a partitioned dataset gives them).
-Shards = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
+#: Records by key: frames, or functions that load a frame (as a partitioned dataset gives them).
+Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
-#: Columns of a raw shard: one row per visit of a sample and rank. `digest` names the sample's content, `saved_at` is
-#: when the stretch was over (ISO 8601, UTC).
+Shards = Records  # the former name
+
+#: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content, `saved_at`
+#: the time at which the chunk was finished (ISO 8601, UTC).
 RAW_COLUMNS = (
     "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "probe_ms", "seconds", "error", "saved_at",
 )  # fmt: skip
 _LOWER_QUARTILE = 0.25
+_BY_RANK = ["order", "sample_id", "rank"]
 _COMPARED = {
     "forward": ["forward_ms"],
     "backward": ["backward_ms"],
@@ -28,73 +31,62 @@ _COMPARED = {
 }
 
 
-def raw_shard(
-    samples: Sequence[AnySample], stretch: Stretch, timings_by_rank: Sequence[Sequence[Timing]]
+def make_record(
+    samples: Sequence[AnySample], chunk: Chunk, timings_by_rank: Sequence[Sequence[Timing]]
 ) -> pd.DataFrame:
-    """What a stretch recorded: `RAW_COLUMNS`, one row per rank and visited sample."""
+    """The record of a chunk: `RAW_COLUMNS`, one row per rank and sample."""
     rows = [
-        (samples[index].sample_id, digest(samples[index]), stretch.replica, rank, *timing)
-        for rank, of_rank in enumerate(timings_by_rank)
-        for index, timing in zip(stretch.indices, of_rank, strict=True)
+        (samples[index].sample_id, digest(samples[index]), chunk.replica, rank, *timing)
+        for rank, timings in enumerate(timings_by_rank)
+        for index, timing in zip(chunk.indices, timings, strict=True)
     ]
     frame = pd.DataFrame(rows, columns=list(RAW_COLUMNS[:-1])).astype({"error": object})
     return frame.assign(saved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def load_rows(shards: Shards, campaign: str) -> pd.DataFrame:
-    """All rows of one campaign, `RAW_COLUMNS` and `key`, in the order of the keys."""
-    frames = [loaded(shards[key]).assign(key=key) for key in sorted(shards) if key.startswith(f"{campaign}/")]
+def load_rows(records: Records, campaign: str) -> pd.DataFrame:
+    """All rows of one campaign in the order of their keys: `RAW_COLUMNS` and `key`."""
+    frames = [loaded(records[key]).assign(key=key) for key in sorted(records) if key.startswith(f"{campaign}/")]
     if not frames:
         return pd.DataFrame(columns=[*RAW_COLUMNS, "key"])
     return pd.concat(frames, ignore_index=True)
 
 
+def loaded(record: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The frame of a record that may not have been read yet."""
+    return record if isinstance(record, pd.DataFrame) else record()
+
+
 def reduce_rows(
     rows: pd.DataFrame, samples: Sequence[AnySample], statistic: VisitStatistic, replica: bool = False
 ) -> pd.DataFrame:
-    """Costs of every sample and rank from all its visits.
-
-    The cost is the lower quartile, the smallest or the median of the visits, forward and backward apart; `spread_ms`
-    is how far the best quarter of the visits reaches above the best one (forward + backward), null where only one
-    visit succeeded.
+    """Reduce all visits of every sample and rank to a cost.
 
     Args:
-        rows: of one campaign.
-        samples: what to reduce; rows of other samples, or of these before they changed, are left out.
-        statistic: how visits become a cost (`TimingProtocol.visit_statistic`).
-        replica: reduce the independent second measurements instead; samples without one are then left out.
+        rows: rows of one campaign (`load_rows`).
+        samples: samples to reduce; rows of other samples, or of samples whose content has changed, are ignored.
+        statistic: reduces the visits to a cost, separately for forward and backward
+            (`TimingProtocol.visit_statistic`).
+        replica: reduce the second, independent measurements instead; samples without one are then left out.
 
     Returns:
-        `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks;
-        a sample of which no visit succeeded has an error and no costs.
+        `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks.
+        `spread_ms` is the lower quartile of forward + backward minus their minimum, null with fewer than two
+        successful visits. A sample without a successful visit has an error and no costs.
 
     Raises:
         MeasurementError: a sample was never measured.
     """
-    wanted = pd.DataFrame(
-        {
-            "order": range(len(samples)),
-            "sample_id": [s.sample_id for s in samples],
-            "digest": [digest(s) for s in samples],
-        }
-    )
-    rows = rows[rows["replica"].astype(bool) == replica].merge(wanted, on=["sample_id", "digest"])
-    missing = set(wanted["order"]) - set(rows["order"])
-    if missing and not replica:
-        raise MeasurementError(
-            f"{len(missing)} of {len(samples)} samples were never measured (first: "
-            f"{samples[min(missing)].sample_id}); run the campaign to its end, it resumes where it stopped"
-        )
-    by_rank = ["order", "sample_id", "rank"]
+    rows = _rows_of(rows[rows["replica"].astype(bool) == replica], samples, may_miss=replica)
     good = rows[rows["error"].isna()]
-    total = good["forward_ms"].astype(float) + good["backward_ms"].astype(float)
-    grouped = good.assign(total_ms=total).groupby(by_rank)
+    total_ms = good["forward_ms"].astype(float) + good["backward_ms"].astype(float)
+    grouped = good.assign(total_ms=total_ms).groupby(_BY_RANK)
     directions = grouped[["forward_ms", "backward_ms"]]
     costs = directions.quantile(_LOWER_QUARTILE) if statistic == "lower_quartile" else directions.agg(statistic)
     costs["spread_ms"] = grouped["total_ms"].quantile(_LOWER_QUARTILE) - grouped["total_ms"].min()
     costs["repeats"] = grouped.size()
     costs.loc[costs["repeats"] < 2, "spread_ms"] = np.nan
-    errors = rows[rows["error"].notna()].groupby(by_rank)["error"].first()
+    errors = rows[rows["error"].notna()].groupby(_BY_RANK)["error"].first()
     frame = costs.reindex(costs.index.union(errors.index)).sort_index()
     frame["error"] = errors[~errors.index.isin(costs.index)].reindex(frame.index).astype(object)
     frame["error"] = frame["error"].where(frame["error"].notna(), None)
@@ -102,14 +94,29 @@ def reduce_rows(
     return frame.reset_index().drop(columns="order")
 
 
+def _rows_of(rows: pd.DataFrame, samples: Sequence[AnySample], may_miss: bool) -> pd.DataFrame:
+    """The rows of the given samples, with their position in the column `order`."""
+    names, contents = [sample.sample_id for sample in samples], [digest(sample) for sample in samples]
+    wanted = pd.DataFrame({"order": range(len(samples)), "sample_id": names, "digest": contents})
+    rows = rows.merge(wanted, on=["sample_id", "digest"])
+    missing = set(wanted["order"]) - set(rows["order"])
+    if missing and not may_miss:
+        raise MeasurementError(
+            f"{len(missing)} of {len(samples)} samples were never measured (first: {names[min(missing)]}); "
+            "run the campaign to its end, it resumes where it stopped"
+        )
+    return rows
+
+
 def relative_disagreement(
     rows: pd.DataFrame, samples: Sequence[AnySample], statistic: VisitStatistic
 ) -> dict[str, object]:
-    """The noise floor: how far two independent measurements of the same samples lie apart.
+    """The noise floor: the relative difference between two independent measurements of the same samples.
 
     Returns:
-        `samples` (how many were measured twice) and, for `forward`, `backward` and `total`, the `median` and the
-        90th percentile `p90` of |a - b| / mean(a, b) over samples and ranks; null where nothing was measured twice.
+        `samples`, the number of samples that were measured twice, and for `forward`, `backward` and `total` the
+        `median` and the 90th percentile `p90` of |a - b| / mean(a, b) over samples and ranks; null if no sample was
+        measured twice.
     """
     both = reduce_rows(rows, samples, statistic).merge(
         reduce_rows(rows, samples, statistic, replica=True), on=["sample_id", "rank"], suffixes=("", "_again")
@@ -119,17 +126,12 @@ def relative_disagreement(
     for name, columns in _COMPARED.items():
         first = both[columns].astype(float).sum(axis=1)
         second = both[[f"{column}_again" for column in columns]].astype(float).sum(axis=1).to_numpy()
-        apart = ((first - second).abs() / ((first + second) / 2)).to_numpy()
-        median, p90 = (float(np.quantile(apart, q)) if len(apart) else None for q in (0.5, 0.9))
+        difference = ((first - second).abs() / ((first + second) / 2)).to_numpy()
+        median, p90 = (float(np.quantile(difference, q)) if len(difference) else None for q in (0.5, 0.9))
         floor[name] = {"median": median, "p90": p90}
     return floor
 
 
 def no_disagreement() -> dict[str, object]:
-    """The noise floor of costs that nothing was measured for: as `relative_disagreement`, every value null."""
+    """The noise floor where nothing was measured: as `relative_disagreement`, with every value null."""
     return {"samples": 0, **{name: {"median": None, "p90": None} for name in _COMPARED}}
-
-
-def loaded(shard: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The frame of a shard that may still have to be read."""
-    return shard if isinstance(shard, pd.DataFrame) else shard()

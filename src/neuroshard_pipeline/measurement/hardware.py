@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.cuda import device_facts, needs_cuda, require_devices
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording
@@ -48,6 +50,22 @@ def fingerprint(backend: str) -> dict[str, object]:
         require_devices(backend, 1)
         facts |= device_facts()
     return facts
+
+
+def require_same_machine(backend: str, machine: Mapping[str, object]) -> None:
+    """Refuse to measure on a host that differs from the others of a campaign.
+
+    Args:
+        backend: backend of the campaign.
+        machine: `fingerprint` of the host that runs the campaign.
+
+    Raises:
+        MeasurementError: names every difference.
+    """
+    here = fingerprint(backend)
+    unlike = [f"{fact} {here.get(fact)}, not {there}" for fact, there in machine.items() if here.get(fact) != there]
+    if unlike:
+        raise MeasurementError(f"a host of this campaign has {'; '.join(unlike)}: measure with hosts of one kind only")
 
 
 def describe_hardware(

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from neuroshard_pipeline.execution import ExecutorParams
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
+from neuroshard_pipeline.workers import WorkerParams
 
 
 class CampaignParams(TimingProtocol):
@@ -30,7 +30,7 @@ class CampaignParams(TimingProtocol):
 
     threads: int = Field(ge=1, le=1024)
     chunk_samples: int = Field(ge=1, le=100_000)
-    shuffle: Literal["samples", "stretches"]
+    shuffle: Literal["samples", "chunks"]
     noise_floor_share: float = Field(ge=0, le=1)
     disturbed_slowdown: float = Field(gt=1)
     wide_spread_share: float = Field(gt=0)
@@ -85,9 +85,9 @@ class ComputeMeasureParams(CampaignParams):
         return "recorded" if self.backend == "recorded" else "measured"
 
     @property
-    def executor(self) -> ExecutorParams:
-        """Where the stretches of the campaign run."""
-        return ExecutorParams(
+    def worker_params(self) -> WorkerParams:
+        """Where the workers of the campaign run."""
+        return WorkerParams(
             engine=self.engine, address=self.cluster_address, workers=self.workers, timeout_s=self.timeout_s
         )
 

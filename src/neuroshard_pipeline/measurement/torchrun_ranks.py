@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.comm_bench import CollectiveBench
-from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.hardware import require_same_machine
 from neuroshard_pipeline.measurement.host_clock import Place
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.torchrun_team import open_store
@@ -87,7 +87,7 @@ class _Worker:
                 dist.destroy_process_group()
             if self._cores is not None:  # an earlier bench has pinned this process
                 os.sched_setaffinity(0, self._cores)
-            _refuse_other_kind_of_host(params.backend, order["machine"])
+            require_same_machine(params.backend, order["machine"])
             meeting = dist.PrefixStore(order["group"], self._store)
             self._bench = CollectiveBench(self._rank, len(order["members"]), params, meeting, self._place)
             self._group = order["group"]
@@ -103,13 +103,6 @@ def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
             number += store.add("orders", 0) > number
         else:
             return number, json.loads(store.get(f"order/{number}"))
-
-
-def _refuse_other_kind_of_host(backend: str, machine: dict[str, Any]) -> None:
-    here = fingerprint(backend)
-    unlike = [f"{fact} {here.get(fact)}, not {there}" for fact, there in machine.items() if here.get(fact) != there]
-    if unlike:
-        raise MeasurementError(f"its host has {'; '.join(unlike)}: measure with hosts of one kind only")
 
 
 def _sample(fields: dict[str, Any]) -> CommSample:

@@ -26,8 +26,8 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.protocol import Timing
-from neuroshard_pipeline.measurement.workers import TeamFailedError
 from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.workers import TeamFailedError
 
 _STORE_PREFIX = "neuroshard_pipeline"
 #: torchrun and its ranks may have to import torch on busy cores before they are there.

@@ -11,7 +11,7 @@ import neuroshard_pipeline as ns
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.benchmark.params import BenchContestParams
 from neuroshard_pipeline.evaluation.benchmark.solving import Contest, bench_plans_frame, gather, solve_missing
-from neuroshard_pipeline.execution import Outcome
+from neuroshard_pipeline.workers import Outcome
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables import ShardingTask, tasks_to_frame

@@ -148,7 +148,7 @@ class Solver:
     """Solves jobs wherever it is sent; called with a job it returns its shard.
 
     TorchRec is imported before the first job of a worker, whoever's it is: its seconds are not a task's then, and the
-    worker does not look as if it leaked memory later, for which loky would replace it.
+    worker does not have to import it later.
     """
 
     models: CostModels

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.measurement.stretches import (
+from neuroshard_pipeline.measurement.chunks import (
     Visit,
     campaign_hash,
     digest,
     measured_visits,
-    planned_stretches,
+    planned_chunks,
     rounds_of,
 )
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -23,15 +23,15 @@ from neuroshard_pipeline.tables.table import Table, whole
 HOST = {"device": "cpu", "cores": 2}
 
 
-def keys(stretches):
-    return {stretch.key for stretch in stretches}
+def keys(chunks):
+    return {chunk.key for chunk in chunks}
 
 
 def test_every_sample_is_visited_as_often_as_asked(compute_params, compute_samples):
-    stretches = planned_stretches(compute_samples(10), compute_params(visits=3), 0, "c")
-    visits = Counter(index for stretch in stretches if not stretch.replica for index in stretch.indices)
+    chunks = planned_chunks(compute_samples(10), compute_params(visits=3), 0, "c")
+    visits = Counter(index for chunk in chunks if not chunk.replica for index in chunk.indices)
     assert visits == dict.fromkeys(range(10), 3)
-    assert len(keys(stretches)) == len(stretches)
+    assert len(keys(chunks)) == len(chunks)
 
 
 def looking_up(lookup_bytes):
@@ -47,7 +47,7 @@ def test_the_more_a_sample_looks_up_the_fewer_its_visits(compute_params, lookup_
     assert len(rounds_of(sample, params)) == visits
     assert len(rounds_of(sample, compute_params(visits=12, thorough_lookup_bytes=None))) == 12
     assert len(rounds_of(sample, compute_params(visits=2, thorough_lookup_bytes=1, least_visits=3))) == 2
-    planned = planned_stretches([sample], params, 0, "c")
+    planned = planned_chunks([sample], params, 0, "c")
     assert len(planned) == 2 * visits  # it is measured twice, each time as often
 
 
@@ -64,42 +64,42 @@ def test_visits_left_out_lie_evenly(compute_params, visits, least, share):
 
 
 def test_visits_are_rounds_and_each_round_has_its_own_order(compute_params, compute_samples):
-    stretches = planned_stretches(compute_samples(40), compute_params(visits=2), 0, "c")
-    rounds = [[stretch for stretch in stretches if f"/visit-{visit:03d}/" in stretch.key] for visit in range(2)]
-    assert stretches == rounds[0] + rounds[1]
+    chunks = planned_chunks(compute_samples(40), compute_params(visits=2), 0, "c")
+    rounds = [[chunk for chunk in chunks if f"/visit-{visit:03d}/" in chunk.key] for visit in range(2)]
+    assert chunks == rounds[0] + rounds[1]
     assert [s.indices for s in rounds[0]] != [s.indices for s in rounds[1]]
 
 
-def visits_of(stretches, samples):
+def visits_of(chunks, samples):
     return {
-        Visit(int(stretch.key.split("/")[1].removeprefix("visit-")), digest(samples[index]), stretch.replica)
-        for stretch in stretches
-        for index in stretch.indices
+        Visit(int(chunk.key.split("/")[1].removeprefix("visit-")), digest(samples[index]), chunk.replica)
+        for chunk in chunks
+        for index in chunk.indices
     }
 
 
 def test_a_sample_stands_between_others_at_every_visit(compute_params, compute_samples):
     params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0)
-    stretches = planned_stretches(compute_samples(60), params, 0, "c")
-    together = [set(stretch.indices) for stretch in stretches if 0 in stretch.indices]
+    chunks = planned_chunks(compute_samples(60), params, 0, "c")
+    together = [set(chunk.indices) for chunk in chunks if 0 in chunk.indices]
     assert len(together) == 4
     assert len(set.intersection(*together)) < 4  # of 10; by chance 2 or 3 at most
 
 
-def test_consecutive_samples_stay_together_where_stretches_are_shuffled(compute_params, compute_samples):
-    params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0, shuffle="stretches")
-    stretches = planned_stretches(compute_samples(60), params, 0, "c")
-    assert {frozenset(stretch.indices) for stretch in stretches} == {
+def test_consecutive_samples_stay_together_where_chunks_are_shuffled(compute_params, compute_samples):
+    params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0, shuffle="chunks")
+    chunks = planned_chunks(compute_samples(60), params, 0, "c")
+    assert {frozenset(chunk.indices) for chunk in chunks} == {
         frozenset(range(start, start + 10)) for start in range(0, 60, 10)
     }
-    assert len({stretch.indices for stretch in stretches if 0 in stretch.indices}) == 4
-    assert len({tuple(min(s.indices) for s in stretches[at : at + 6]) for at in range(0, 24, 6)}) > 1
+    assert len({chunk.indices for chunk in chunks if 0 in chunk.indices}) == 4
+    assert len({tuple(min(s.indices) for s in chunks[at : at + 6]) for at in range(0, 24, 6)}) > 1
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 25])
-def test_stretches_are_about_equally_long(compute_params, compute_samples, count):
+def test_chunks_are_about_equally_long(compute_params, compute_samples, count):
     params = compute_params(chunk_samples=10, visits=1, noise_floor_share=0.0)
-    lengths = [len(stretch.indices) for stretch in planned_stretches(compute_samples(count), params, 0, "c")]
+    lengths = [len(chunk.indices) for chunk in planned_chunks(compute_samples(count), params, 0, "c")]
     assert sum(lengths) == count
     assert max(lengths) <= 10
     assert max(lengths) - min(lengths) <= 1
@@ -109,32 +109,32 @@ def test_stretches_are_about_equally_long(compute_params, compute_samples, count
 def test_what_is_measured_is_not_planned_again_whatever_its_order(compute_params, compute_samples):
     params = compute_params(chunk_samples=4, noise_floor_share=0.0)
     few, many = compute_samples(10), compute_samples(50)
-    done = visits_of(planned_stretches(few, params, 0, "c"), few)
-    rest = planned_stretches(many[::-1], params, 0, "c", done)
+    done = visits_of(planned_chunks(few, params, 0, "c"), few)
+    rest = planned_chunks(many[::-1], params, 0, "c", done)
     left = visits_of(rest, many[::-1])
     assert not left & done
-    assert left | done == visits_of(planned_stretches(many, params, 0, "c"), many)
-    assert not keys(rest) & keys(planned_stretches(few, params, 0, "c"))
+    assert left | done == visits_of(planned_chunks(many, params, 0, "c"), many)
+    assert not keys(rest) & keys(planned_chunks(few, params, 0, "c"))
 
 
-def test_measured_visits_are_read_from_shards():
+def test_measured_visits_are_read_from_records():
     frame = pd.DataFrame({"digest": ["a", "a", "b"], "rank": [0, 1, 0], "replica": False})
-    shards = {"c/visit-003/w2-x": frame, "c/again-003/w2-x": frame.assign(digest="z")}
-    assert measured_visits(shards) == {Visit(3, "a", False), Visit(3, "b", False)}
+    records = {"c/visit-003/w2-x": frame, "c/again-003/w2-x": frame.assign(digest="z")}
+    assert measured_visits(records) == {Visit(3, "a", False), Visit(3, "b", False)}
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 16}, {"optimizer": "rowwise_adagrad"}])
 def test_a_changed_sample_alone_is_measured_again(compute_params, compute_samples, change):
     samples, params = compute_samples(8), compute_params(noise_floor_share=0.0)
     changed = [*samples[:5], replace(samples[5], **change), *samples[6:]]
-    done = visits_of(planned_stretches(samples, params, 0, "c"), samples)
-    again = planned_stretches(changed, params, 0, "c", done)
-    assert [stretch.indices for stretch in again] == [(5,)] * params.visits
+    done = visits_of(planned_chunks(samples, params, 0, "c"), samples)
+    again = planned_chunks(changed, params, 0, "c", done)
+    assert [chunk.indices for chunk in again] == [(5,)] * params.visits
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"visits": 3}, {"shuffle": "stretches"}, {"arena_bytes": 2**23}, {"threads": 2}, {"iterations": 2}],
+    [{"visits": 3}, {"shuffle": "chunks"}, {"arena_bytes": 2**23}, {"threads": 2}, {"iterations": 2}],
 )
 def test_any_changed_parameter_is_another_campaign(compute_params, change):
     assert campaign_hash(compute_params(), 0, HOST) != campaign_hash(compute_params(**change), 0, HOST)
@@ -155,14 +155,14 @@ def test_seed_and_host_are_part_of_the_campaign(compute_params):
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 2), (0.01, 1), (1.0, 20)])
 def test_the_asked_share_of_samples_is_measured_twice(compute_params, compute_samples, share, expected):
     params = compute_params(noise_floor_share=share, visits=1)
-    stretches = planned_stretches(compute_samples(20), params, 0, "c")
-    assert sum(len(stretch.indices) for stretch in stretches if stretch.replica) == expected
+    chunks = planned_chunks(compute_samples(20), params, 0, "c")
+    assert sum(len(chunk.indices) for chunk in chunks if chunk.replica) == expected
 
 
 def test_collectives_are_grouped_by_world_size(comm_params, comm_samples):
     samples = comm_samples(9)
-    for stretch in planned_stretches(samples, comm_params(), 0, "c"):
-        assert {samples[index].world_size for index in stretch.indices} == {stretch.group}
+    for chunk in planned_chunks(samples, comm_params(), 0, "c"):
+        assert {samples[index].world_size for index in chunk.indices} == {chunk.group}
 
 
 def test_digest_tells_parts_apart():

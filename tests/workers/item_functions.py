@@ -48,3 +48,20 @@ def refuse(_item):
 def process_id(_item):
     time.sleep(0.05)
     return os.getpid()
+
+
+def calculator(rank, start):
+    def answer(job):
+        if job == "die" and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if job == "hang" and rank == 0:
+            time.sleep(60)
+        if job == "raise":
+            raise ZeroDivisionError("one over nothing")
+        return start + rank, os.getpid()
+
+    return answer
+
+
+def unfit(_rank):
+    raise MeasurementError("no such device")

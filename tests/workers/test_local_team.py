@@ -3,14 +3,14 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from measurement.team_functions import calculator, unfit
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement.workers import Team, TeamFailedError
+from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
+from workers.item_functions import calculator, unfit
 
 
 @pytest.fixture
 def team():
-    team = Team(2, calculator, lambda: (10,))
+    team = LocalTeam(2, calculator, lambda: (10,))
     yield team
     team.kill()
 
@@ -23,7 +23,7 @@ def test_answers_come_in_the_order_of_ranks_from_lasting_processes(team):
 
 
 def test_spawned_processes_answer_alike():
-    spawned = Team(2, calculator, lambda: (10,), spawn=True)
+    spawned = LocalTeam(2, calculator, lambda: (10,), spawn=True)
     answers = spawned.ask("job", 60.0)
     spawned.kill()
     assert [value for value, _ in answers] == [10, 11]
@@ -45,11 +45,11 @@ def test_a_failure_replaces_the_whole_team(team, job, timeout_s, message):
 
 def test_a_setup_that_fails_is_not_tried_again():
     with pytest.raises(MeasurementError, match="no such device"):
-        Team(1, unfit, tuple).ask("job", 30.0)
+        LocalTeam(1, unfit, tuple).ask("job", 30.0)
 
 
 def test_a_closed_team_starts_nothing(team):
     team.close()
-    with pytest.raises(TeamFailedError, match="stopped"):
+    with pytest.raises(TeamFailedError, match="closed"):
         team.ask("job", 30.0)
     assert team.process_ids == ()

@@ -7,14 +7,14 @@ from operator import attrgetter
 
 import pytest
 
-from execution.item_functions import die_once, divide, hang, process_id, refuse, square, square_or_die
-from neuroshard_pipeline import execution
+from neuroshard_pipeline import workers
 from neuroshard_pipeline.errors import ExecutionError, MeasurementError
-from neuroshard_pipeline.execution import Executor, ExecutorParams, Outcome, map_items
+from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
+from workers.item_functions import die_once, divide, hang, process_id, refuse, square, square_or_die
 
 
 def params_for(engine, address=None, workers=2, timeout_s=60.0):
-    return ExecutorParams(engine=engine, address=address, workers=workers, timeout_s=timeout_s)
+    return WorkerParams(engine=engine, address=address, workers=workers, timeout_s=timeout_s)
 
 
 LOCAL = params_for("local")
@@ -32,7 +32,7 @@ def test_every_item_has_its_value(params):
     assert outcomes == [Outcome(index, index * index, None) for index in range(20)]
 
 
-def test_no_items_are_no_outcomes():
+def test_no_items_give_no_outcomes():
     assert list(map_items(square, [], LOCAL)) == []
 
 
@@ -46,62 +46,58 @@ def test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_do
     }
 
 
-def test_items_of_a_worker_that_was_killed_once_are_handed_out_again(tmp_path):
+def test_an_item_whose_worker_was_killed_once_is_tried_again(tmp_path):
     outcomes = list(map_items(die_once, [(str(tmp_path), number) for number in range(6)], LOCAL))
     assert sorted(outcome.value for outcome in outcomes) == list(range(6))
     assert {path.name for path in tmp_path.iterdir()} == {"0", "3"}
 
 
-def test_an_item_that_raises_is_an_error():
-    outcomes = {outcome.index: outcome for outcome in map_items(divide, [1, 0, 2], LOCAL)}
+def test_an_item_that_raises_is_an_error(params):
+    outcomes = {outcome.index: outcome for outcome in map_items(divide, [1, 0, 2], params)}
     assert outcomes[1].error == "ZeroDivisionError: division by zero"
     assert (outcomes[0].value, outcomes[2].value) == (1.0, 0.5)
 
 
-def test_an_error_of_the_project_ends_the_map():
+def test_an_error_of_the_project_ends_the_map(params):
     with pytest.raises(MeasurementError, match="no such device"):
-        list(map_items(refuse, [1, 2], LOCAL))
-
-
-def test_workers_stay_from_one_map_to_the_next():
-    with Executor(LOCAL) as executor:
-        first, second = ({outcome.value for outcome in executor.map(process_id, range(6))} for _ in range(2))
-    assert first == second
-    assert len(first) <= 2
+        list(map_items(refuse, [1, 2], params))
 
 
 def test_items_are_taken_when_they_are_needed():
     endless = count()
-    with Executor(LOCAL) as executor:
-        outcomes = executor.map(square, endless)
-        some = [outcome.value for outcome in islice(outcomes, 5)]
-        outcomes.close()
+    outcomes = map_items(square, endless, LOCAL)
+    some = [outcome.value for outcome in islice(outcomes, 5)]
+    outcomes.close()
     assert set(some) <= {number * number for number in range(next(endless))}
 
 
-def test_without_ray_the_extra_is_named(monkeypatch):
+def test_without_ray_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "neuroshard_pipeline.execution.ray_engine", raising=False)
-    monkeypatch.delattr(execution, "ray_engine", raising=False)
+    monkeypatch.delitem(sys.modules, "neuroshard_pipeline.workers.ray_team", raising=False)
+    monkeypatch.delattr(workers, "ray_team", raising=False)
     with pytest.raises(ExecutionError, match=r"extra \[cluster\], or use the engine local"):
         list(map_items(square, [1], params_for("ray")))
 
 
 @pytest.mark.slow
-def test_a_host_that_dies_takes_nothing_along(cluster):
-    """The second host is taken away in the middle of a map; the first one finishes it."""
+def test_a_map_survives_the_death_of_a_host(cluster):
+    """The second host is removed in the middle of a map; the first one finishes it."""
     running = map_items(process_id, range(40), params_for("ray", cluster.address))
     outcomes = [next(running)]
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
     outcomes += running
     assert sorted(outcome.index for outcome in outcomes) == list(range(40))
+    assert all(outcome.error is None for outcome in outcomes)
     assert os.getpid() not in {outcome.value for outcome in outcomes}
 
 
 @pytest.mark.slow
-def test_a_single_worker_is_a_process_of_its_own_that_may_hang():
+def test_a_worker_that_hangs_is_replaced():
     outcomes = {o.index: o for o in map_items(hang, [-1, 1], params_for("local", workers=1, timeout_s=12.0))}
-    assert "hung" in outcomes[0].error
+    assert "did not answer within 12 s" in outcomes[0].error
     assert outcomes[1].value == 1
+
+
+def test_a_single_worker_is_a_process_of_its_own():
     (outcome,) = map_items(process_id, [0], params_for("local", workers=1))
     assert outcome.value != os.getpid()

@@ -1,0 +1,180 @@
+"""What a campaign measures and in which order: chunks, their keys, and what the keys depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+
+AnySample = ComputeSample | CommSample
+AnyParams = ComputeMeasureParams | CommMeasureParams
+
+#: Increase it whenever the meaning of a record or of a timing changes, so that old records are not mixed with new ones.
+MEASUREMENT_VERSION = 6
+_DIGEST_LENGTH = 12
+#: Parameters that do not change a measurement: where the workers are, and how visits are reduced to a cost afterwards.
+_WITHOUT_EFFECT = {"engine", "cluster_address", "torchrun_endpoint", "visit_statistic"}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Samples that are measured one after another and saved together as one record.
+
+    Attributes:
+        key: key of the record, `<campaign>/<visit>/<content>`.
+        indices: positions of the samples, in the order in which they are measured.
+        group: world size of the collectives, which decides the team; 0 for compute samples.
+        replica: whether this belongs to the second, independent measurement for the noise floor.
+    """
+
+    key: str
+    indices: tuple[int, ...]
+    group: int
+    replica: bool
+
+
+class Visit(NamedTuple):
+    """One regular visit of one sample.
+
+    Attributes:
+        number: number of the round of visits, from 0.
+        digest: digest of the sample's content (`digest`).
+        replica: whether it belongs to the second measurement for the noise floor.
+    """
+
+    number: int
+    digest: str
+    replica: bool
+
+
+class _Part(NamedTuple):
+    """Samples that the same team measures for the same purpose; fields as in `Chunk`."""
+
+    group: int
+    replica: bool
+    indices: Sequence[int]
+
+
+def digest(*parts: object) -> str:
+    """A short hash of the content of `parts`."""
+    return hashlib.sha256("\x1f".join(map(repr, parts)).encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) -> str:
+    """Name of a campaign: two campaigns share it only if they measure everything in the same way.
+
+    Args:
+        params: parameters of the campaign; those in `_WITHOUT_EFFECT` do not count.
+        seed: seed of the drawn ids and of the order of visits.
+        fingerprint: device, host and library versions (`hardware.fingerprint`).
+    """
+    values = params.model_dump(exclude=_WITHOUT_EFFECT)
+    if values.get("local_world_size") is None:
+        values.pop("local_world_size", None)
+    parameters = json.dumps(values, sort_keys=True)
+    return digest(MEASUREMENT_VERSION, parameters, seed, sorted(fingerprint.items()))
+
+
+def planned_chunks(
+    samples: Sequence[AnySample],
+    params: AnyParams,
+    seed: int,
+    campaign: str,
+    measured: Collection[Visit] = frozenset(),
+) -> list[Chunk]:
+    """All chunks of the regular visits that remain to be measured, in order.
+
+    With `params.shuffle` = `samples`, every round of visits shuffles all samples, so that a sample has other neighbours
+    at every visit: the cheapest samples cost 5 % less between samples like themselves than between all samples. With
+    `chunks`, consecutive samples stay together and the chunks are shuffled. The remainder of a killed campaign, and
+    samples that are added to a campaign, are divided into chunks of their own.
+
+    Args:
+        samples: all samples of the campaign.
+        params: parameters of the campaign.
+        seed: decides the orders, and which samples are measured a second time for the noise floor.
+        campaign: hash that the keys start with.
+        measured: visits that are already measured.
+    """
+    known = [digest(sample) for sample in samples]
+    rounds = [rounds_of(sample, params) for sample in samples]
+    parts = _parts(samples, params.noise_floor_share, seed)
+    chunks: list[Chunk] = []
+    for visit in range(params.visits):
+        place = [digest(seed, visit, content) for content in known]
+        of_visit: list[Chunk] = []
+        for group, replica, members in parts:
+            due = [index for index in members if visit in rounds[index]]
+            missing = [index for index in due if Visit(visit, known[index], replica) not in measured]
+            if params.shuffle == "samples":
+                missing.sort(key=place.__getitem__)
+            for indices in _cut(missing, params.chunk_samples):
+                name = digest(*sorted(known[index] for index in indices))
+                key = f"{campaign}/visit-{visit:03d}/w{group}-{name}{'-replica' * replica}"
+                of_visit.append(Chunk(key, tuple(sorted(indices, key=place.__getitem__)), group, replica))
+        order = np.random.default_rng([seed, visit]).permutation(len(of_visit))
+        chunks += [of_visit[number] for number in order]
+    return chunks
+
+
+def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
+    """Numbers of the rounds that visit a sample: all rounds, or fewer at regular distances.
+
+    Args:
+        sample: a compute sample with more lookups gets fewer visits (`ComputeMeasureParams.thorough_lookup_bytes`).
+        params: parameters of the campaign.
+    """
+    visits = params.visits
+    if not isinstance(sample, ComputeSample) or not isinstance(params, ComputeMeasureParams):
+        return frozenset(range(visits))
+    if params.thorough_lookup_bytes is None:
+        return frozenset(range(visits))
+    wanted = round(visits * params.thorough_lookup_bytes / sample.lookup_bytes)
+    count = min(max(wanted, params.least_visits), visits)
+    return frozenset(round(number * (visits - 1) / max(count - 1, 1)) for number in range(count))
+
+
+def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
+    """The regular visits in records, by key."""
+    found = set()
+    for key, frame in records.items():
+        kind, _, number = key.split("/")[1].partition("-")
+        if kind == "visit":
+            contents = zip(frame["digest"].tolist(), frame["replica"].tolist(), strict=True)
+            found |= {Visit(int(number), *content) for content in contents}
+    return found
+
+
+def group_of(sample: AnySample) -> int:
+    """Group of the team that measures a sample; see `Chunk.group`."""
+    return sample.world_size if isinstance(sample, CommSample) else 0
+
+
+def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) -> list[_Part]:
+    """The samples by group, followed by those of every group that are measured a second time."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        groups[group_of(sample)].append(index)
+    first = [_Part(group, False, indices) for group, indices in sorted(groups.items())]
+    second = []
+    for group, _, indices in first:  # a random choice that hardly changes when samples are added
+        ranked = sorted(indices, key=lambda index: digest(seed, "replica", samples[index].sample_id))
+        second.append(_Part(group, True, ranked[: int(np.ceil(noise_floor_share * len(indices)))]))
+    return first + second
+
+
+def _cut(indices: Sequence[int], longest: int) -> list[Sequence[int]]:
+    """Parts of about equal length, at most `longest`: in a short chunk, the start of measuring weighs too much."""
+    parts = -(-len(indices) // longest)
+    bounds = [part * len(indices) // max(parts, 1) for part in range(parts + 1)]
+    return [indices[start:end] for start, end in pairwise(bounds)]

@@ -1,0 +1,123 @@
+"""The worker teams that measure the chunks of a campaign."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import final
+
+import pandas as pd
+
+from neuroshard_pipeline.measurement.chunks import AnySample, Chunk
+from neuroshard_pipeline.measurement.comm_bench import set_up_rank
+from neuroshard_pipeline.measurement.compute_bench import set_up_worker
+from neuroshard_pipeline.measurement.costs import make_record
+from neuroshard_pipeline.measurement.cuda import needs_cuda
+from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.workers import Item, LocalTeam, Pool, Team, single_workers
+
+#: Modules that the server of all local workers imports once.
+PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measurement.fbgemm")
+#: A chunk is given up after this many consecutive samples that each killed their worker.
+_GIVE_UP_AFTER = 3
+
+
+@final
+class ChunkPool:
+    """Measures chunks with the teams of a pool; a sample that kills its worker becomes rows with an error."""
+
+    def __init__(self, samples: Sequence[AnySample], pool: Pool) -> None:
+        self._samples = samples
+        self._pool = pool
+
+    def run(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, pd.DataFrame]]:
+        """Measure chunks in the given order, each taken when it starts; yield each with its record as it finishes."""
+        begun: list[Chunk] = []
+        failed: list[Chunk] = []
+
+        def items() -> Iterator[Item]:
+            for chunk in chunks:
+                begun.append(chunk)
+                yield Item(chunk.indices, chunk.group)
+
+        for outcome in self._pool.run(items()):
+            chunk = begun[outcome.index]
+            if outcome.value is None:
+                failed.append(chunk)
+            else:
+                yield chunk, make_record(self._samples, chunk, outcome.value)
+        for chunk in failed:
+            yield chunk, make_record(self._samples, chunk, self._measure_singly(chunk))
+
+    def _measure_singly(self, chunk: Chunk) -> list[list[Timing]]:
+        """Measure every sample of a failed chunk alone, to find those that fail; timings by rank."""
+        errors: list[str] = []  # of the last consecutive samples
+
+        def items() -> Iterator[Item]:
+            for index in chunk.indices:
+                if len(errors) >= _GIVE_UP_AFTER:
+                    return
+                yield Item((index,), chunk.group)
+
+        size = max(chunk.group, 1)
+        answers: dict[int, list[list[Timing]]] = {}
+        for outcome in self._pool.run(items(), attempts=1):
+            if outcome.value is None:
+                errors.append(str(outcome.error))
+                answers[outcome.index] = [[Timing.failed(errors[-1])]] * size
+            else:
+                errors.clear()
+                answers[outcome.index] = outcome.value
+        given_up = [[Timing.failed(errors[-1] if errors else "")]] * size
+        of_samples = [answers.get(position, given_up) for position in range(len(chunk.indices))]
+        return [[timing for answer in of_samples for timing in answer[rank]] for rank in range(size)]
+
+
+@contextmanager
+def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[ChunkPool]:
+    """Single workers on this host or on a Ray cluster that measure at the same time."""
+
+    def open_teams() -> dict[int, list[Team]]:
+        machine = fingerprint(params.backend)
+
+        def arguments(worker: int) -> tuple[object, ...]:
+            return worker, samples, params, seed, machine
+
+        gpus = int(needs_cuda(params.backend))
+        return {
+            0: single_workers(params.worker_params, set_up_worker, arguments, gpus_per_worker=gpus, preload=PRELOAD)
+        }
+
+    with Pool(open_teams, params.timeout_s) as pool:
+        yield ChunkPool(samples, pool)
+
+
+@contextmanager
+def comm_pool(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[ChunkPool]:
+    """One team for every world size; only one of them measures at a time.
+
+    A world size above `params.local_world_size` is measured by ranks that torchrun has started on several hosts.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+
+        def arguments(world_size: int) -> tuple[object, ...]:
+            return world_size, samples, params, f"{folder}/{uuid.uuid4().hex}"  # a new file store at every start
+
+        def team(world_size: int) -> Team:
+            if params.local_world_size is not None and world_size > params.local_world_size:
+                return TorchrunTeam(world_size, samples, params)
+            spawn = needs_cuda(params.backend)
+            return LocalTeam(world_size, set_up_rank, partial(arguments, world_size), spawn=spawn, preload=PRELOAD)
+
+        def open_teams() -> dict[int, list[Team]]:
+            return {size: [team(size)] for size in sorted({sample.world_size for sample in samples})}
+
+        with Pool(open_teams, params.timeout_s, parallel=1) as pool:
+            yield ChunkPool(samples, pool)

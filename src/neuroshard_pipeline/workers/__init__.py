@@ -1,0 +1,38 @@
+"""Worker processes that may die: on this host or on a Ray cluster.
+
+    params      where the workers run
+    team        what every team offers, and what happens inside a worker
+    local_team  a team of processes of this host
+    ray_team    a worker on a Ray cluster
+    pool        hands items to idle teams and survives the death of workers
+    mapping     applies a function to items, one worker per item
+    cores       pins a process to a core
+
+To start a Ray cluster, install the project with the extra [cluster] on every host and run
+
+    ray start --head --port 6379                   # on the first host, where the pipeline runs
+    ray start --address <first host>:6379          # on every other host
+
+Then set `engine: ray` and `address: auto`.
+"""
+
+from neuroshard_pipeline.workers.cores import settle_on_core, settle_on_free_core
+from neuroshard_pipeline.workers.local_team import LocalTeam
+from neuroshard_pipeline.workers.mapping import map_items, single_workers
+from neuroshard_pipeline.workers.params import WorkerParams
+from neuroshard_pipeline.workers.pool import Item, Outcome, Pool
+from neuroshard_pipeline.workers.team import Team, TeamFailedError
+
+__all__ = [
+    "Item",
+    "LocalTeam",
+    "Outcome",
+    "Pool",
+    "Team",
+    "TeamFailedError",
+    "WorkerParams",
+    "map_items",
+    "settle_on_core",
+    "settle_on_free_core",
+    "single_workers",
+]

@@ -1,0 +1,94 @@
+"""Applies a function to items, one worker per item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.workers.local_team import LocalTeam
+from neuroshard_pipeline.workers.params import WorkerParams
+from neuroshard_pipeline.workers.pool import Item, Outcome, Pool
+from neuroshard_pipeline.workers.team import SetUp, Team
+
+Input = TypeVar("Input")
+Value = TypeVar("Value")
+
+
+def map_items(
+    function: Callable[[Input], Value], items: Iterable[Input], params: WorkerParams, preload: Sequence[str] = ()
+) -> Iterator[Outcome[Value]]:
+    """Yield an outcome for every item, in the order in which they finish.
+
+    An item whose worker died or hung is tried once more.
+
+    Args:
+        function: importable function, or instance of an importable class; it is sent to every worker once.
+        items: what it is called with; each is taken when a worker becomes idle.
+        params: where the workers run.
+        preload: see `LocalTeam`.
+
+    Raises:
+        NeuroShardError: `function` raised it. It concerns more than one item, so the map ends.
+        ExecutionError: Ray is missing or cannot be reached.
+    """
+    sharing = params.workers if params.engine == "local" else 1  # Ray itself gives a worker one thread per CPU
+
+    def open_teams() -> dict[int, list[Team]]:
+        return {0: single_workers(params, _set_up, lambda _: (function, sharing), preload=preload)}
+
+    with Pool(open_teams, params.timeout_s) as pool:
+        for outcome in pool.run(Item(item) for item in items):
+            if outcome.value is None:
+                yield Outcome(outcome.index, None, outcome.error)
+            else:
+                ((value, error),) = outcome.value
+                yield Outcome(outcome.index, value, error)
+
+
+def single_workers(
+    params: WorkerParams,
+    setup: SetUp,
+    arguments: Callable[[int], tuple[Any, ...]],
+    *,
+    gpus_per_worker: int = 0,
+    preload: Sequence[str] = (),
+) -> list[Team]:
+    """Teams of one worker each, as many as `params` and the room on the cluster allow.
+
+    Args:
+        params: where the workers run.
+        setup: see `LocalTeam`; its first argument is always 0, as a worker is alone in its team.
+        arguments: number of the worker → the other arguments of `setup`.
+        gpus_per_worker: GPUs that one worker occupies besides a CPU.
+        preload: see `LocalTeam`.
+
+    Raises:
+        ExecutionError: Ray is missing or cannot be reached.
+    """
+    calls = [partial(arguments, worker) for worker in range(params.workers)]
+    if params.engine == "local":
+        return [LocalTeam(1, setup, call, spawn=gpus_per_worker > 0, preload=preload) for call in calls]
+    from neuroshard_pipeline.workers import ray_team  # Ray is an extra
+
+    cluster = ray_team.Cluster(params, gpus_per_worker)
+    return [ray_team.RayTeam(cluster, setup, call) for call in calls[: cluster.room()]]
+
+
+def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[Any], tuple[Any, str | None]]:
+    """Give this worker its share of the host's cores."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    return partial(_call, function)
+
+
+def _call(function: Callable[[Any], Any], item: Any) -> tuple[Any, str | None]:
+    """Value and error of one item; only an error of the project ends the map."""
+    try:
+        return function(item), None
+    except NeuroShardError:
+        raise
+    except Exception as problem:
+        return None, f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,28 @@
+"""Where worker processes run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class WorkerParams(BaseModel):
+    """Where the workers run, and how many there are.
+
+    Attributes:
+        engine: `local` starts processes on this host. `ray` starts workers on a Ray cluster (extra [cluster]).
+        address: address of the running Ray cluster: `auto` for the cluster that this host belongs to, or `host:port`
+            of its head. Null starts Ray on this host for as long as the program runs. `local` ignores it.
+        workers: number of items that run at the same time, each on its own CPU. A Ray cluster with fewer CPUs runs as
+            many as it has room for.
+        timeout_s: time limit for one item in seconds, including the start of its worker. A worker that exceeds it
+            counts as hung and is replaced.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: Literal["local", "ray"]
+    address: str | None
+    workers: int = Field(ge=1, le=1024)
+    timeout_s: float = Field(gt=0)

@@ -1,0 +1,150 @@
+"""Hands items to idle teams and yields outcomes as they finish."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, final
+
+from neuroshard_pipeline.errors import ExecutionError
+from neuroshard_pipeline.workers.team import Team, TeamFailedError, TeamLostError
+
+Value = TypeVar("Value")
+
+#: An item is given up when its worker has died or hung this many times.
+ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to do.
+
+    Attributes:
+        job: what the team is asked.
+        group: group of teams that can do it.
+    """
+
+    job: Any
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Value]):
+    """What became of one item.
+
+    Attributes:
+        index: position of the item in the given order.
+        value: the result, or None where the item failed.
+        error: why the item failed, or None.
+    """
+
+    index: int
+    value: Value | None
+    error: str | None
+
+
+@final
+class Pool:
+    """Teams that do items at the same time; a context manager.
+
+    A team whose worker died gets a new worker with its next item. A team that cannot get one is dropped, and the
+    others do its items.
+
+    Args:
+        open_teams: called with the first item; returns the teams of every group.
+        timeout_s: time limit for one item, in seconds.
+        parallel: number of items that may run at the same time; None for as many as there are teams.
+    """
+
+    def __init__(
+        self, open_teams: Callable[[], Mapping[int, Sequence[Team]]], timeout_s: float, parallel: int | None = None
+    ) -> None:
+        self._open_teams = open_teams
+        self._timeout_s = timeout_s
+        self._parallel = parallel or 0
+        self._idle: dict[int, list[Team]] = {}
+        self._teams: list[tuple[int, Team]] = []
+        self._threads: ThreadPoolExecutor | None = None  # its threads only wait for workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for _, team in self._teams:
+            team.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        for _, team in self._teams:
+            team.kill()
+
+    def run(self, items: Iterable[Item], attempts: int = ATTEMPTS) -> Iterator[Outcome[list[Any]]]:
+        """Yield the outcome of every item as it finishes; its value is the list of the workers' answers.
+
+        Whoever stops before the last outcome must leave the pool's context and not run it again.
+
+        Args:
+            items: taken one at a time, in the given order, when a team becomes idle.
+            attempts: how often an item whose worker died or hung is tried.
+
+        Raises:
+            NeuroShardError: a worker raised it.
+            ExecutionError: no team is left.
+        """
+        queue = enumerate(items)
+        again: deque[tuple[int, Item]] = deque()
+        failures: Counter[int] = Counter()
+        running: dict[Future[list[Any]], tuple[Team, int, Item]] = {}
+        self._start(running, again, queue)
+        while running:
+            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            team, index, item = running.pop(future)
+            problem = future.exception()
+            if isinstance(problem, TeamLostError):
+                self._drop(team, problem)
+                again.append((index, item))
+            else:
+                self._idle[item.group].append(team)
+            failures[index] += type(problem) is TeamFailedError
+            if type(problem) is TeamFailedError and failures[index] < attempts:
+                again.append((index, item))
+            self._start(running, again, queue)  # before the caller spends time on saving the outcome
+            if problem is None:
+                yield Outcome(index, future.result(), None)
+            elif not isinstance(problem, TeamFailedError):
+                raise problem
+            elif failures[index] == attempts:
+                yield Outcome(index, None, str(problem))
+
+    def _start(
+        self,
+        running: dict[Future[list[Any]], tuple[Team, int, Item]],
+        again: deque[tuple[int, Item]],
+        queue: Iterator[tuple[int, Item]],
+    ) -> None:
+        """Hand out items, first those that are tried again, until no team is idle."""
+        while self._threads is None or len(running) < self._parallel:
+            pair = again.popleft() if again else next(queue, None)
+            if pair is None:
+                return
+            index, item = pair
+            if self._threads is None:
+                self._threads = self._open()
+            team = self._idle[item.group].pop()
+            running[self._threads.submit(team.ask, item.job, self._timeout_s)] = team, index, item
+
+    def _open(self) -> ThreadPoolExecutor:
+        self._idle = {group: list(teams) for group, teams in self._open_teams().items()}
+        self._teams = [(group, team) for group, teams in self._idle.items() for team in teams]
+        self._parallel = self._parallel or len(self._teams)
+        return ThreadPoolExecutor(self._parallel)
+
+    def _drop(self, lost: Team, problem: TeamLostError) -> None:
+        self._teams = [(group, team) for group, team in self._teams if team is not lost]
+        self._parallel -= 1
+        if not self._teams:
+            raise ExecutionError(str(problem)) from problem

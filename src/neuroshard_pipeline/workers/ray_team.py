@@ -1,0 +1,175 @@
+"""A worker on a Ray cluster. Importing this module imports Ray, which is an extra."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, final
+
+from neuroshard_pipeline.errors import ExecutionError
+from neuroshard_pipeline.workers.params import WorkerParams
+from neuroshard_pipeline.workers.team import JobServer, SetUp, TeamFailedError, TeamLostError, read_reply
+
+try:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError as problem:
+    raise ExecutionError(
+        f"engine ray needs Ray, which cannot be imported ({problem}); install the project with the extra [cluster], "
+        "or use the engine local"
+    ) from problem
+
+#: A host that has not run an empty task after this time counts as dead.
+_ANSWER_S = 10.0
+
+
+@final
+class Cluster:
+    """A Ray cluster and the number of our workers on it.
+
+    Args:
+        params: address of the cluster and number of workers.
+        gpus_per_worker: GPUs that one worker occupies besides a CPU.
+
+    Raises:
+        ExecutionError: no cluster answers at the address.
+    """
+
+    def __init__(self, params: WorkerParams, gpus_per_worker: int) -> None:
+        self._gpus_per_worker = gpus_per_worker
+        self._running = 0
+        self._changing = threading.Lock()
+        if ray.is_initialized():
+            return
+        where = {"num_cpus": params.workers} if params.address is None else {"address": params.address}
+        try:
+            ray.init(**where, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError) as problem:
+            raise ExecutionError(
+                f"no Ray cluster answers at {params.address!r} ({problem}); start one with `ray start --head`, "
+                "or give null to start Ray here"
+            ) from problem
+
+    def room(self, ask_hosts: bool = False) -> int:
+        """Number of workers of one CPU and `gpus_per_worker` GPUs that fit on the cluster, including running ones.
+
+        Args:
+            ask_hosts: count the hosts that answer now. Ray itself notices a dead host only after half a minute.
+
+        Raises:
+            ExecutionError: no worker fits.
+        """
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        hosts = _answering(alive) if ask_hosts else alive
+        number = sum(_room_on(node["Resources"], self._gpus_per_worker) for node in hosts)
+        if not number:
+            raise ExecutionError(
+                f"none of the {len(hosts)} hosts of the Ray cluster has a CPU and {self._gpus_per_worker} GPUs for a "
+                "worker; start hosts with `ray start --address <head>:6379`"
+            )
+        return number
+
+    def start(self, setup: SetUp, arguments: tuple[Any, ...], is_replacement: bool) -> Any:
+        """Start a worker and return its actor.
+
+        Raises:
+            TeamLostError: the worker is a replacement, and the hosts that are left have no room for it.
+        """
+        with self._changing:
+            if is_replacement and self._running >= (room := self.room(ask_hosts=True)):
+                raise TeamLostError(f"the Ray cluster has room for {room} workers only")
+            self._running += 1
+        actor = ray.remote(num_cpus=1, num_gpus=self._gpus_per_worker)(JobServer)
+        return actor.remote(setup, arguments)
+
+    def stop(self, actor: Any) -> None:
+        """End a worker."""
+        with self._changing:
+            self._running -= 1
+        ray.kill(actor)
+
+
+@final
+class RayTeam:
+    """One worker on a Ray cluster; it starts with the first job, and again after a failure. See `Team`.
+
+    Args:
+        cluster: where the worker runs.
+        setup: importable function; `setup(0, *arguments())` runs in the worker.
+        arguments: called in this process at every start.
+    """
+
+    size = 1
+
+    def __init__(self, cluster: Cluster, setup: SetUp, arguments: Callable[[], tuple[Any, ...]]) -> None:
+        self._cluster = cluster
+        self._setup = setup
+        self._arguments = arguments
+        self._actor: Any = None
+        self._has_failed = False
+        self._closed = False
+
+    def ask(self, job: Any, timeout_s: float) -> list[Any]:
+        """See `Team.ask`.
+
+        Raises:
+            TeamLostError: the cluster has no room for a new worker.
+        """
+        if self._closed:
+            raise TeamFailedError("the team was closed")
+        try:
+            if self._actor is None:
+                self._actor = self._cluster.start(self._setup, (0, *self._arguments()), self._has_failed)
+            return [read_reply(self._reply(job, timeout_s), "the worker")]
+        except ray.exceptions.RayError as problem:
+            self._fail()
+            first_line = (str(problem).strip().splitlines() or [""])[0]
+            raise TeamFailedError(f"the worker died: {type(problem).__name__} {first_line}") from problem
+        except BaseException:
+            self._fail()
+            raise
+
+    def kill(self) -> None:
+        """See `Team.kill`."""
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            self._cluster.stop(actor)
+
+    def close(self) -> None:
+        """See `Team.close`."""
+        self._closed = True
+        self.kill()
+
+    def _fail(self) -> None:
+        self._has_failed = True
+        self.kill()
+
+    def _reply(self, job: Any, timeout_s: float) -> Any:
+        reference = self._actor.reply.remote(job)
+        if not ray.wait([reference], timeout=timeout_s)[0]:
+            raise TeamFailedError(f"the worker did not answer within {timeout_s:g} s")
+        return ray.get(reference)
+
+
+def _room_on(resources: dict[str, float], gpus_per_worker: int) -> int:
+    cpus = int(resources.get("CPU", 0))
+    return min(cpus, int(resources.get("GPU", 0)) // gpus_per_worker) if gpus_per_worker else cpus
+
+
+def _answering(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hosts on which an empty task runs."""
+    ping = ray.remote(num_cpus=0)(lambda: None)
+    asked = {
+        ping.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(): node
+        for node in nodes
+    }
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
+    return [asked[reference] for reference in done if _succeeded(reference)]
+
+
+def _succeeded(reference: Any) -> bool:
+    try:
+        ray.get(reference)
+    except ray.exceptions.RayError:
+        return False
+    return True

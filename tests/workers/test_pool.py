@@ -1,0 +1,83 @@
+"""The pool with teams that run in this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from neuroshard_pipeline.errors import ExecutionError
+from neuroshard_pipeline.workers import Item, Pool, TeamFailedError
+from neuroshard_pipeline.workers.team import TeamLostError
+
+TIMEOUT_S = 30.0
+
+
+class FakeTeam:
+    """Answers with its name; fails at the jobs called deadly, and is lost at the job called last."""
+
+    size = 1
+
+    def __init__(self, name):
+        self.name = name
+        self.asked = []
+        self.ended = []
+
+    def ask(self, job, timeout_s):
+        assert timeout_s == TIMEOUT_S
+        self.asked.append(job)
+        if job == "deadly":
+            raise TeamFailedError("worker died")
+        if job == "last" and self.name == "lost":
+            raise TeamLostError("no room")
+        return [(self.name, job)]
+
+    def close(self):
+        self.ended.append("close")
+
+    def kill(self):
+        self.ended.append("kill")
+
+
+def run(teams, jobs, attempts=2):
+    with Pool(lambda: teams, TIMEOUT_S) as pool:
+        return {outcome.index: outcome for outcome in pool.run([Item(*job) for job in jobs], attempts)}
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_an_item_is_given_up_after_the_asked_number_of_attempts(attempts):
+    team = FakeTeam("only")
+    outcomes = run({0: [team]}, [("a",), ("deadly",), ("b",)], attempts)
+    assert [outcomes[index].error for index in range(3)] == [None, "worker died", None]
+    assert team.asked.count("deadly") == attempts
+    assert team.ended == ["close", "kill"]
+
+
+def test_an_item_goes_to_a_team_of_its_group():
+    outcomes = run({2: [FakeTeam("two")], 4: [FakeTeam("four")]}, [("a", 4), ("b", 2), ("c", 4)])
+    assert [outcomes[index].value for index in range(3)] == [[("four", "a")], [("two", "b")], [("four", "c")]]
+
+
+def test_the_others_do_the_items_of_a_team_that_is_lost():
+    lost, kept = FakeTeam("lost"), FakeTeam("kept")
+    outcomes = run({0: [lost, kept]}, [("last",)] * 6)
+    assert [outcomes[index].value for index in range(6)] == [[("kept", "last")]] * 6
+    assert len(lost.asked) <= 1
+
+
+def test_an_error_says_when_no_team_is_left():
+    with pytest.raises(ExecutionError, match="no room"):
+        run({0: [FakeTeam("lost")]}, [("last",)])
+
+
+def test_workers_stay_from_one_run_to_the_next():
+    opened = []
+
+    def open_teams():
+        opened.append(FakeTeam("only"))
+        return {0: opened}
+
+    with Pool(open_teams, TIMEOUT_S) as pool:
+        assert list(pool.run([])) == []
+        assert not opened  # nothing starts without an item
+        for _ in range(2):
+            assert [outcome.value for outcome in pool.run([Item("a")])] == [[("only", "a")]]
+    assert len(opened) == 1
