@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from neuroshard_pipeline.augment.varied_draws import BATCH_BEYOND
+from neuroshard_pipeline.augment.varied_draws import EXTRAPOLATION
 
 TOLERATED_BIAS = 0.02
 
@@ -63,7 +63,7 @@ def compute_aims(models: pd.DataFrame, noise_floor: float | None) -> list[Aim]:
     for name, figures in ours.drop("held out").iterrows():
         aims += _chosen_aims(str(name), figures, held_out) if str(name).startswith("chosen") else []
     for name, figures in ours.drop("held out").iterrows():
-        if name == BATCH_BEYOND:
+        if name == EXTRAPOLATION:
             aims.append(Aim(f"{name}: width of intervals, held out", figures["width"], low=held_out["width"]))
         elif not str(name).startswith("chosen"):
             aims.append(Aim(f"{name}: MAPE, 1.5 x held out", figures["mape"], high=1.5 * held_out["mape"]))

@@ -1,4 +1,4 @@
-"""Derived tables: reproducible, of the profile they claim, apart from what is held out."""
+"""Derived tables and the samples of them: profiles, held-out tables, batch sizes and groups are as documented."""
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,9 @@ from neuroshard_pipeline.augment import (
     VariedSampleParams,
     comm_samples,
     compute_samples,
+    evaluation_samples,
     generate_pool,
     generated_tables,
-    judged_samples,
     reuse_comparison_frame,
     varied_pool,
     varied_samples,
@@ -24,8 +24,9 @@ from neuroshard_pipeline.augment.variation import is_derived
 from neuroshard_pipeline.tables import Table, draw_ids, reuse_histogram, tables_from_frame
 
 VARIATION = {
-    "tables_per_batch_size": 60, "batch_sizes": (16, 64), "between_batch_size": 32, "beyond_batch_size": 128,
-    "fp16_share": 0.3, "row_factors": (0.25, 4.0), "pooling_factors": (0.25, 4.0), "reuse_factors": (0.25, 4.0),
+    "tables_per_batch_size": 60, "batch_sizes": (16, 64), "interpolation_batch_size": 32,
+    "extrapolation_batch_size": 128, "fp16_share": 0.3,
+    "row_factors": (0.25, 4.0), "pooling_factors": (0.25, 4.0), "reuse_factors": (0.25, 4.0),
     "small_table_share": 0.25, "small_table_rows": (3, 20), "single_valued_share": 0.2,
     "default_profile_share": 0.3, "held_out_share": 0.2, "public_row_scale": 100.0, "seed": 1,
 }  # fmt: skip
@@ -33,8 +34,8 @@ COMPUTE = ComputeSampleParams(
     num_samples=40, batch_size=64, dimensions=(4, 8, 16), min_tables=1, max_tables=5, memory_bytes=2**24, seed=0
 )
 VARIED = {
-    "num_samples": 60, "judged_samples": 8, "dimensions": (4, 8, 12, 256), "dimension_weights": (1.0, 1.0, 1.0, 0.5),
-    "rowwise_adagrad_share": 0.5, "alike_share": 0.5, "alike_rows_share": 0.5, "seed": 2,
+    "num_samples": 60, "samples_per_group": 8, "dimensions": (4, 8, 12, 256), "dimension_weights": (1.0, 1.0, 1.0, 0.5),
+    "rowwise_adagrad_share": 0.5, "similar_tables_share": 0.5, "similar_rows_share": 0.5, "seed": 2,
 }  # fmt: skip
 PUBLIC = {"shop": [Table("items", 10_000, 16, 1.0), Table("users", 700, 64, 3.0)]}
 
@@ -60,17 +61,17 @@ def drawn(pool, variation):
 
 
 @pytest.fixture(scope="module")
-def judged(pool, variation):
-    return judged_samples(pool, PUBLIC, COMPUTE, variation, VariedSampleParams(**VARIED))
+def evaluation(pool, variation):
+    return evaluation_samples(pool, PUBLIC, COMPUTE, variation, VariedSampleParams(**VARIED))
 
 
-def test_generated_tables_stay_as_they_are_and_are_told_apart(pool, generated):
+def test_generated_tables_do_not_change_and_can_be_selected(pool, generated):
     pd.testing.assert_frame_equal(generated_tables(pool)[list(generated.columns)], generated)
     assert generated_tables(generated) is generated
     assert pool["table"].is_unique
 
 
-def test_a_derived_tables_ids_have_its_profile_exactly(pool):
+def test_ids_of_a_derived_table_have_exactly_its_profile(pool):
     derived = pool[is_derived(pool["table"])]
     for table, batch_size in zip(tables_from_frame(derived), derived["batch_size"], strict=True):
         indices = draw_ids(table, int(batch_size), seed=5).indices
@@ -80,9 +81,9 @@ def test_a_derived_tables_ids_have_its_profile_exactly(pool):
         assert len(indices) == round(table.pooling_factor * batch_size)
 
 
-def test_derived_tables_vary_in_everything(pool, generated, variation):
+def test_derived_tables_vary_in_every_property(pool, generated, variation):
     derived = pool[is_derived(pool["table"])]
-    batches = {*variation.batch_sizes, variation.between_batch_size, variation.beyond_batch_size}
+    batches = {*variation.batch_sizes, variation.interpolation_batch_size, variation.extrapolation_batch_size}
     assert derived.groupby("batch_size").size().to_dict() == dict.fromkeys(batches, 60)
     assert 0.2 < (derived["data_type"] == "fp16").mean() < 0.4
     origin = generated.set_index("table").loc[derived["origin"]]
@@ -104,7 +105,7 @@ def test_some_tables_are_small_with_and_without_a_default_profile(pool, generate
     assert (derived.loc[small, "pooling_factor"] > 2).any()
 
 
-def test_whatever_is_derived_from_a_held_out_table_is_held_out(pool):
+def test_tables_derived_from_held_out_tables_are_held_out(pool):
     by_origin = pool.groupby("origin")["held_out"].nunique()
     assert (by_origin == 1).all()
     generated = generated_tables(pool)
@@ -123,11 +124,11 @@ def test_no_training_sample_has_a_held_out_table_or_batch(pool, drawn, variation
     assert settings["sample_id"].tolist() == samples["sample_id"].unique().tolist()
 
 
-def test_a_samples_tables_share_batch_and_data_type_and_fit_the_memory(pool, drawn, judged):
+def test_a_samples_tables_share_batch_and_data_type_and_fit_the_memory(pool, drawn, evaluation):
     facts = pool[["table", "batch_size", "data_type", "default_profile", "num_embeddings"]].rename(
         columns={"batch_size": "own_batch"}
     )
-    for samples, _ in (drawn, judged):
+    for samples, _ in (drawn, evaluation):
         joined = samples.merge(facts, on="table")
         assert len(joined) == len(samples)
         assert (joined["batch_size"] == joined["own_batch"]).all()
@@ -140,17 +141,17 @@ def test_a_samples_tables_share_batch_and_data_type_and_fit_the_memory(pool, dra
         assert joined.groupby("sample_id").size().max() <= COMPUTE.max_tables
 
 
-def test_judging_samples_are_what_their_group_says(pool, judged, variation):
-    samples, settings = judged
+def test_evaluation_samples_have_the_tables_and_batches_of_their_purpose(pool, evaluation, variation):
+    samples, settings = evaluation
     assert settings.groupby("purpose").size().to_dict() == dict.fromkeys(
-        ("unseen_tables", "batch_between", "batch_beyond", "shop"), 8
+        ("unseen_tables", "batch_interpolation", "batch_extrapolation", "shop"), 8
     )
     joined = samples.merge(settings, on="sample_id").merge(pool[["table", "origin", "held_out"]], on="table")
     groups = dict(list(joined.groupby("purpose")))
     assert groups["unseen_tables"]["held_out"].all()
     assert not groups["unseen_tables"]["origin"].eq("shop").any()
     assert set(groups["unseen_tables"]["batch_size"]) <= {64, *variation.batch_sizes}
-    for group, batch_size in (("batch_between", 32), ("batch_beyond", 128)):
+    for group, batch_size in (("batch_interpolation", 32), ("batch_extrapolation", 128)):
         assert set(groups[group]["batch_size"]) == {batch_size}
         assert not groups[group]["held_out"].any()
     assert groups["shop"]["origin"].eq("shop").all()
@@ -160,9 +161,12 @@ def test_judging_samples_are_what_their_group_says(pool, judged, variation):
 
 
 @pytest.mark.parametrize("in_rows", [0.0, 1.0])
-def test_alike_tables_are_neighbours(pool, variation, in_rows):
+def test_similar_tables_are_neighbours(pool, variation, in_rows):
     samples, _ = varied_samples(
-        pool, COMPUTE, variation, VariedSampleParams(**VARIED | {"alike_share": 1.0, "alike_rows_share": in_rows})
+        pool,
+        COMPUTE,
+        variation,
+        VariedSampleParams(**VARIED | {"similar_tables_share": 1.0, "similar_rows_share": in_rows}),
     )
     allowed = pool[is_derived(pool["table"]) & ~pool["held_out"]].set_index("table")
     kinds = ["batch_size", "data_type", "default_profile"]
@@ -173,20 +177,20 @@ def test_alike_tables_are_neighbours(pool, variation, in_rows):
         low, high = chosen["pooling_factor"].min(), chosen["pooling_factor"].max()
         assert group["pooling_factor"].between(low, high, inclusive="neither").sum() <= 2 * len(rows) - 2
         if low == high:
-            alike = group.loc[group["pooling_factor"] == low, "num_embeddings"]
+            same = group.loc[group["pooling_factor"] == low, "num_embeddings"]
             fewest, most = chosen["num_embeddings"].min(), chosen["num_embeddings"].max()
-            in_between.append(alike.between(fewest, most, inclusive="neither").sum() - (2 * len(rows) - 2))
+            in_between.append(same.between(fewest, most, inclusive="neither").sum() - (2 * len(rows) - 2))
     assert in_between
     if in_rows:
         assert max(in_between) <= 0
 
 
-def test_more_samples_leave_the_first_ones_as_they_are(pool, drawn, variation):
+def test_more_samples_do_not_change_the_first_ones(pool, drawn, variation):
     few, _ = varied_samples(pool, COMPUTE, variation, VariedSampleParams(**{**VARIED, "num_samples": 7}))
     pd.testing.assert_frame_equal(drawn[0].iloc[: len(few)], few)
 
 
-def test_what_speaks_of_the_pool_speaks_of_generated_tables_alone(pool, generated):
+def test_statistics_and_comm_samples_use_generated_tables_only(pool, generated):
     pd.testing.assert_frame_equal(reuse_comparison_frame(pool, 64, 0), reuse_comparison_frame(generated, 64, 0))
     comm = CommSampleParams(
         num_samples=5, batch_size=64, world_sizes=(2,), dimensions=(4, 8), min_tables_per_4_ranks=2,
@@ -197,14 +201,14 @@ def test_what_speaks_of_the_pool_speaks_of_generated_tables_alone(pool, generate
 
 @pytest.mark.parametrize(
     "change",
-    [{"between_batch_size": 64}, {"between_batch_size": 8}, {"beyond_batch_size": 64}, {"batch_sizes": (16, 16)},
-     {"row_factors": (2.0, 1.0)}, {"small_table_rows": (0.0, 1.0)}, {"held_out_share": 0.0}],
+    [{"interpolation_batch_size": 64}, {"interpolation_batch_size": 8}, {"extrapolation_batch_size": 64},
+     {"batch_sizes": (16, 16)}, {"row_factors": (2.0, 1.0)}, {"small_table_rows": (0.0, 1.0)}, {"held_out_share": 0.0}],
 )  # fmt: skip
 def test_impossible_variations_are_refused(change):
     with pytest.raises(ValidationError):
         VariationParams(**{**VARIATION, **change})
 
 
-def test_every_width_needs_its_weight():
+def test_every_width_needs_a_weight():
     with pytest.raises(ValidationError, match="one number"):
         VariedSampleParams(**{**VARIED, "dimension_weights": (1.0,)})

@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables import tables_to_frame
 
 from .machine import true_compute_ms
 
-PURPOSES = ("training", "shop", "batch_beyond")
+PURPOSES = ("training", "shop", "batch_extrapolation")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def frames(compute_training):
     rows, settings, costs = [], [], []
     for index, sample in enumerate(compute_training.samples):
         purpose = PURPOSES[0 if index % 10 else 1 + index // 10 % 2]
-        batch_size = 1024 if purpose == "batch_beyond" else sample.batch_size
+        batch_size = 1024 if purpose == "batch_extrapolation" else sample.batch_size
         rows += [(sample.sample_id, batch_size, shard.table.name, shard.embedding_dim) for shard in sample.shards]
         settings.append((sample.sample_id, "rowwise_adagrad" if purpose == "shop" else "sgd", purpose))
         costs.append((sample.sample_id, *true_compute_ms(sample.shards, batch_size), None))
@@ -54,8 +54,8 @@ def test_every_group_has_its_accuracy(frames, trained):
     samples, pool, costs, settings = frames
     model, _, held_out = trained
     metrics, judged = judge_compute_model(model, samples, pool, settings, costs, held_out)
-    assert set(metrics) == {"compute_shop", "compute_batch_beyond", "compute_generated_tables"}
-    for group in ("shop", "batch_beyond"):
+    assert set(metrics) == {"compute_shop", "compute_batch_extrapolation", "compute_generated_tables"}
+    for group in ("shop", "batch_extrapolation"):
         data = compute_data(*frames, group)
         expected = mape(data.costs.sum(axis=1), predict_compute(model, data.samples).sum(axis=1))
         assert metrics[f"compute_{group}"]["mape"] == pytest.approx(expected)
@@ -72,4 +72,4 @@ def test_failed_samples_are_left_out_of_their_group(frames, trained):
     broken = costs.assign(forward_ms=costs["forward_ms"].where(~failed), error=np.where(failed, "out of memory", None))
     metrics, _ = judge_compute_model(model, samples, pool, settings, broken, held_out)
     assert "compute_shop" not in metrics
-    assert "compute_batch_beyond" in metrics
+    assert "compute_batch_extrapolation" in metrics

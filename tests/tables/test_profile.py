@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from augment.published_shape import MEAN_POOLING_FACTOR, UNIQUE_ROWS_PER_TABLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -58,11 +59,11 @@ def test_histogram_without_ids_is_empty():
 
 
 def test_exponent_is_the_one_that_explains_the_published_unique_rows():
-    indices = round(DLRM_DATASETS_2021.mean_pooling_factor * DLRM_DATASETS_2021.batch_size)
+    indices = round(MEAN_POOLING_FACTOR * DLRM_DATASETS_2021.batch_size)
 
     def surplus(exponent):
         expected = expected_rows(*zipf_buckets(int(MEAN_NUM_EMBEDDINGS), exponent), indices).sum()
-        return expected - DLRM_DATASETS_2021.unique_rows_per_table
+        return expected - UNIQUE_ROWS_PER_TABLE
 
     assert brentq(surplus, 0.5, 1.5) == pytest.approx(DEFAULT_POPULARITY_EXPONENT, abs=5e-4)
 

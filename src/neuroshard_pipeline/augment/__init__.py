@@ -1,36 +1,36 @@
-"""Draws everything that is measured and solved: the table pool, its variations, samples, sharding tasks.
+"""Draws everything that is measured and solved: the table pool, its variations, samples, and sharding tasks.
 
-- `published`: the statistics that Meta published about its lookups; `pool`: tables generated with these statistics;
-  `pool_statistics`: whether the drawn ids have them
-- `variation`: tables that no pool has
+- `published`: statistics that Meta published about its look-ups; `pool`: tables with these statistics;
+  `pool_statistics`: comparison of drawn ids with these statistics
+- `variation`: tables that the pool lacks
 - `compute_draws`, `varied_draws`, `comm_draws`: samples to measure
 - `task_draws`: sharding tasks to solve
+- `drawing`: parameter types and helpers that all of these share
 """
 
 from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
-from neuroshard_pipeline.augment.pool import PoolParams, generate_pool, generated_tables
-from neuroshard_pipeline.augment.pool_statistics import PoolStatistics, pool_statistics, reuse_comparison_frame
+from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool, generated_tables
+from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
 from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.augment.variation import VariationParams, varied_pool
-from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, judged_samples, varied_samples
+from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
 
 __all__ = [
     "CommSampleParams",
     "ComputeSampleParams",
     "FileTaskParams",
     "PoolParams",
-    "PoolStatistics",
     "ShardingTaskParams",
     "VariationParams",
     "VariedSampleParams",
+    "base_pool",
     "comm_samples",
     "compute_samples",
+    "evaluation_samples",
     "generate_pool",
     "generated_tables",
-    "judged_samples",
     "paper_settings",
-    "pool_statistics",
     "reuse_comparison_frame",
     "sharding_tasks",
     "varied_pool",

@@ -1,7 +1,7 @@
-"""Generates a pool of embedding tables shaped like Meta's public dlrm_datasets, at full scale or scaled down.
+"""The pool of embedding tables: generated with the statistics of Meta's dlrm_datasets, or read from such a file.
 
-Single tables differ widely (pooling factor, unique rows, reuse), as real ones do; over all tables, totals and reuse
-histograms are the published ones. Shapes: T tables, 17 reuse bins.
+Generated tables differ widely in pooling factor, unique rows and reuse, as real tables do. Totals and reuse histograms
+over all tables are the published ones, at full scale or scaled down. Shapes: T tables, 17 reuse bins.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from neuroshard_pipeline.augment.drawing import DrawParams
 from neuroshard_pipeline.augment.published import (
     MAX_NUM_EMBEDDINGS,
     MEAN_COUNTS,
     MEAN_NUM_EMBEDDINGS,
     rows_per_table,
 )
+from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Spread of the tables: standard deviations of natural logarithms, and limits. Assumptions, chosen for tables
-#: from a few to millions of unique rows at full scale; the published statistics are sums over tables only.
+#: Spread of the tables: standard deviations of natural logarithms, and limits. These are assumptions, because the
+#: published statistics are sums over tables; they result in a few to millions of unique rows per table at full scale.
 _LOG_SPREAD_POOLING = 1.4
 _LOG_SPREAD_REUSE = 1.5
 _LOG_SPREAD_ROWS = 1.6
 _LEAST_POOLING, _MOST_POOLING = 1.0, 200.0
 _LEAST_REUSE = 1.05
-#: No table's mean look-ups per row exceed this share of the batch size.
+#: Upper limit of a table's mean look-ups per unique row, as a share of the batch size.
 _MOST_REUSE_OF_BATCH = 0.3
 _LEAST_UNIQUE_ROWS = 3.0
 
@@ -37,41 +39,61 @@ _FIT_ROUNDS = 30
 _BISECTIONS = 60
 
 
-class PoolParams(BaseModel):
-    """What decides a generated pool.
+class PoolParams(DrawParams):
+    """Parameters of the table pool.
 
     Attributes:
         num_tables: T; the published data has 856.
-        batch_size: global batch that the profiles belong to. The published one is 65536; at a smaller batch, unique
-            rows shrink with it, so that rows are looked up as often, and reuse bins above the batch size are folded
-            into the highest one that is left (see `published.highest_bin`).
-        row_scale: the tables' rows are those of full scale (about 4 million on average) divided by this.
-        seed: decides every number of the pool.
+        batch_size: global batch that the profiles belong to. The published batch is 65536. At a smaller batch the
+            unique rows shrink in proportion, so that the look-ups per row do not change, and reuse bins above the batch
+            size are folded into the highest remaining bin (see `published.highest_bin`).
+        row_scale: divisor of the tables' rows; at full scale a table has about 4 million rows on average.
+        dlrm_dataset: path of a file of facebookresearch/dlrm_datasets that `base_pool` reads the tables from, or None
+            for generated tables.
+        seed: seed of all draws.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_tables: int = Field(ge=2, le=100_000)
     batch_size: int = Field(ge=16, le=2**24)
     row_scale: float = Field(gt=0, le=1e6)
+    dlrm_dataset: str | None = None
     seed: int = Field(ge=0)
 
 
-def generate_pool(params: PoolParams) -> pd.DataFrame:
-    """A pool of tables, one row each.
+def base_pool(params: PoolParams) -> pd.DataFrame:
+    """The pool that `params` asks for: the tables of `dlrm_dataset`, or generated ones.
 
-    Pooling factors and look-ups per unique row are drawn heavy-tailed. A table's rows per reuse bin follow the
-    published histogram, tilted towards more or less reuse until the table's mean is met, and the bins are weighted
-    until the sums over tables are the published ones. Whole rows are then dealt out bin by bin, which keeps the sums.
+    Of a file, the first `num_tables` tables are taken that its first `batch_size` samples look up. Their rows are
+    divided by `row_scale`, but not below their unique rows.
 
     Returns:
-        `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`. `tables.ids.draw_ids` draws the same
-        ids from it whenever it is given the same seed and `batch_size`.
+        `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.
+
+    Raises:
+        TableFileError: the file is missing, malformed or has fewer samples than `batch_size`.
+    """
+    if params.dlrm_dataset is None:
+        return generate_pool(params)
+    pool = read_dlrm_dataset(params.dlrm_dataset, params.batch_size).head(params.num_tables)
+    rows = np.maximum(np.round(pool["num_embeddings"] / params.row_scale), pool["unique_rows"])
+    return pool.assign(num_embeddings=rows.astype(np.int64))
+
+
+def generate_pool(params: PoolParams) -> pd.DataFrame:
+    """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
+
+    Pooling factors and look-ups per unique row have heavy-tailed distributions. The rows per reuse bin of a table
+    follow the published histogram, tilted towards more or less reuse until they meet the table's mean; the bins are
+    reweighted until the sums over tables are the published ones. Rounding to whole rows keeps these sums.
+
+    Returns:
+        `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table. These columns
+        determine the ids that `tables.ids.draw_ids` draws with a given seed and batch size.
     """
     rng = np.random.default_rng(params.seed)
     per_table = rows_per_table(params.batch_size)
     indices, unique_rows = _draw_targets(params, per_table, rng)
-    rows = _deal_whole_rows(_fit_rows(indices, unique_rows, per_table, rng), rng)
+    rows = _round_rows(_fit_rows(indices, unique_rows, per_table, rng), rng)
     unique = rows.sum(axis=1)
     pool = pd.DataFrame(
         {
@@ -85,9 +107,9 @@ def generate_pool(params: PoolParams) -> pd.DataFrame:
 
 
 def generated_tables(pool: pd.DataFrame) -> pd.DataFrame:
-    """The tables of a pool that were generated, as against derived and public ones (`variation`).
+    """The tables of a pool that come from `base_pool`, without derived and public tables (see `variation`).
 
-    They are those that are their own `origin`; all where no column says so.
+    These are the tables that are their own `origin`; all tables of a pool without that column.
     """
     if "origin" not in pool.columns:
         return pool
@@ -95,7 +117,7 @@ def generated_tables(pool: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_targets(params: PoolParams, per_table: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Ids and unique rows that every table aims at, (T,) each, with the published means."""
+    """Target ids and unique rows of every table, (T,) each, with the published means."""
     mean_pooling = float(per_table @ MEAN_COUNTS) / params.batch_size
     pooling = np.exp(_LOG_SPREAD_POOLING * rng.standard_normal(params.num_tables))
     indices = _with_mean(pooling, mean_pooling, _LEAST_POOLING, _MOST_POOLING) * params.batch_size
@@ -105,7 +127,7 @@ def _draw_targets(params: PoolParams, per_table: FloatArray, rng: np.random.Gene
 
 
 def _with_mean(values: FloatArray, mean: float, least: FloatArray | float, most: FloatArray | float) -> FloatArray:
-    """`values` (T,) times one factor, clipped, such that their mean is `mean` (as near as the limits allow)."""
+    """`values` (T,) times one factor and clipped, such that their mean is `mean` or as close as the limits allow."""
     low, high = -60.0, 60.0  # logarithm of the factor
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -117,11 +139,12 @@ def _with_mean(values: FloatArray, mean: float, least: FloatArray | float, most:
 def _fit_rows(
     indices: FloatArray, unique_rows: FloatArray, per_table: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Rows per table and reuse bin (T, 17): sums over tables are published, sums over bins nearly as targeted."""
+    """Rows per table and reuse bin (T, 17) with the published sums over tables and nearly the targets per table."""
     tables = len(indices)
     bins = np.arange(len(per_table))
-    # Reuse differs in more than its mean: some tables have a few hot rows beside many cold ones, some neither.
-    bend = 0.02 * rng.standard_normal(tables)[:, None] * (bins - _highest_bin(per_table) / 2) ** 2
+    # Tables differ in more than their mean reuse: some have a few hot rows and many cold ones, others have neither.
+    highest = int(np.flatnonzero(per_table)[-1])
+    bend = 0.02 * rng.standard_normal(tables)[:, None] * (bins - highest / 2) ** 2
     weight = per_table * np.exp(bend)
     for _ in range(_FIT_ROUNDS):
         rows = unique_rows[:, None] * tilted_shares(weight, indices / unique_rows)
@@ -131,17 +154,12 @@ def _fit_rows(
     return rows * factor
 
 
-def _highest_bin(per_table: FloatArray) -> int:
-    """The highest bin that has rows."""
-    return int(np.flatnonzero(per_table)[-1])
-
-
 def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
-    """Shares (T, 17) proportional to weight * exp(tilt * bin), each row's tilt such that its mean count is `reuse`.
+    """Shares (T, 17) proportional to weight * exp(tilt * bin), with a tilt per table that makes the mean count `reuse`.
 
     Args:
-        weight: not negative, (17,) or (T, 17).
-        reuse: look-ups per unique row, (T,).
+        weight: weights of the reuse bins, not negative, (17,) or (T, 17).
+        reuse: mean look-ups per unique row, (T,).
     """
     bins = np.arange(weight.shape[-1])
     low, high = np.full(len(reuse), -8.0), np.full(len(reuse), 8.0)
@@ -154,17 +172,17 @@ def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
     return shares
 
 
-def _deal_whole_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Whole numbers (T, 17) near `rows` whose sums over tables are those of `rows` to within one row per bin."""
-    reached = np.cumsum(rows, axis=0) + rng.random(rows.shape[1])
-    dealt = np.diff(np.floor(reached), axis=0, prepend=0.0).astype(np.int64)
-    empty = np.flatnonzero(dealt.sum(axis=1) == 0)
-    dealt[empty, np.argmax(rows[empty], axis=1)] = 1
-    return dealt
+def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Whole numbers (T, 17) close to `rows`; each sum over tables differs from that of `rows` by less than one row."""
+    running_sums = np.cumsum(rows, axis=0) + rng.random(rows.shape[1])
+    whole = np.diff(np.floor(running_sums), axis=0, prepend=0.0).astype(np.int64)
+    empty = np.flatnonzero(whole.sum(axis=1) == 0)
+    whole[empty, np.argmax(rows[empty], axis=1)] = 1
+    return whole
 
 
 def _draw_num_embeddings(unique_rows: IntArray, params: PoolParams, rng: np.random.Generator) -> IntArray:
-    """Rows of every table (T,): at least its unique rows, heavy-tailed, with the mean of full scale / `row_scale`."""
+    """Rows of every table (T,): heavy-tailed, at least its unique rows, with the mean of full scale / `row_scale`."""
     unused = unique_rows.astype(np.float64) * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
     mean = max(MEAN_NUM_EMBEDDINGS / params.row_scale - float(unique_rows.mean()), 0.0)
     most = np.maximum(MAX_NUM_EMBEDDINGS / params.row_scale - unique_rows.astype(np.float64), 0.0)

@@ -1,8 +1,8 @@
-"""What Meta published about its synthetic look-up data: the shape that a generated pool must have.
+"""Statistics that Meta published about its synthetic look-up data; generated pools have the same statistics.
 
-Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 files merged
-(856 tables, global batch 65536). Shares are rounded to three digits there, so that bins of few, much used rows
-have a share of unique rows of 0; their rows follow from the ids and a typical count (`rows_per_table`).
+Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files
+(856 tables, global batch 65536). Shares are rounded to three digits there, so that bins with few but frequently used
+rows have a share of unique rows of 0. Their rows are derived from the ids and a typical count (`rows_per_table`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES
 
 FloatArray = NDArray[np.float64]
 
-#: Rows per table are not in the statistics. An assumption: 856 tables of this size and width 64 are 0.9 TB of fp32
-#: weights, the order of size that published production models have.
+#: Mean rows of a table. An assumption, because the statistics do not contain it: 856 tables with these rows and width
+#: 64 are 0.9 TB of fp32 weights, the order of magnitude of published production models.
 MEAN_NUM_EMBEDDINGS = 4.0e6
-#: The largest tables hold 40 million rows, as those of MLPerf DLRM-v2 do. An assumption, too.
+#: Rows of the largest tables, as in MLPerf DLRM-v2. Also an assumption.
 MAX_NUM_EMBEDDINGS = 40e6
 
 
@@ -30,9 +30,9 @@ class PublishedStatistics:
 
     Attributes:
         tables: number of tables.
-        batch_size: global batch that the numbers belong to.
-        indices: ids of all tables.
-        unique_rows: distinct rows of all tables.
+        batch_size: global batch of the statistics.
+        indices: number of ids of all tables.
+        unique_rows: number of distinct rows of all tables.
         share_of_unique_rows: per reuse bin (17,).
         share_of_indices: per reuse bin (17,).
     """
@@ -43,16 +43,6 @@ class PublishedStatistics:
     unique_rows: int
     share_of_unique_rows: tuple[float, ...]
     share_of_indices: tuple[float, ...]
-
-    @property
-    def mean_pooling_factor(self) -> float:
-        """Ids per sample and table."""
-        return self.indices / self.tables / self.batch_size
-
-    @property
-    def unique_rows_per_table(self) -> float:
-        """Mean number of unique rows of a table."""
-        return self.unique_rows / self.tables
 
 
 DLRM_DATASETS_2021 = PublishedStatistics(
@@ -67,22 +57,22 @@ DLRM_DATASETS_2021 = PublishedStatistics(
     ),
 )  # fmt: skip
 
-#: Where counts lie between the lowest and the highest of their bin, on average. In the bins whose share of unique
-#: rows has two digits or more, ids per row give 0.36 to 0.41.
+#: Mean relative position of counts between the lowest and the highest count of their bin. The ids per row of those bins
+#: whose share of unique rows has at least two digits result in 0.36 to 0.41.
 _LEVEL_WITHIN_BIN = 0.385
 
 #: Mean look-ups of a row of each reuse bin, (17,).
 MEAN_COUNTS: FloatArray = LOWEST_COUNTS + _LEVEL_WITHIN_BIN * (HIGHEST_COUNTS - LOWEST_COUNTS)
 
-#: Bins below this take their number of rows from the published share of unique rows, bins from here on from ids.
+#: The rows of bins below this one are the published share of unique rows; those of the others are derived from ids.
 _FIRST_BIN_FROM_INDICES = 7
 
 
 def highest_bin(batch_size: int) -> int:
-    """The highest reuse bin that a pool of `batch_size` has: the one that holds a row looked up by every sample.
+    """The highest reuse bin of a pool for `batch_size`: the bin of a row that every sample looks up once.
 
-    Of a published row that is looked up more often, no scaled-down counterpart fits into a small batch: its ids go
-    to this bin ("folding"), which keeps pooling factors and the histograms of all bins below.
+    Published rows that are looked up more often have no counterpart in a smaller batch. Their ids are moved to this bin
+    ("folding"), which keeps pooling factors and the histograms of all lower bins.
     """
     full = batch_size >= DLRM_DATASETS_2021.batch_size
     return NUM_REUSE_BINS - 1 if full else int(np.searchsorted(REUSE_BIN_EDGES, batch_size, side="left"))
@@ -100,7 +90,8 @@ def fold(shares: FloatArray, batch_size: int) -> FloatArray:
 def rows_per_table(batch_size: int) -> FloatArray:
     """Mean unique rows of a table in every reuse bin (17,), for a batch of `batch_size`.
 
-    Rows and batch shrink together, so that reuse stays; ids of bins that are folded become rows of the highest bin.
+    Rows shrink in proportion to the batch, so that reuse does not change. Ids of folded bins become rows of the
+    highest bin.
     """
     published = DLRM_DATASETS_2021
     shrink = batch_size / published.batch_size / published.tables
@@ -112,10 +103,9 @@ def rows_per_table(batch_size: int) -> FloatArray:
 
 
 def published_shares(batch_size: int) -> tuple[FloatArray, FloatArray]:
-    """Published shares of unique rows and of ids per reuse bin, (17,) each, as they should be at `batch_size`.
+    """Published shares of unique rows and of ids per reuse bin, (17,) each, folded for `batch_size` (`highest_bin`).
 
-    At the published batch size these are the published numbers. At a smaller one they are folded
-    (`highest_bin`): shares of ids move as they are, shares of rows by the number of rows that have those ids.
+    Folding moves the shares of ids as they are, and the shares of rows by the number of rows that have these ids.
     """
     if highest_bin(batch_size) == NUM_REUSE_BINS - 1:
         rows = np.asarray(DLRM_DATASETS_2021.share_of_unique_rows)

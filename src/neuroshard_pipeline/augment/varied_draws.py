@@ -1,7 +1,7 @@
-"""Compute samples beyond the paper's: of derived tables, with other batch sizes, optimizers and data types.
+"""Draws compute samples of derived and public tables, with several batch sizes, optimizers and data types.
 
-Some are for training; others for judging alone, of tables and batches that no training sample has. A sample's numbers
-depend on the seed and on its own index only.
+`varied_samples` are for training. `evaluation_samples` have tables or batch sizes that no training sample has; they
+measure how well a model generalises. A sample depends on the seed and on its own index only.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams
-from neuroshard_pipeline.augment.drawing import Dimensions, redraw_until_fits
+from neuroshard_pipeline.augment.drawing import Dimensions, DrawParams, Share, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.variation import VariationParams, is_derived, is_held_out, public_name
 from neuroshard_pipeline.errors import TaskError
@@ -25,37 +25,35 @@ from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARI
 IntArray = NDArray[np.int64]
 
 #: First entropy words of the generators.
-_VARIED_STREAM, _JUDGED_STREAM = 6, 7
+_VARIED_STREAM, _EVALUATION_STREAM = 6, 7
 
-#: Groups that models are judged by, beside the names of public table sets.
-UNSEEN_TABLES, BATCH_BETWEEN, BATCH_BEYOND = "unseen_tables", "batch_between", "batch_beyond"
+#: Purposes of evaluation samples, in addition to the names of the public table sets.
+UNSEEN_TABLES, INTERPOLATION, EXTRAPOLATION = "unseen_tables", "batch_interpolation", "batch_extrapolation"
 
 
-class VariedSampleParams(BaseModel):
-    """What decides the compute samples of derived tables; `ComputeSampleParams` has their numbers of tables and memory.
+class VariedSampleParams(DrawParams):
+    """Parameters of varied samples; their numbers of tables and their memory are those of `ComputeSampleParams`.
 
     Attributes:
-        num_samples: how many, for training.
-        judged_samples: how many in each group that is kept for judging.
+        num_samples: number of training samples.
+        samples_per_group: number of evaluation samples for each purpose.
         dimensions: widths of the tables.
-        dimension_weights: how often each width is drawn, relative to the others.
+        dimension_weights: relative frequency of each width.
         rowwise_adagrad_share: share of samples whose backward pass has row-wise Adagrad instead of SGD.
-        alike_share: share of samples whose tables are alike, as those of one model often are: of similar pooling
-            factors, and of one width, cut into halves, quarters, … at random.
-        alike_rows_share: share of these whose tables are of similar rows as well, where pooling factors are the same:
-            several small tables with one id per sample leave the caches to each other, and cost less than among larger.
-        seed: decides every sample, together with its index.
+        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are: they
+            have neighbouring pooling factors, and one width that is halved at random.
+        similar_rows_share: share of these samples in which tables with equal pooling factors also have neighbouring
+            numbers of rows. Several small tables together use the caches better than each of them among large ones.
+        seed: seed of all draws.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     num_samples: int = Field(ge=0, le=10_000_000)
-    judged_samples: int = Field(ge=0, le=1_000_000)
+    samples_per_group: int = Field(ge=0, le=1_000_000)
     dimensions: Dimensions
     dimension_weights: tuple[float, ...] = Field(min_length=1)
-    rowwise_adagrad_share: float = Field(ge=0, le=1)
-    alike_share: float = Field(ge=0, le=1)
-    alike_rows_share: float = Field(ge=0, le=1)
+    rowwise_adagrad_share: Share
+    similar_tables_share: Share
+    similar_rows_share: Share
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
@@ -80,10 +78,17 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Group:
-    """Tables that may stand in one sample, by ascending pooling factor.
+    """Tables that one sample may combine, in ascending order of pooling factors.
 
-    They share batch size and data type, as one kernel does, and either all or none have the default profile: a user's
-    table file gives profiles or does not. `by_rows` orders those of one pooling factor by ascending rows.
+    They share batch size and data type, as one kernel requires. Either all or none have the default profile, because a
+    user's table file gives profiles or does not.
+
+    Attributes:
+        batch_size: global batch of the profiles.
+        data_type: storage type of the weights.
+        names: names of the tables.
+        rows: rows of the tables.
+        by_rows: an order of the tables in which tables with equal pooling factors have ascending rows.
     """
 
     batch_size: int
@@ -96,59 +101,56 @@ class _Group:
 def varied_samples(
     pool: pd.DataFrame, params: ComputeSampleParams, variation: VariationParams, varied: VariedSampleParams
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Draw training samples of derived tables that are not held out.
-
-    Batch sizes are taken by turns; a sample's tables are distinct and of one data type, as one kernel takes only one.
+    """Draw training samples of derived tables that are not held out; they take `variation.batch_sizes` in turn.
 
     Returns:
-        Samples as `compute_samples` and their settings `sample_id, optimizer, purpose`, one row per sample.
+        Samples as from `compute_samples`, and their settings `sample_id, optimizer, purpose`, one row per sample.
     """
     derived = pool[is_derived(pool["table"])]
     groups = _groups(derived[~is_held_out(derived)])
-    return _frames(
-        [
-            _varied_sample(f"varied-{index:06d}", TRAINING, rng, _of_batch(groups, batch_size), params, varied)
-            for index in range(varied.num_samples)
-            for batch_size in [variation.batch_sizes[index % len(variation.batch_sizes)]]
-            for rng in [np.random.default_rng([_VARIED_STREAM, varied.seed, index])]
-        ]
-    )
+    samples = []
+    for index in range(varied.num_samples):
+        rng = np.random.default_rng([_VARIED_STREAM, varied.seed, index])
+        own = _of_batch(groups, variation.batch_sizes[index % len(variation.batch_sizes)])
+        samples.append(_varied_sample(f"varied-{index:06d}", TRAINING, rng, own, params, varied))
+    return _frames(samples)
 
 
-def judged_samples(
+def evaluation_samples(
     pool: pd.DataFrame,
     public: Mapping[str, Sequence[Table]],
     params: ComputeSampleParams,
     variation: VariationParams,
     varied: VariedSampleParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Draw the samples that no model is trained on: `varied.judged_samples` for each purpose.
+    """Draw `varied.samples_per_group` samples for each purpose other than training.
 
-    `unseen_tables`: held-out generated and derived tables by turns, at batch sizes of training. `batch_between` and
-    `batch_beyond`: tables of training at batch sizes that no training sample has. And the tables of every public set,
-    cut into halves, quarters, … at random.
+    - `unseen_tables`: held-out tables, alternately of the pool and derived, at batch sizes of training
+    - `batch_interpolation` and `batch_extrapolation`: tables of training at batch sizes that no training sample has
+    - the name of each public table set: its tables, with their widths halved at random
 
     Returns:
-        As `varied_samples`; the purposes are the groups.
+        Samples and settings as from `varied_samples`.
     """
     derived = pool[is_derived(pool["table"])]
     held_out, seen = _groups(derived[is_held_out(derived)]), _groups(derived[~is_held_out(derived)])
-    unseen = pool[is_held_out(pool)]
-    paper = _groups(generated_tables(unseen))
-    turns = [*paper, *(group for size in variation.batch_sizes for group in _of_batch(held_out, size))]
+    unseen = _groups(generated_tables(pool[is_held_out(pool)]))
+    unseen_derived = [group for size in variation.batch_sizes for group in _of_batch(held_out, size)]
     samples = []
-    for index in range(varied.judged_samples):
-        rng = np.random.default_rng([_JUDGED_STREAM, varied.seed, index])
-        own = [turns[0]] if index % 2 else turns[1:]
-        drawn = {UNSEEN_TABLES: own}
-        drawn[BATCH_BETWEEN] = _of_batch(seen, variation.between_batch_size)
-        drawn[BATCH_BEYOND] = _of_batch(seen, variation.beyond_batch_size)
-        samples += [
-            _varied_sample(f"{purpose}-{index:04d}", purpose, rng, groups, params, varied)
-            for purpose, groups in drawn.items()
-        ]
+    for index in range(varied.samples_per_group):
+        rng = np.random.default_rng([_EVALUATION_STREAM, varied.seed, index])
+        groups_of_purpose = {
+            UNSEEN_TABLES: unseen if index % 2 else unseen_derived,
+            INTERPOLATION: _of_batch(seen, variation.interpolation_batch_size),
+            EXTRAPOLATION: _of_batch(seen, variation.extrapolation_batch_size),
+        }
+        for purpose, groups in groups_of_purpose.items():
+            samples.append(_varied_sample(f"{purpose}-{index:04d}", purpose, rng, groups, params, varied))
         samples += [_public_sample(name, tables, pool, index, rng, params) for name, tables in public.items()]
     return _frames(sorted(samples, key=lambda sample: sample.sample_id))
+
+
+_Choice = tuple[_Group, IntArray, IntArray]
 
 
 def _varied_sample(
@@ -159,38 +161,44 @@ def _varied_sample(
     params: ComputeSampleParams,
     varied: VariedSampleParams,
 ) -> _Sample:
-    """Distinct tables of one group; groups are chosen by how many tables they have."""
-    sizes = np.array([len(group.names) for group in groups], dtype=np.float64)
-    weights = np.asarray(varied.dimension_weights) / sum(varied.dimension_weights)
+    """Distinct tables of one group, each with a width."""
 
-    def draw() -> tuple[_Group, IntArray, IntArray]:
-        group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
-        count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), len(group.names))
-        if rng.random() >= varied.alike_share:
-            chosen = rng.choice(len(group.names), count, replace=False)
-            return group, chosen, rng.choice(varied.dimensions, count, p=weights)
-        first = rng.integers(len(group.names) - min(2 * count, len(group.names)) + 1)
-        order = group.by_rows if rng.random() < varied.alike_rows_share else np.arange(len(group.names))
-        candidates = order[first : first + 2 * count]
-        widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
-        return group, rng.choice(candidates, count, replace=False), rng.choice(widths, count)
-
-    def needed(drawn: tuple[_Group, IntArray, IntArray]) -> int:
-        group, chosen, dims = drawn
+    def needed_bytes(choice: _Choice) -> int:
+        group, chosen, dims = choice
         return int((group.rows[chosen] * dims).sum()) * BYTES_PER_ELEMENT[group.data_type]
 
-    group, chosen, dims = redraw_until_fits(draw, needed, params.memory_bytes, sample_id)
+    group, chosen, dims = redraw_until_fits(
+        lambda: _choose(groups, rng, params, varied), needed_bytes, params.memory_bytes, sample_id
+    )
     optimizer = "rowwise_adagrad" if rng.random() < varied.rowwise_adagrad_share else "sgd"
     return _Sample(sample_id, purpose, group.batch_size, optimizer, group.names[chosen].tolist(), dims)
+
+
+def _choose(
+    groups: Sequence[_Group], rng: np.random.Generator, params: ComputeSampleParams, varied: VariedSampleParams
+) -> _Choice:
+    """A group, drawn in proportion to its number of tables; indices of its tables; and their widths."""
+    sizes = np.array([len(group.names) for group in groups], dtype=np.float64)
+    weights = np.asarray(varied.dimension_weights) / sum(varied.dimension_weights)
+    group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
+    size = len(group.names)
+    count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), size)
+    if rng.random() >= varied.similar_tables_share:
+        return group, rng.choice(size, count, replace=False), rng.choice(varied.dimensions, count, p=weights)
+    first = rng.integers(size - min(2 * count, size) + 1)
+    order = group.by_rows if rng.random() < varied.similar_rows_share else np.arange(size)
+    neighbours = order[first : first + 2 * count]
+    widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
+    return group, rng.choice(neighbours, count, replace=False), rng.choice(widths, count)
 
 
 def _public_sample(
     name: str, tables: Sequence[Table], pool: pd.DataFrame, index: int, rng: np.random.Generator,
     params: ComputeSampleParams,
 ) -> _Sample:  # fmt: skip
-    """Distinct tables of a public set, each of its width or of a half, a quarter, … of it."""
-    rows = pool.loc[pool["origin"] == name].set_index("table")["num_embeddings"]
-    names = [public_name(name, table.name) for table in tables]
+    """Distinct tables of a public set, each with its own width or a half, a quarter, … of it."""
+    names = np.array([public_name(name, table.name) for table in tables])
+    rows = pool.loc[pool["origin"] == name].set_index("table")["num_embeddings"][names].to_numpy()
     sample_id = f"{name}-{index:04d}"
 
     def draw() -> tuple[IntArray, IntArray]:
@@ -198,15 +206,15 @@ def _public_sample(
         chosen = rng.choice(len(tables), count, replace=False)
         return chosen, np.array([rng.choice(_halvings(tables[at].embedding_dim)) for at in chosen])
 
-    def needed(drawn: tuple[IntArray, IntArray]) -> int:
-        return int((rows[[names[at] for at in drawn[0]]].to_numpy() * drawn[1]).sum()) * BYTES_PER_ELEMENT["fp32"]
+    def needed_bytes(drawn: tuple[IntArray, IntArray]) -> int:
+        return int((rows[drawn[0]] * drawn[1]).sum()) * BYTES_PER_ELEMENT["fp32"]
 
-    chosen, dims = redraw_until_fits(draw, needed, params.memory_bytes, sample_id)
-    return _Sample(sample_id, name, params.batch_size, "sgd", [names[at] for at in chosen], dims)
+    chosen, dims = redraw_until_fits(draw, needed_bytes, params.memory_bytes, sample_id)
+    return _Sample(sample_id, name, params.batch_size, "sgd", names[chosen].tolist(), dims)
 
 
 def _halvings(width: int) -> list[int]:
-    """`width`, its half, its quarter, … as long as they are widths that a shard may have."""
+    """`width`, its half, its quarter, … down to the last width that a shard may have."""
     widths = [width]
     while widths[-1] % (2 * COLUMN_GRANULARITY) == 0:
         widths.append(widths[-1] // 2)
@@ -214,8 +222,9 @@ def _halvings(width: int) -> list[int]:
 
 
 def _groups(pool: pd.DataFrame) -> list[_Group]:
-    alike = ["batch_size", "data_type", "default_profile"]
-    ordered = pool.sort_values([*alike, "pooling_factor", "table"])
+    """Groups of the tables of a pool, in ascending order of batch size, data type and kind of profile."""
+    shared = ["batch_size", "data_type", "default_profile"]
+    ordered = pool.sort_values([*shared, "pooling_factor", "table"])
     return [
         _Group(
             int(rows["batch_size"].iloc[0]),
@@ -224,7 +233,7 @@ def _groups(pool: pd.DataFrame) -> list[_Group]:
             rows["num_embeddings"].to_numpy(dtype=np.int64),
             np.lexsort((rows["num_embeddings"], rows["pooling_factor"])),
         )
-        for _, rows in ordered.groupby(alike)
+        for _, rows in ordered.groupby(shared)
     ]
 
 

@@ -12,10 +12,10 @@ from neuroshard_pipeline.augment import (
     ShardingTaskParams,
     VariationParams,
     VariedSampleParams,
+    base_pool,
     comm_samples,
     compute_samples,
-    generate_pool,
-    judged_samples,
+    evaluation_samples,
     paper_settings,
     reuse_comparison_frame,
     sharding_tasks,
@@ -31,21 +31,21 @@ PublicTables = dict[str, list[Table]]
 def gather_public_tables(
     mlperf_dlrm_v2: list[Table], criteo_kaggle: list[Table], hugectr_t510: list[Table]
 ) -> PublicTables:
-    """The public table sets by name."""
+    """Collect the public table sets by name."""
     return {"mlperf_dlrm_v2": mlperf_dlrm_v2, "criteo_kaggle": criteo_kaggle, "hugectr_t510": hugectr_t510}
 
 
 def provide_table_pool(
     public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
 ) -> pd.DataFrame:
-    """Draw the pool of embedding tables and what is derived from it, or take the pool of a recording."""
+    """Generate or read the pool and add derived and public tables; or take the pool of a recording."""
     if recording.folder:
         return open_recording(recording).pool
-    return varied_pool(generate_pool(params), params.batch_size, public, variation)
+    return varied_pool(base_pool(params), params.batch_size, public, variation)
 
 
 def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.DataFrame:
-    """Draw the pool's ids and set their reuse histograms beside the published ones."""
+    """Draw the pool's ids and compare their reuse histograms with the published ones."""
     return reuse_comparison_frame(pool, params.batch_size, params.seed)
 
 
@@ -57,7 +57,7 @@ def provide_compute_samples(
     varied: VariedSampleParams,
     recording: RecordingParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Draw the table combinations whose compute cost is measured, and their settings; or take those of a recording."""
+    """Draw the compute samples and their settings, or take those of a recording."""
     if recording.folder:
         recorded = open_recording(recording)
         return recorded.samples, recorded.settings
@@ -65,20 +65,20 @@ def provide_compute_samples(
     parts = [
         (drawn, paper_settings(drawn)),
         varied_samples(pool, params, variation, varied),
-        judged_samples(pool, public, params, variation, varied),
+        evaluation_samples(pool, public, params, variation, varied),
     ]
     samples, settings = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
     return samples, settings
 
 
 def draw_comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
-    """Draw the volumes and start skews whose communication cost is measured."""
+    """Draw the communication samples."""
     return comm_samples(pool, params)
 
 
 def draw_sharding_tasks(
     pool: pd.DataFrame, mlperf_tables: list[Table], params: ShardingTaskParams, mlperf_params: FileTaskParams
 ) -> pd.DataFrame:
-    """Draw the sharding tasks, and append the scaled MLPerf DLRM-v2 as one more."""
+    """Draw the sharding tasks, and append a task of the scaled MLPerf DLRM-v2 tables."""
     mlperf = tasks_to_frame([task_from_tables(mlperf_tables, **mlperf_params.model_dump())])
     return pd.concat([sharding_tasks(pool, params), mlperf], ignore_index=True)
