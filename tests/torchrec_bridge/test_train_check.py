@@ -16,9 +16,8 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
-from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
 from neuroshard_pipeline.torchrec_bridge.train_check.model import initial_columns, keyed_ids
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
 from neuroshard_pipeline.torchrec_bridge.train_check.rank import Turn
 from neuroshard_pipeline.torchrec_bridge.train_check.run import ask, train_under_plans, training_team
 
@@ -104,7 +103,7 @@ def test_a_rank_that_is_lost_stops_the_check_and_leaves_no_other_waiting(blow, t
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without GPUs")
 def test_nccl_without_gpus_is_refused_before_any_process_starts():
-    with pytest.raises(TrainCheckError, match="needs a GPU for each of 2 ranks, but this machine shows 0"):
+    with pytest.raises(TrainCheckError, match="needs a GPU for each of 2 ranks, but this machine has 0"):
         train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"backend": "nccl"}))
 
 

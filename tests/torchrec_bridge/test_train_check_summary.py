@@ -7,14 +7,14 @@ import json
 import pandas as pd
 import pytest
 
+from neuroshard_pipeline.pipelines.train_check.nodes import tabulate_speeds
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
 from neuroshard_pipeline.torchrec_bridge.train_check.run import STEP_COLUMNS
-from neuroshard_pipeline.torchrec_bridge.train_check.summary import check_losses, summarise_training, training_table
+from neuroshard_pipeline.torchrec_bridge.train_check.summary import check_losses, summarise_training
 
 PARAMS = TrainingParams(
     backend="gloo",
@@ -77,11 +77,12 @@ def test_speeds_are_medians_over_rounds_and_ratios_are_taken_within_rounds():
 
 def test_the_table_names_every_plan_and_every_failure():
     found = summarise_training(steps({name: [10, 20, 50] for name in ("first", "twin", "other")}), solutions(), PARAMS)
-    lines = training_table(found).splitlines()
+    lines = tabulate_speeds(found).splitlines()
     assert lines[2].split()[:2] == ["first", "50.00"]
     assert lines[3].startswith("twin (= first)")
+    assert lines[3].split()[-3:] == ["1.000", "1.000..1.000", "-"]
     assert "lost: no plan: no room" in lines
-    assert "2 tables of two-tables on 2 ranks (gloo, dense network ddp)" in training_table(found)
+    assert "2 tables of two-tables on 2 ranks (gloo, dense network ddp)" in tabulate_speeds(found)
 
 
 def test_losses_that_differ_are_named_with_their_plans():

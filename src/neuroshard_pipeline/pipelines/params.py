@@ -1,4 +1,4 @@
-"""Parameter types that belong to a pipeline rather than to a domain package."""
+"""Parameter types of the pipelines `search`, `plan` and `train_check`."""
 
 from __future__ import annotations
 
@@ -6,53 +6,41 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from neuroshard_pipeline.sharders.registry import SHARDERS
+from neuroshard_pipeline.sharders.names import SharderName, SharderNames
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
-#: More ranks or samples than any training job of the coming years; a slip of the pen, not a task.
+#: Larger than any training job of the coming years, so that a larger value must be a mistake.
 MAX_WORLD_SIZE = 4096
 MAX_BATCH_SIZE = 2**30
 MAX_MEMORY_GIB = 2.0**20
 
 
-def _one_of(known: tuple[str, ...]) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in known:
-            raise ValueError(f"use one of {', '.join(known)}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _different(values: list[str]) -> list[str]:
-    if len(set(values)) < len(values):
-        raise ValueError("name every sharder once")
-    return values
-
-
-SharderName = Annotated[str, _one_of(SHARDERS)]
+def _known_optimizer(name: str) -> str:
+    if name not in OPTIMIZERS:
+        raise ValueError(f"use one of {', '.join(OPTIMIZERS)}")
+    return name
 
 
 class ContestParams(BaseModel):
-    """Who solves the sharding tasks.
+    """The sharders that plan every sharding task.
 
     Attributes:
         sharders: names of sharders, in the order of tables and figures.
-        seed: of sharders that draw random numbers.
+        seed: seed of sharders that draw random numbers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sharders: Annotated[list[SharderName], AfterValidator(_different)] = Field(min_length=1)
+    sharders: SharderNames = Field(min_length=1)
     seed: int = Field(ge=0)
 
 
 class TorchRecExportParams(BaseModel):
-    """How plans are written for TorchRec.
+    """The plans that are written for TorchRec.
 
     Attributes:
-        sharder: whose plans are exported.
-        local_world_size: ranks per host, or null for all ranks on one host.
+        sharder: the sharder whose plans are written.
+        local_world_size: ranks per host, or null where all ranks are on one host.
         compute_device: where the tables will be trained.
     """
 
@@ -68,15 +56,15 @@ class PlanParams(BaseModel):
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.
-        world_size: ranks of the training job.
+        world_size: number of ranks of the training job.
         batch_size: global batch.
         memory_gib: memory for embeddings on every rank, GiB.
-        optimizer: one of `tables.OPTIMIZERS`.
-        constraints: path of a YAML or JSON file of constraints, or null for none; see `tables.constraint_file`.
-        links: path of a CSV file of bandwidths between the ranks, or null where links do not differ; see
-            `tables.read_bandwidths`.
+        optimizer: one of `tables.task.OPTIMIZERS`.
+        constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
+        links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null where all
+            links are equal.
         sharder: one of `sharders.SHARDERS`.
-        seed: of sharders that draw random numbers.
+        seed: seed of sharders that draw random numbers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,7 +73,7 @@ class PlanParams(BaseModel):
     world_size: int = Field(ge=1, le=MAX_WORLD_SIZE)
     batch_size: int = Field(ge=1, le=MAX_BATCH_SIZE)
     memory_gib: float = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
-    optimizer: Annotated[str, _one_of(OPTIMIZERS)]
+    optimizer: Annotated[str, AfterValidator(_known_optimizer)]
     constraints: str | None
     links: str | None
     sharder: SharderName

@@ -7,13 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParams
-from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.params import PlusParams, SearchParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_text
-from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
+from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import ordered_by_links, shard
 from neuroshard_pipeline.tables import ShardingTask, read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
@@ -22,7 +20,6 @@ from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 def read_task(params: PlanParams) -> ShardingTask:
     """Read the user's tables and constraints and state the task."""
-    constraints = UNCONSTRAINED if params.constraints is None else read_constraints(params.constraints)
     return ShardingTask(
         read_tables(params.tables),
         params.world_size,
@@ -30,27 +27,19 @@ def read_task(params: PlanParams) -> ShardingTask:
         int(params.memory_gib * 2**30),
         params.optimizer,
         task_id=Path(params.tables).stem,
-        constraints=constraints,
+        constraints=UNCONSTRAINED if params.constraints is None else read_constraints(params.constraints),
     )
 
 
 def search_plan(
-    task: ShardingTask,
-    compute_model: ComputeCostModel,
-    comm_model: CommCostModel,
-    params: PlanParams,
-    search: SearchParams,
-    plus: PlusParams,
-    memory: MemoryModel,
-    rivals: RivalParams,
+    task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams
 ) -> tuple[Plan, str]:
-    """Search a plan with the cost models; where the user's links differ, in the order of ranks that suits them.
+    """Search a plan; if links are given, order its ranks so that its collectives are cheapest on these links.
 
     Returns:
-        The plan, and what the order gained in a line, empty where no links are given.
+        The plan, and a line on the effect of the order, which is empty if no links are given.
     """
     gb_per_s = None if params.links is None else read_bandwidths(params.links, params.world_size)
-    models, settings = CostModels(compute_model, comm_model), SharderSettings(search, plus, memory, rivals)
     found = shard(task, models, params.sharder, settings, params.seed)
     if gb_per_s is None:
         return found, ""
@@ -64,10 +53,10 @@ def tabulate_plan(plan: Plan) -> pd.DataFrame:
 
 
 def explain_plan(plan: Plan, order: str) -> str:
-    """The plan in words: per rank shards, memory, predicted costs, what binds, and what the order of ranks gained."""
+    """The plan in words, with the effect of the order of ranks."""
     return "\n".join(filter(None, (plan.explain(), order)))
 
 
 def export_torchrec_plan(plan: Plan, params: TorchRecExportParams) -> dict[str, Any]:
-    """The plan as TorchRec writes it."""
+    """The plan as a JSON document in TorchRec's terms."""
     return plan_to_json(plan, params.local_world_size, params.compute_device)

@@ -1,20 +1,20 @@
-"""Train one model under the plans of several sharders, between real processes."""
+"""Trains one model under the plans of several sharders, between real processes."""
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
 from neuroshard_pipeline.pipelines.train_check import nodes
-
-MODELS = ["compute_cost_model", "comm_cost_model"]
-SEARCH = ["params:neuroshard", "params:neuroshard_plus", "params:memory", "params:rivals"]
 
 
 def create_pipeline() -> Pipeline:
-    """Tables + cost models → plans → steps of training under each → speeds and losses side by side."""
+    """Tables + cost models → plans → steps of training under each plan → comparison of speeds and losses."""
     stage = [
+        models_node(),
+        sharder_settings_node(),
         Node(nodes.state_task, ["sharding_tasks", "params:task"], ["sharding_task", "batches"], name="state_task"),
         Node(
             nodes.solve_task,
-            ["sharding_task", *MODELS, "params:contest", *SEARCH, "params:training"],
+            ["sharding_task", "models", "sharder_settings", "params:contest", "params:training"],
             "solutions",
             name="solve_task",
         ),
@@ -26,7 +26,7 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         stage,
         namespace="train_check",
-        inputs={"sharding_tasks": "augment.sharding_tasks", **{name: f"train.{name}" for name in MODELS}},
-        parameters={name: name.replace("params:", "params:search.") for name in SEARCH},
+        inputs={"sharding_tasks": "augment.sharding_tasks"} | TRAINED_MODELS,
+        parameters=SEARCH_PARAMETERS,
         tags="train_check",
     )

@@ -2,11 +2,11 @@
 
 | module | holds | needs the extra `torchrec` |
 | --- | --- | --- |
-| `params` | `TrainTaskParams`, `TrainingParams` | no |
+| `params` | `TrainTaskParams`, `TrainingParams`, `TrainCheckError` | no |
 | `problem` | `state_problem`, `solve_problem`: task, batches, plans | when called |
 | `batches` | global batches, drawn or from a Criteo file | no |
-| `run` | `train_under_plans`: turns of all plans between real processes | in the ranks |
-| `rank` | what one rank does | in the ranks |
+| `run` | `train_under_plans`: trains all plans in turns between real processes | in the ranks |
+| `rank` | the work of one rank | in the ranks |
 | `model`, `sharded` | the model, and the model under a plan | yes |
-| `summary` | `summarise_training`, `training_table` | no |
+| `summary` | `summarise_training` and the table of speeds | no |
 """

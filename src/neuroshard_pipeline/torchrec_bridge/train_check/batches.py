@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES, NUM_INTEGERS, hashed_ids, read_criteo
 from neuroshard_pipeline.tables.ids import TableIds, draw_ids
 from neuroshard_pipeline.tables.table import Table
-from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError
 
-#: Dense features of a sample: Criteo's integers, and as many random numbers where samples are drawn.
+#: Dense features of a sample: the integers of a Criteo file, or the same number of random numbers.
 DENSE_FEATURES = NUM_INTEGERS
 
+#: Separates the random numbers of dense features from other uses of the same seed.
 _DENSE_STREAM = 1
 
 
@@ -25,8 +26,8 @@ class Batch:
     """One global batch of B samples.
 
     Attributes:
-        dense: (B, 13).
-        ids: per table, in the order of the tables.
+        dense: dense features, (B, 13).
+        ids: the ids of every table, in the order of the tables.
         labels: 0 or 1, (B,).
     """
 
@@ -36,7 +37,7 @@ class Batch:
 
 
 def drawn_batches(tables: Sequence[Table], batch_size: int, num_batches: int, seed: int) -> tuple[Batch, ...]:
-    """Batches with the ids of the tables' reuse profiles; the label is the sign of the first dense feature."""
+    """Batches with ids drawn from the tables' reuse profiles; the label is the sign of the first dense feature."""
     return tuple(_drawn(tables, batch_size, seed + number) for number in range(num_batches))
 
 
@@ -55,9 +56,7 @@ def criteo_batches(path: str, tables: Sequence[Table], batch_size: int, num_batc
         CriteoFileError: the file is missing or malformed.
     """
     if len(tables) != NUM_CATEGORIES:
-        raise TrainCheckError(
-            f"{path}: its {NUM_CATEGORIES} categories need as many tables, but {len(tables)} are given"
-        )
+        raise TrainCheckError(f"{path}: its {NUM_CATEGORIES} categories need a table each, but {len(tables)} are given")
     found = []
     for read in itertools.islice(read_criteo(path, batch_size), num_batches):
         if len(read.labels) < batch_size:

@@ -1,6 +1,6 @@
-"""A DLRM of the second generation for tables of any widths, and weights that do not depend on its sharding.
+"""A DLRM-v2 for tables of different widths, with initial weights that do not depend on its sharding.
 
-Shapes: B samples, T tables, N ids, D widths of all tables and of the last dense layer together.
+Shapes: B samples, T tables, N ids, D the sum of the widths of all tables and of the last dense layer.
 """
 
 from __future__ import annotations
@@ -19,36 +19,27 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
 
 require_torchrec()
 from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402
 from torchrec.modules.crossnet import LowRankCrossNet  # noqa: E402
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 
 class MixedWidthDlrm(nn.Module):
-    """TorchRec's `DLRM_DCN` [arXiv 2008.13535], MLPerf's DLRM-v2, without its condition that all widths are equal.
+    """TorchRec's `DLRM_DCN` (MLPerf's DLRM-v2 [arXiv 2008.13535]) for tables of different widths.
 
-    It is made of the same parts and computes the same where widths are equal and the last dense layer has them too.
-    The tables stand on the meta device, the dense network on the CPU with seeded weights.
+    It consists of the same parts as `DLRM_DCN`, and computes the same function if all tables and the last dense layer
+    have the same width. The tables are on the meta device, the dense network is on the CPU with seeded weights.
     """
 
     def __init__(self, tables: Sequence[Table], params: TrainingParams) -> None:
-        """Build it for `tables`, each with one feature of the same name."""
+        """Build the model; every table has one feature of the same name."""
         super().__init__()
         self.feature_names = [table.name for table in tables]
-        configs = [
-            EmbeddingBagConfig(
-                name=table.name,
-                num_embeddings=table.num_embeddings,
-                embedding_dim=table.embedding_dim,
-                feature_names=[table.name],
-                data_type=DataType[table.data_type.upper()],
-            )
-            for table in tables
-        ]
+        configs = [embedding_bag_config(table.name, table) for table in tables]
         width = params.dense_layers[-1] + sum(table.embedding_dim for table in tables)
         self.embedding_bag_collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
         self.dense_arch = DenseArch(DENSE_FEATURES, list(params.dense_layers))
@@ -58,7 +49,7 @@ class MixedWidthDlrm(nn.Module):
 
     def forward(self, dense: torch.Tensor, ids: KeyedJaggedTensor) -> torch.Tensor:
         """Logits (B,) of dense features (B, 13) and the ids of all tables."""
-        pooled = self.embedding_bag_collection(ids).to_dict()  # sharded, its columns are in another order
+        pooled = self.embedding_bag_collection(ids).to_dict()  # a sharded collection orders its columns by rank
         features = torch.cat([self.dense_arch(dense), *(pooled[name] for name in self.feature_names)], dim=1)  # (B, D)
         return self.over_arch(self.cross(features)).squeeze(-1)
 
@@ -83,10 +74,11 @@ def _initialise(parameters: Iterator[nn.Parameter], seed: int) -> None:
 
 
 def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> NDArray[np.float32]:
-    """The initial weights of a table's columns (rows, width), the same in whichever shards they stand.
+    """The initial weights of a range of a table's columns, (rows, width), whatever shards the columns belong to.
 
-    Uniform within ±1/sqrt(embedding_dim * pooling_factor), so that pooled rows are about as long whatever the table
-    and every table moves the loss from the first step on: an id that goes astray is seen.
+    They are uniform within ±1/sqrt(embedding_dim * pooling_factor). Pooled rows of all tables then have similar
+    lengths, and every table influences the loss from the first step on, so that an id sent to a wrong rank changes the
+    loss.
     """
     limit = 1.0 / math.sqrt(table.embedding_dim * max(table.pooling_factor, 1.0))
     values = np.empty((table.num_embeddings, width), dtype=np.float32)
@@ -101,8 +93,8 @@ def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> Key
     """The ids of the samples in `part` of one batch.
 
     Args:
-        names: of T features.
-        ids: of T features, for the whole batch.
+        names: names of T features.
+        ids: the ids of T features in the whole batch.
         part: a range of samples, with start and stop.
     """
     values = [of.indices[of.offsets[part.start] : of.offsets[part.stop]] for of in ids]

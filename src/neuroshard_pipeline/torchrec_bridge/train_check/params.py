@@ -1,26 +1,32 @@
-"""Parameters of the training check."""
+"""Parameters of the training check, and its error."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from neuroshard_pipeline.errors import NeuroShardError
+
+
+class TrainCheckError(NeuroShardError):
+    """A training check cannot run, one of its ranks failed, or its plans trained to different losses."""
 
 
 class TrainTaskParams(BaseModel):
-    """What is trained: tables, ranks, batches.
+    """The tables, ranks and batches that are trained.
 
     Attributes:
         tables: path of a file of embedding tables.
-        row_scale: the file's rows are divided by this.
-        task_id: train the tables of this task of `augment.sharding_tasks`, as they stand, instead of the file's.
-        world_size: ranks, one process each, all on this host.
-        batch_size: global batch; every rank trains the same share of it.
-        memory_gib: memory for embeddings on every rank that plans must respect, GiB.
-        criteo_file: a click log in Criteo's format that samples are read from; null draws them from the tables'
-            reuse profiles.
-        num_batches: distinct global batches, trained in turn.
-        seed: of drawn samples.
+        row_scale: divisor of the file's rows.
+        task_id: a task of `augment.sharding_tasks` whose unscaled tables are trained instead of the file's, or null.
+        world_size: number of ranks, one process each, all on this host.
+        batch_size: global batch, of which every rank trains an equal share.
+        memory_gib: memory for embeddings on every rank, GiB, which plans must respect.
+        criteo_file: a click log in Criteo's format with the samples, or null to draw samples from the tables' reuse
+            profiles.
+        num_batches: number of distinct global batches, which are trained in a cycle.
+        seed: seed of drawn samples.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,7 +38,7 @@ class TrainTaskParams(BaseModel):
     batch_size: int = Field(ge=1, le=2**24)
     memory_gib: float = Field(gt=0)
     criteo_file: str | None
-    num_batches: int = Field(ge=1)
+    num_batches: PositiveInt
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
@@ -41,51 +47,50 @@ class TrainTaskParams(BaseModel):
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of world_size {self.world_size}")
         return self
 
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for embeddings on every rank."""
+        return int(self.memory_gib * 2**30)
+
 
 class TrainingParams(BaseModel):
-    """How it is trained, and what is timed.
+    """The model, its training and the timed steps.
 
     Attributes:
-        backend: of torch.distributed; `gloo` trains on CPUs, `nccl` on one GPU per rank.
+        backend: backend of torch.distributed; `gloo` trains on CPUs, `nccl` on one GPU per rank.
         dense: the dense network is replicated (`ddp`) or sharded by `fully_shard` (`fsdp2`).
-        dense_layers: widths of the layers that take the dense features.
-        cross_layers: layers of the cross network [Wang2021, arXiv 2008.13535].
-        cross_rank: rank of its low-rank matrices.
-        over_layers: widths of the layers above it, without the last one, which has width 1.
-        learning_rate: of SGD, for tables and dense network.
-        rounds: every plan is trained once per round, in an order drawn anew for each round.
-        warmup_steps: steps at the start of a plan's turn that are trained but not timed.
-        steps_per_round: steps of a turn that are timed.
-        loss_tolerance: relative difference between the losses of two plans at the same step that is still agreement.
-        threads: of every rank on CPUs; 1 also gives every rank a core of its own.
-        timeout_s: a rank that does not finish a turn, or does not answer in a collective, in this time has failed.
-        seed: of the initial weights and the order of turns.
+        dense_layers: widths of the layers that process the dense features.
+        cross_layers: number of layers of the cross network [Wang2021, arXiv 2008.13535].
+        cross_rank: rank of the low-rank matrices of the cross network.
+        over_layers: widths of the layers after the cross network, without the last one, whose width is 1.
+        learning_rate: learning rate of SGD, for tables and dense network.
+        rounds: number of turns of every plan; each round trains all plans in a new random order.
+        warmup_steps: steps at the start of every turn that are not timed.
+        steps_per_round: steps of every turn that are timed.
+        loss_tolerance: largest accepted relative difference between the losses of two plans at the same step.
+        threads: threads of every rank on CPUs; with 1 thread every rank is pinned to one core.
+        timeout_s: a rank has failed if a turn or a collective takes it longer than this.
+        seed: seed of the initial weights and of the order of turns.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backend: Literal["gloo", "nccl"]
     dense: Literal["ddp", "fsdp2"]
-    dense_layers: tuple[int, ...] = Field(min_length=1)
-    cross_layers: int = Field(ge=1)
-    cross_rank: int = Field(ge=1)
-    over_layers: tuple[int, ...] = Field(min_length=1)
+    dense_layers: tuple[PositiveInt, ...] = Field(min_length=1)
+    cross_layers: PositiveInt
+    cross_rank: PositiveInt
+    over_layers: tuple[PositiveInt, ...] = Field(min_length=1)
     learning_rate: float = Field(gt=0)
-    rounds: int = Field(ge=1)
+    rounds: PositiveInt
     warmup_steps: int = Field(ge=0)
-    steps_per_round: int = Field(ge=1)
+    steps_per_round: PositiveInt
     loss_tolerance: float = Field(gt=0)
-    threads: int = Field(ge=1)
+    threads: PositiveInt
     timeout_s: float = Field(gt=0)
     seed: int = Field(ge=0)
 
-    @model_validator(mode="after")
-    def _check(self) -> TrainingParams:
-        if min(*self.dense_layers, *self.over_layers) < 1:
-            raise ValueError(f"dense_layers {self.dense_layers} and over_layers {self.over_layers} must be positive")
-        return self
-
     @property
     def compute_device(self) -> Literal["cuda", "cpu"]:
-        """Where the tables are trained."""
+        """The device that trains the tables."""
         return "cuda" if self.backend == "nccl" else "cpu"

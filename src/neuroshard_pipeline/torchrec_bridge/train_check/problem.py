@@ -1,4 +1,4 @@
-"""From parameters to the sharding task that is trained, with its batches."""
+"""The sharding task that is trained, its batches, and the plans of all sharders."""
 
 from __future__ import annotations
 
@@ -10,38 +10,36 @@ import pandas as pd
 from torch import nn
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import Models
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.readers import read_tables
-from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, criteo_batches, drawn_batches
-from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams, TrainTaskParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams, TrainTaskParams
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 
 def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[ShardingTask, tuple[Batch, ...]]:
-    """The task and its batches; with a Criteo file, the tables' profiles are measured on those batches.
+    """The task and its batches. The samples of a Criteo file replace the pooling factors and profiles of the tables.
 
     Args:
         tasks: `augment.sharding_tasks`.
-        params: which tables, ranks and samples.
+        params: tables, ranks and samples.
 
     Raises:
-        NeuroShardError: TorchRec is missing, tables or samples cannot be read, or do not belong together.
+        NeuroShardError: TorchRec is missing, tables or samples cannot be read, or they do not match.
     """
     require_torchrec()
     task = _named_task(tasks, params) if params.task_id is not None else _file_task(params)
     for table in task.tables:
-        _check_name(table)
+        if "." in table.name or hasattr(nn.ModuleDict(), table.name):
+            raise TaskError(f"table {table.name!r}: PyTorch does not accept this name for a module; rename the table")
     if params.criteo_file is None:
         return task, drawn_batches(task.tables, params.batch_size, params.num_batches, params.seed)
     batches = criteo_batches(params.criteo_file, task.tables, params.batch_size, params.num_batches)
-    return dataclasses.replace(task, tables=_measured(task.tables, batches, params.batch_size)), batches
+    return _with_profiles(task, batches), batches
 
 
 def solve_problem(
@@ -55,7 +53,7 @@ def solve_problem(
     """Every sharder's plan for the task.
 
     Raises:
-        CostModelError: the models were measured on other hardware than is trained on.
+        CostModelError: the models were measured on other hardware than the plans are trained on.
         TrainCheckError: no sharder found a plan.
     """
     from neuroshard_pipeline.torchrec_bridge.planner import check_hardware
@@ -67,19 +65,11 @@ def solve_problem(
     return solutions
 
 
-def same_placement(one: Plan, other: Plan) -> bool:
-    """Whether two plans put the same shards on the same ranks."""
-    return set(zip(one.shards, one.ranks, strict=True)) == set(zip(other.shards, other.ranks, strict=True))
-
-
 def _file_task(params: TrainTaskParams) -> ShardingTask:
+    tables = read_tables(params.tables)
+    task_id = Path(params.tables).stem
     return task_from_tables(
-        read_tables(params.tables),
-        params.world_size,
-        params.batch_size,
-        int(params.memory_gib * 2**30),
-        params.row_scale,
-        Path(params.tables).stem,
+        tables, params.world_size, params.batch_size, params.memory_bytes, params.row_scale, task_id
     )
 
 
@@ -90,23 +80,17 @@ def _named_task(tasks: pd.DataFrame, params: TrainTaskParams) -> ShardingTask:
     found = tasks_from_frame(tasks[tasks["task_id"] == params.task_id])[0]
     if found.batch_size != params.batch_size:
         raise TrainCheckError(
-            f"the reuse profiles of the task {params.task_id!r} belong to batches of {found.batch_size}; set "
-            f"train_check.task.batch_size to that instead of {params.batch_size}"
+            f"the reuse profiles of the task {params.task_id!r} are those of batches of {found.batch_size}; set "
+            f"train_check.task.batch_size to that number instead of {params.batch_size}"
         )
-    return dataclasses.replace(found, world_size=params.world_size, memory_bytes=int(params.memory_gib * 2**30))
+    return dataclasses.replace(found, world_size=params.world_size, memory_bytes=params.memory_bytes)
 
 
-def _check_name(table: Table) -> None:
-    """PyTorch makes modules of tables."""
-    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
-        raise TaskError(f"table {table.name!r}: PyTorch takes no module of this name; rename the table")
-
-
-def _measured(tables: Sequence[Table], batches: Sequence[Batch], batch_size: int) -> list[Table]:
-    """The tables with the pooling factors and reuse profiles of the batches."""
+def _with_profiles(task: ShardingTask, batches: Sequence[Batch]) -> ShardingTask:
+    """The task with the pooling factors and reuse profiles of the batches."""
     from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
     from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
 
-    whole = slice(0, batch_size)
-    names = [table.name for table in tables]
-    return profile_from_batches([keyed_ids(names, batch.ids, whole) for batch in batches], tables, batch_size)
+    names = [table.name for table in task.tables]
+    samples = [keyed_ids(names, batch.ids, slice(0, task.batch_size)) for batch in batches]
+    return dataclasses.replace(task, tables=profile_from_batches(samples, task.tables, task.batch_size))

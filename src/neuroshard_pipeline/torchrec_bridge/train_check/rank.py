@@ -1,4 +1,4 @@
-"""What one rank does: joins the group, shards the model under every plan, trains the steps that it is told to."""
+"""The work of one rank: join the process group, shard the model under every plan, and train steps on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,18 +19,15 @@ from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
 from neuroshard_pipeline.workers import settle_on_core
 
-if TYPE_CHECKING:
-    from torchrec.distributed import DistributedModelParallel
-
 
 @dataclass(frozen=True)
 class Turn:
-    """Steps that are trained under one plan without a break.
+    """Consecutive steps under one plan.
 
     Attributes:
-        plan: position of the plan.
-        first_step: number of the first step, which decides the batches.
-        steps: how many.
+        plan: index of the plan.
+        first_step: number of the first step, which determines the batches.
+        steps: number of steps.
     """
 
     plan: int
@@ -39,24 +35,20 @@ class Turn:
     steps: int
 
 
-#: Per step of a turn: the mean loss of this rank's samples, and the milliseconds that the step took.
+#: For every step of a turn, the mean loss of this rank's samples and the duration of the step in milliseconds.
 Steps = list[tuple[float, float]]
 
 
 def set_up_rank(
-    rank: int,
-    world_size: int,
-    plans: Sequence[Plan],
-    batches: Sequence[Batch],
-    params: TrainingParams,
-    store_file: str,
+    rank: int, plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams, store_file: str
 ) -> Callable[[Turn], Steps]:
-    """Join the process group and shard the model under every plan; the answer trains turns.
+    """Join the process group and shard the model under every plan; the returned function trains a turn.
 
-    TorchRec is imported here, in the rank's own process.
+    TorchRec is imported here, in the process of the rank.
     """
-    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch.distributed warn of their own deprecations
+    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch.distributed warn of their own deprecated calls
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
+    world_size = plans[0].task.world_size
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
     device = torch.device("cpu")
     if params.backend == "nccl":
@@ -74,27 +66,21 @@ def set_up_rank(
         timeout=datetime.timedelta(seconds=params.timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
-    return RankTrainer(rank, world_size, plans, batches, params, device).train
+    return RankTrainer(plans, batches, params, device).train
 
 
 class RankTrainer:
-    """The sharded models of one rank, one per plan, and its part of the batches."""
+    """The sharded models of one rank, one per plan, and this rank's share of every batch."""
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        plans: Sequence[Plan],
-        batches: Sequence[Batch],
-        params: TrainingParams,
-        device: torch.device,
+        self, plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams, device: torch.device
     ) -> None:
         from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
         from neuroshard_pipeline.torchrec_bridge.train_check.sharded import shard_model
 
         self._device = device
-        share = len(batches[0].labels) // world_size
-        part = slice(rank * share, (rank + 1) * share)
+        share = len(batches[0].labels) // dist.get_world_size()
+        part = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
         names = [table.name for table in plans[0].task.tables]
         self._batches = [
             (
@@ -104,13 +90,13 @@ class RankTrainer:
             )
             for batch in batches
         ]
-        self._models: list[DistributedModelParallel] = [shard_model(plan, params, device) for plan in plans]
+        self._models = [shard_model(plan, params, device) for plan in plans]
         self._optimizers = [
             torch.optim.SGD(model.module.dense_parameters(), lr=params.learning_rate) for model in self._models
         ]
 
     def train(self, turn: Turn) -> Steps:
-        """Train a turn; the ranks start it together."""
+        """Train a turn after all ranks have reached its start."""
         dist.barrier()
         return [self._step(turn.plan, number) for number in range(turn.first_step, turn.first_step + turn.steps)]
 

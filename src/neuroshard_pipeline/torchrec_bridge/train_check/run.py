@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
+import torch
 
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
-from neuroshard_pipeline.torchrec_bridge.train_check.errors import TrainCheckError
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
 from neuroshard_pipeline.torchrec_bridge.train_check.rank import Steps, Turn, set_up_rank
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
@@ -29,21 +29,21 @@ def train_under_plans(
 ) -> pd.DataFrame:
     """Train the same model from the same weights with the same batches under every plan, in turns.
 
-    All plans have their model on the ranks at the same time, so that a plan's turns lie minutes apart and every plan
-    meets the machine in the same moods.
+    The ranks hold the models of all plans at the same time. The turns of a plan are therefore spread over the whole
+    run, and a disturbance of the machine affects all plans alike.
 
     Args:
-        plans: of one task, each of another sharder.
-        batches: global batches, trained one after the other and again from the first.
-        params: how.
+        plans: plans of one task, each by another sharder.
+        batches: global batches, which are trained in a cycle.
+        params: the model, its training and the timed steps.
         progress: wraps the iteration over rounds.
 
     Returns:
         One row per plan and step: `sharder, round, step, loss, step_ms, timed`. `loss` is the mean over the global
-        batch before the step's update, `step_ms` the mean over ranks, `timed` is False for warm-up steps.
+        batch before the update of the step, `step_ms` the mean over ranks, and `timed` is False for warm-up steps.
 
     Raises:
-        TrainCheckError: the machine lacks GPUs, or a rank failed or hung; no other rank is left waiting.
+        TrainCheckError: the machine has too few GPUs, or a rank failed or hung; the other ranks are stopped.
     """
     steps = params.warmup_steps + params.steps_per_round
     rng = np.random.default_rng(params.seed)
@@ -58,14 +58,23 @@ def train_under_plans(
 
 @contextmanager
 def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams) -> Iterator[LocalTeam]:
-    """One process per rank; they start with the first turn and are gone when the context ends."""
+    """One process per rank. The processes start with the first turn and end with the context.
+
+    Raises:
+        TrainCheckError: the backend is nccl and the machine has fewer GPUs than ranks.
+    """
     world_size = plans[0].task.world_size
-    _check_devices(world_size, params)
+    if params.backend == "nccl" and torch.cuda.device_count() < world_size:
+        raise TrainCheckError(
+            f"backend nccl needs a GPU for each of {world_size} ranks, but this machine has "
+            f"{torch.cuda.device_count()}; lower train_check.task.world_size, or set train_check.training.backend "
+            "to gloo"
+        )
     with tempfile.TemporaryDirectory() as folder:
         team = LocalTeam(
             world_size,
             set_up_rank,
-            lambda: (world_size, plans, batches, params, f"{folder}/{uuid.uuid4().hex}"),
+            lambda: (plans, batches, params, f"{folder}/{uuid.uuid4().hex}"),
             spawn=params.backend == "nccl",
             preload=PRELOAD,
         )
@@ -76,7 +85,7 @@ def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: Train
 
 
 def ask(team: LocalTeam, turn: Turn, sharder: str, timeout_s: float) -> list[Steps]:
-    """What every rank says of a turn.
+    """Train a turn and return the steps of every rank.
 
     Raises:
         TrainCheckError: a rank died, failed or did not answer in time.
@@ -90,20 +99,8 @@ def ask(team: LocalTeam, turn: Turn, sharder: str, timeout_s: float) -> list[Ste
         ) from problem
 
 
-def _check_devices(world_size: int, params: TrainingParams) -> None:
-    if params.backend == "nccl":
-        import torch
-
-        if torch.cuda.device_count() < world_size:
-            raise TrainCheckError(
-                f"backend nccl needs a GPU for each of {world_size} ranks, but this machine shows "
-                f"{torch.cuda.device_count()}; lower train_check.task.world_size or set train_check.training.backend "
-                "to gloo"
-            )
-
-
 def _frame(sharder: str, number: int, answers: list[Steps], warmup_steps: int) -> pd.DataFrame:
-    """The steps of one turn; a rank's answer is a pair (loss, ms) per step."""
+    """The steps of one turn, from every rank's pairs of loss and duration."""
     means = np.mean(np.array(answers), axis=0)  # (steps, 2), over ranks
     first_step = number * len(means)
     rows = [

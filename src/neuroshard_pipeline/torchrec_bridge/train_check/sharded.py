@@ -1,4 +1,4 @@
-"""The model under a plan: tables sharded by TorchRec, dense network replicated or sharded by `fully_shard`."""
+"""The model under a plan: TorchRec shards the tables; the dense network is replicated or sharded by `fully_shard`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 
 def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> DistributedModelParallel:
-    """The model of the plan's tables under the plan, with weights that depend on `params.seed` only."""
+    """The model with the plan's tables, sharded by the plan; its initial weights depend only on `params.seed`."""
     model = MixedWidthDlrm(plan.task.tables, params)
     for part in model.dense_modules:
         part.to(device)
@@ -45,7 +45,7 @@ def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> Dis
 
 @torch.no_grad()
 def _fill_tables(sharded: DistributedModelParallel, plan: Plan, seed: int) -> None:
-    """Give this rank's shards their part of the initial weights."""
+    """Fill this rank's shards with their columns of the initial weights."""
     tables = {table.name: table for table in plan.task.tables}
     state: dict[str, Any] = sharded.module.embedding_bag_collection.state_dict()
     for key, value in state.items():
