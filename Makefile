@@ -14,12 +14,13 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run test bench viz lint types contracts unit check-pool gpu-campaign same-results clean help $(BENCHES)
+.PHONY: run test bench viz docs docs-serve lint types contracts unit check-pool gpu-campaign same-results clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
 	@echo "make test   set up, lint, types, import contracts, tests"
 	@echo "make bench  all sharders on the same tasks, judged by measurement (makes cost models first where there are none)"
+	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
 
@@ -47,6 +48,14 @@ bench: .venv/.test
 	@test "$(call newest,dreamshard_policy)" \> "$(call newest,compute_cost_model)" || \
 		$(BIN)/kedro run --env $(ENV) --pipeline train_policies
 	$(BIN)/kedro run --env $(ENV) --pipeline benchmark $(if $(BENCH),--params $(BENCH))
+
+# Strict: a broken link or an undocumented name ends the build. docs/reference/parameters.md is generated, not committed.
+docs: .venv/.docs
+	$(BIN)/python scripts/parameter_reference.py docs/reference/parameters.md
+	$(BIN)/zensical build --clean --strict
+
+docs-serve: docs
+	$(BIN)/zensical serve
 
 viz: .venv/.run
 	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
@@ -77,9 +86,14 @@ gpu-campaign:
 	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
 	@touch $@
 
+.venv/.docs: .venv/.run
+	@echo "Installing the documentation tools into .venv ..."
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,docs]'
+	@touch $@
+
 .venv/.test: .venv/.run
 	@echo "Installing TorchRec, Ray and the development tools into .venv ..."
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,cluster,dev,docs]'
 	@# torchrec asks for the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
 	$(BIN)/python -m pip install --quiet --no-deps torchrec
 	@touch $@

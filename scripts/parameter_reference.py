@@ -1,0 +1,183 @@
+"""Writes docs/reference/parameters.md from conf/base and from the types that Kedro validates parameters with.
+
+`make docs` runs it before every build, so that the page cannot disagree with the code:
+
+    python scripts/parameter_reference.py docs/reference/parameters.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from inspect import getdoc, isclass, signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from griffe import Docstring, DocstringSectionKind
+from kedro.config import OmegaConfigLoader
+from kedro.framework.startup import bootstrap_project
+from kedro.pipeline.node import Node
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf" / "base"
+PREFIX = "params:"
+LONGEST_VALUE = 60
+
+INTRODUCTION = """\
+# Parameters
+
+Every value of a run lies in `conf/base/`; an environment (`conf/<env>/`) overrides some of them.
+To change one value for one run:
+
+```console
+$ .venv/bin/kedro run --params search.neuroshard_plus.max_rounds=200
+```
+
+Kedro checks the types before the first node runs: an unknown name or an impossible value ends the run with one error.
+This page is generated from `conf/base/` and from the parameter types.
+*Default* is the value in `conf/base/`; the note below a meaning is the comment that stands beside the value there.
+"""
+
+
+def typed_parameters() -> dict[str, type[BaseModel]]:
+    """For every parameter group that a node reads, its name without `params:` and its type."""
+    from kedro.framework.project import pipelines
+
+    bootstrap_project(ROOT)
+    found: dict[str, type[BaseModel]] = {}
+    for pipeline in pipelines.values():
+        for node in pipeline.nodes:
+            for name, hint in _hinted_inputs(node):
+                if name.startswith(PREFIX) and isclass(hint) and issubclass(hint, BaseModel):
+                    found[name.removeprefix(PREFIX)] = hint
+    return found
+
+
+def _hinted_inputs(node: Node) -> Iterator[tuple[str, Any]]:
+    """The datasets and parameters that a node reads, each with the type hint of its argument."""
+    if not hasattr(node.func, "__name__"):
+        return
+    hints = get_type_hints(node.func)
+    inputs = node._inputs
+    if isinstance(inputs, str):
+        inputs = [inputs]
+    names = inputs if isinstance(inputs, dict) else signature(node.func).bind(*inputs or []).arguments
+    for argument, value in names.items():
+        if isinstance(value, str):
+            yield value, hints.get(argument)
+
+
+def meanings(params: type[BaseModel]) -> dict[str, str]:
+    """The entries of the `Attributes:` sections of a type and of its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(params.__mro__):
+        if not isclass(base) or not issubclass(base, BaseModel) or base is BaseModel:
+            continue
+        for section in Docstring(getdoc(base) or "").parse("google", warnings=False):
+            if section.kind is DocstringSectionKind.attributes:
+                found |= {entry.name: " ".join(entry.description.split()) for entry in section.value}
+    return found
+
+
+def summary(params: type[BaseModel]) -> str:
+    """The first paragraph of a type's docstring."""
+    return " ".join((getdoc(params) or "").split("\n\n")[0].split())
+
+
+def values_and_notes() -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """All parameters of conf/base, nested; and by dotted name the file of each and the comment beside it."""
+    loader = OmegaConfigLoader(str(CONF.parent), base_env="base", default_run_env="base")
+    notes: dict[str, str] = {}
+    files: dict[str, str] = {}
+    for path in sorted(CONF.glob("parameters*.yml")):
+        text = path.read_text()
+        for name, line, column in _leaves(yaml.compose(text), ()):
+            files[name] = path.name
+            comment = text.splitlines()[line][column:].strip()
+            if comment.startswith("#"):
+                notes[name] = comment.lstrip("# ").strip()
+    return loader["parameters"], notes, files
+
+
+def _leaves(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+    """Dotted name, line and column behind the value of every key; a comment there belongs to the key."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        here = (*path, key.value)
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            yield ".".join(here), key.end_mark.line, key.end_mark.column + 1
+            yield from _leaves(value, here)
+        else:
+            yield ".".join(here), value.end_mark.line, value.end_mark.column
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = value
+    if len(text) > LONGEST_VALUE and isinstance(value, list | dict):
+        return f"{len(value)} entries"
+    return f"`{text}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str]) -> str:
+    """One parameter group: a heading, its meaning, and a table of its entries."""
+    lines = [f"### `{name}`", "", _sentence(summary(params)), ""]
+    lines += ["| parameter | default | meaning |", "| --- | --- | --- |"]
+    texts = meanings(params)
+    for field in params.model_fields:
+        meaning = _sentence(texts.get(field, ""))
+        note = notes.get(f"{name}.{field}")
+        if note:
+            meaning += f"<br><small>{_sentence(note)}</small>"
+        default = _shown(value[field]) if field in value else "as above"
+        lines.append(f"| `{field}` | {default} | {_cell(meaning)} |")
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    """Text that starts with a capital letter, where it starts with a word, and ends with a full stop."""
+    first_word = text.split(maxsplit=1)[0] if text else ""
+    if first_word.isalpha():
+        text = text[0].upper() + text[1:]
+    return text if not text or text.endswith(".") else f"{text}."
+
+
+def page() -> str:
+    """The whole page in Markdown.
+
+    Raises:
+        KeyError: a node reads a parameter group that conf/base does not have.
+    """
+    types = typed_parameters()
+    parameters, notes, files = values_and_notes()
+    sections: dict[str, list[str]] = {}
+    for name in types:
+        sections.setdefault(files[name], []).append(name)
+    order = {name: place for place, name in enumerate(files)}
+    parts = [INTRODUCTION]
+    for file, names in sorted(sections.items()):
+        parts.append(f"## conf/base/{file}")
+        for name in sorted(names, key=order.__getitem__):
+            value = parameters
+            for part in name.split("."):
+                value = value[part]
+            parts.append(group(name, types[name], value, notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the page to the path that the command line names."""
+    Path(sys.argv[1]).write_text(page())
+
+
+if __name__ == "__main__":
+    main()

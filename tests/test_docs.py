@@ -1,0 +1,201 @@
+"""The documentation builds strictly, and what it names exists: files, commands, pipelines, parameters, datasets."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from kedro.config import OmegaConfigLoader
+from kedro.framework.project import pipelines
+from kedro.framework.startup import bootstrap_project
+
+import neuroshard_pipeline as ns
+
+ROOT = Path(__file__).resolve().parents[1]
+ZENSICAL = Path(sys.executable).parent / "zensical"
+#: Written by `make docs`, not committed.
+GENERATED = ROOT / "docs" / "reference" / "parameters.md"
+#: One page per package, which names a package and nothing else.
+PACKAGES = ROOT / "docs" / "reference" / "packages"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path != GENERATED and path.parent != PACKAGES),
+    PACKAGES / "index.md",
+]
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+MAKE = re.compile(r"\bmake ([a-z][\w-]*)")
+PIPELINE = re.compile(r"--pipelines? ([\w,]+)")
+ENVIRONMENT = re.compile(r"--env (\w+)")
+PARAMETERS = re.compile(r"--params ([\w.]+=\S+)")
+#: In backticks: a parameter or a dataset, perhaps with a value.
+STAGES = "augment|measure|train|search|benchmark|plan|policies|refine|train_check"
+DOTTED = re.compile(rf"`((?:{STAGES})\.[\w.]+)(?:=[^`]*)?`")
+#: What a browser would fetch when it opens a page.
+FETCHED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^>]+|<link[^>]*stylesheet[^>]*https?:[^>]+")
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def code_of(page: Path) -> str:
+    """Everything in a page that is set as code."""
+    return "\n".join(CODE.findall(page.read_text()))
+
+
+@cache
+def configuration() -> OmegaConfigLoader:
+    bootstrap_project(ROOT)
+    return OmegaConfigLoader(str(ROOT / "conf"), base_env="base", default_run_env="base")
+
+
+@cache
+def runtime_parameters() -> set[str]:
+    return set(yaml.safe_load((ROOT / "conf" / "base" / "globals.yml").read_text()))
+
+
+def has_parameter(name: str) -> bool:
+    """Whether conf/base has a parameter of this dotted name, or a mapping that takes names of the user's own."""
+    value = configuration()["parameters"]
+    for part in name.split("."):
+        if value == {}:
+            return True
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+@pytest.fixture(scope="module")
+def parameter_reference():
+    spec = importlib.util.spec_from_file_location("parameter_reference", ROOT / "scripts" / "parameter_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference_page(parameter_reference) -> str:
+    return parameter_reference.page()
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, reference_page) -> Path:
+    """The site, built strictly: a broken link, anchor or Python name ends the build."""
+    root = tmp_path_factory.mktemp("site")
+    for name in ("README.md", "CONTRIBUTING.md", "zensical.toml"):
+        shutil.copy(ROOT / name, root)
+    shutil.copytree(ROOT / "docs", root / "docs")
+    (root / "src").symlink_to(ROOT / "src")
+    (root / "docs" / "reference" / "parameters.md").write_text(reference_page)
+    built = subprocess.run(
+        [ZENSICAL, "build", "--strict"], cwd=root, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return root / "site"
+
+
+def test_site_builds_strictly(site):
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file()
+
+
+def test_site_loads_nothing_from_the_network(site):
+    for page in site.rglob("*.html"):
+        assert not FETCHED.findall(page.read_text()), f"{page.name} fetches from the network"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "zensical.toml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f'"{page.relative_to(ROOT / "docs")}"' in navigation, f"add {page.name} to nav in zensical.toml"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_and_images_exist(page):
+    for target in LINK.findall(CODE.sub("", page.read_text())):
+        if "://" in target or target.startswith(("#", "mailto:")):
+            continue
+        path = (page.parent / target.split("#")[0]).resolve()
+        assert path.exists() or path == GENERATED, f"{name_of(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_make_targets_exist(page):
+    makefile = (ROOT / "Makefile").read_text()
+    phony = next(line for line in makefile.splitlines() if line.startswith(".PHONY:"))
+    benches = next(line for line in makefile.splitlines() if line.startswith("BENCHES :="))
+    targets = {*phony.split()[1:], *benches.split()[2:]}
+    named = set(MAKE.findall(code_of(page)))
+    assert named <= targets, f"{name_of(page)} names unknown targets"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pipelines_and_environments_exist(page):
+    bootstrap_project(ROOT)
+    code = code_of(page)
+    named = {name for names in PIPELINE.findall(code) for name in names.split(",")}
+    assert named <= set(pipelines), f"{name_of(page)} names unknown pipelines"
+    for environment in ENVIRONMENT.findall(code):
+        assert (ROOT / "conf" / environment).is_dir(), f"{name_of(page)} names environment {environment}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_parameters_of_commands_exist(page):
+    for assignments in PARAMETERS.findall(code_of(page)):
+        for assignment in assignments.rstrip("`").split(","):
+            name = assignment.split("=")[0]
+            known = name in runtime_parameters() or has_parameter(name)
+            assert known, f"{name_of(page)} sets {name}, which conf/base does not have"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_dotted_names_are_parameters_or_datasets(page):
+    catalog = configuration()["catalog"]
+    for name in DOTTED.findall(page.read_text()):
+        assert name in catalog or has_parameter(name), f"{name_of(page)} names {name}"
+
+
+def test_every_parameter_has_a_meaning_and_a_default(parameter_reference, reference_page):
+    missing = [
+        f"{group}.{field}"
+        for group, params in parameter_reference.typed_parameters().items()
+        for field in params.model_fields
+        if not parameter_reference.meanings(params).get(field)
+    ]
+    assert not missing, "add these to the Attributes of their types"
+    assert "### `search.neuroshard_plus`" in reference_page
+    assert "| `max_rounds` |" in reference_page
+
+
+def test_every_parameter_of_conf_is_in_the_reference(reference_page):
+    """A group that no node reads, or whose type is not checked, would be left out of the page."""
+    documented = set(re.findall(r"^### `([\w.]+)`$", reference_page, re.MULTILINE))
+    for name, value in configuration()["parameters"].items():
+        groups = {f"{name}.{group}" for group, entries in value.items() if isinstance(entries, dict)}
+        missing = set() if name in documented else groups - documented
+        assert not missing, f"parameters without a type: {sorted(missing)}"
+
+
+def test_public_names_are_documented():
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    named = re.findall(r"^::: neuroshard_pipeline\.(\w+)$", page, re.MULTILINE)
+    assert sorted(named) == sorted(ns.__all__)
+
+
+def test_packages_are_documented():
+    """All but those that know Kedro, whose nodes call one function of the others each."""
+    packages = {path.parent.name for path in (ROOT / "src" / "neuroshard_pipeline").glob("*/__init__.py")}
+    pages = {path.stem for path in PACKAGES.glob("*.md")}
+    assert pages - {"index"} == packages - {"pipelines", "datasets"}
