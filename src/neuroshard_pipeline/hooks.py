@@ -26,7 +26,7 @@ _SUMMARY_DATASET = "search.summary"
 _REPORT_DATASET = "search.report"
 _EXPLANATION_DATASET = "plan.explanation"
 _TORCHREC_DATASET = "plan.torchrec_plan"
-_TABLE_DATASETS = ("train_check.table", "refine.table")
+_TABLE_DATASETS = ("train_check.table",)
 _BENCH_TABLE_DATASET = "benchmark.table"
 _BENCH_REPORT_DATASET = "benchmark.report"
 
@@ -184,7 +184,7 @@ def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProt
         "pipelines": run_params.get("pipeline_names") or ["__default__"],
         "env": run_params.get("env") or "base",
         "runtime_params": run_params.get("runtime_params") or {},
-        "inputs": {name: dataset.resolve_load_version() for name, dataset in inputs.items()},
+        "inputs": {name: dataset.resolve_load_version() for name, dataset in inputs.items() if dataset.exists()},
         "outputs": {name: dataset.resolve_save_version() for name, dataset in outputs.items()},
     }
 
@@ -200,9 +200,9 @@ def _versioned(names: set[str], catalog: CatalogProtocol) -> dict[str, AbstractV
 
 def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     for name, dataset in _versioned(pipeline.inputs(), catalog).items():
-        if dataset.exists():
-            continue
         pinned = dataset._version.load if dataset._version else None
+        if dataset.exists() or (getattr(dataset, "is_optional", False) and not pinned):
+            continue
         if pinned:
             known = ", ".join(dataset.list_versions(full_path=False)[:5]) or "none"
             raise MissingVersionError(

@@ -7,7 +7,7 @@ from neuroshard_pipeline.datasets.atomic import (
     AtomicTextDataset,
 )
 from neuroshard_pipeline.datasets.folder import CostModelDataset, JSONFolderDataset
-from neuroshard_pipeline.datasets.optional import NewestJSONDataset
+from neuroshard_pipeline.datasets.optional import OptionalParquetDataset
 from neuroshard_pipeline.datasets.shards import ShardFolderDataset
 from neuroshard_pipeline.datasets.tables import TableFileDataset
 
@@ -18,7 +18,7 @@ __all__ = [
     "AtomicTextDataset",
     "CostModelDataset",
     "JSONFolderDataset",
-    "NewestJSONDataset",
+    "OptionalParquetDataset",
     "ShardFolderDataset",
     "TableFileDataset",
 ]

@@ -1,46 +1,27 @@
-"""A document that another pipeline may have written, or not."""
+"""Data that another pipeline may have written, or not."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+import pandas as pd
 
-from kedro.io import AbstractDataset
+from neuroshard_pipeline.datasets.atomic import AtomicParquetDataset
 
 
-class NewestJSONDataset(AbstractDataset[None, dict[str, Any]]):
-    """The newest version of a versioned JSON document, read-only; an empty one where there is no version.
+class OptionalParquetDataset(AtomicParquetDataset):
+    """A versioned Parquet file that loads as an empty frame if there is no version; read-only.
 
-    For what a pipeline shows if it is there and can do without. It is not versioned itself, so that a run does not
-    insist on it.
+    A run that reads it does not require it to exist. A version that is pinned must exist.
     """
 
-    def __init__(self, filepath: str, metadata: dict[str, Any] | None = None) -> None:
-        """Remember the path of the versioned dataset.
+    #: Hooks do not refuse a run because this dataset is missing.
+    is_optional = True
 
-        Args:
-            filepath: as the versioned dataset has it.
-            metadata: for kedro-viz.
-        """
-        self._path = Path(filepath)
-        self.metadata = metadata
+    def load(self) -> pd.DataFrame:
+        """Load the pinned or newest version."""
+        if not self._exists() and not (self._version and self._version.load):
+            return pd.DataFrame()
+        return AtomicParquetDataset.load.__wrapped__(self)
 
-    def load(self) -> dict[str, Any]:
-        """Read the newest version."""
-        versions = self._versions()
-        return json.loads(versions[-1].read_text()) if versions else {}
-
-    def save(self, data: None) -> None:
-        """Refuse: the document is another dataset's."""
-        raise NotImplementedError(f"{self._path} is written under another name")
-
-    def _versions(self) -> list[Path]:
-        """Documents of all versions, oldest first: `<path>/<version>/<name>`, Kedro's layout."""
-        return sorted(self._path.glob(f"*/{self._path.name}"))
-
-    def _exists(self) -> bool:
-        return bool(self._versions())
-
-    def _describe(self) -> dict[str, Any]:
-        return {"filepath": str(self._path)}
+    def save(self, data: pd.DataFrame) -> None:
+        """Refuse, because another dataset writes the file."""
+        raise NotImplementedError(f"{self._filepath} is written under another name")

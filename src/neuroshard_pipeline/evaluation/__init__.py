@@ -1,9 +1,22 @@
 """Measures plans and compares sharders.
 
-- `plan_samples`: plans as samples to measure; predicted and measured costs side by side
-- `measure_plans`: the campaigns that measure plans
-- `anchors`: samples that are measured again, and the drift of the machine that they show
-- `plan_intervals`: prediction intervals of plans
-- `summary`: sharders compared; `bootstrap`, `pairs`: one against another, with an interval
-- `benchmark`: suites of tasks and verdicts; `refinement`: cost models before and after learning from plans
+Measuring plans:
+
+- `campaigns`: how samples are measured, in resumable campaigns or in memory
+- `plan_samples`: the samples that the costs of plans follow from; `measure_plans`: the three campaigns of plans
+- `anchors`: samples that are measured again; `drift`: the machine's drift, estimated from them
+- `measured_samples`: samples with their costs; `refinement`: new samples for the training data
+
+Comparing:
+
+- `totals`: embedding cost and imbalance of plans
+- `comparison`: two sharders on the same tasks, with a confidence interval
+- `plan_intervals`, `prediction_errors`: prediction intervals and errors of the cost models on plans
+- `summary`: `search.summary`
+
+The benchmark:
+
+- `suite_params`, `suites`, `tight_tasks`: suites of sharding tasks
+- `solving`: plans of all sharders, in resumable records
+- `verdicts`: which sharder is best on which suite
 """

@@ -1,167 +1,142 @@
-"""The measured cost of plans in shards that resume: three campaigns, each of which needs the one before.
+"""Measures the costs of plans in three campaigns, each of which needs the costs of those before.
 
-All plans go through each campaign together, task by task, so that the machine's drift hits every sharder alike; ranks
-with the same shards, and plans with the same volumes and skews, are measured once.
+1. Compute: the shards of every rank, one rank at a time.
+2. Backward collectives: all ranks start together.
+3. Forward collectives: each rank enters later by its start skew, which follows from the first two campaigns
+   [Zha2023] §4.
+
+All plans go through each campaign together, so that the machine's drift affects all sharders alike. Ranks with the same
+shards, and plans with the same volumes and start skews, are measured once. Samples of the training campaign can be
+measured among those of the plans (`anchors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple, final
 
 import pandas as pd
 
 from neuroshard_pipeline.evaluation.anchors import NO_ANCHORS, Anchors, among, anchors_frame
+from neuroshard_pipeline.evaluation.campaigns import Campaigns, Records
 from neuroshard_pipeline.evaluation.plan_samples import (
     CollectiveSamples,
+    RankSamples,
     backward_comm_samples,
     forward_comm_samples,
     measured_comm_ms,
     measured_compute_ms,
-    plan_costs_frame,
     rank_compute_samples,
 )
-from neuroshard_pipeline.measurement import (
-    CommMeasureParams,
-    ComputeMeasureParams,
-    RecordingParams,
-    TopologyParams,
-    campaign_date,
-    describe_hardware,
-    noise_floor,
-    reduce_comm,
-    reduce_compute,
-    run_comm_campaign,
-    run_compute_campaign,
-)
-from neuroshard_pipeline.measurement.costs import Shards
+from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 
-@dataclass(frozen=True)
-class PlanMeasurement:
-    """How plans are measured.
+class MeasuredPlans(NamedTuple):
+    """Costs of plans, and of the anchors that were measured among them.
 
     Attributes:
-        compute: of the ranks' lookups.
-        comm: of both collectives.
-        seed: of ids and orders; that of the samples that models are trained on.
-        recording: for the backend `recorded`.
-        topology: for the backend `topology`.
-        anchors: samples of an earlier campaign that are measured among the plans.
+        plan_costs: `search.plan_costs`.
+        anchors: `search.anchors`.
     """
 
-    compute: ComputeMeasureParams
-    comm: CommMeasureParams
-    seed: int
-    recording: RecordingParams | None = None
-    topology: TopologyParams | None = None
+    plan_costs: pd.DataFrame
+    anchors: pd.DataFrame
+
+
+class PlanRecords(NamedTuple):
+    """Raw records of the three campaigns.
+
+    Attributes:
+        compute: records of the ranks' lookups.
+        backward: records of the backward collectives.
+        forward: records of the forward collectives.
+    """
+
+    compute: Records
+    backward: Records
+    forward: Records
+
+
+@final
+@dataclass(frozen=True)
+class PlanMeasurement:
+    """The three campaigns of some plans; each can be resumed from its records.
+
+    Attributes:
+        plans: plans of any tasks and sharders.
+        campaigns: how samples are measured.
+        anchors: samples of an earlier campaign that are measured among those of the plans.
+    """
+
+    plans: tuple[Plan, ...]
+    campaigns: Campaigns
     anchors: Anchors = NO_ANCHORS
 
-    def run_compute(self, plans: Sequence[Plan], done: Shards) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure what is missing of the ranks' compute, (key, raw shard) by (key, raw shard)."""
-        return run_compute_campaign(self._compute_samples(plans), self.compute, self.seed, done)
+    def run_compute(self, done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Measure what is missing of the first campaign, and yield (key, record)."""
+        return self.campaigns.run_compute(self._compute_samples(), done)
 
-    def run_backward(self, plans: Sequence[Plan], done: Shards) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The same for the backward collectives."""
-        return run_comm_campaign(self._with_anchors(backward_comm_samples(plans)), self.comm, self.seed, done)
+    def run_backward(self, done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Measure what is missing of the second campaign, and yield (key, record)."""
+        return self.campaigns.run_comm(self._with_anchors(self._backward), done)
 
-    def run_forward(
-        self, plans: Sequence[Plan], compute: Shards, backward: Shards, done: Shards
-    ) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The same for the forward collectives, whose start skews the two finished campaigns tell."""
-        return run_comm_campaign(self._forward(plans, compute, backward), self.comm, self.seed, done)
+    def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Measure what is missing of the third campaign, and yield (key, record); the first two are finished."""
+        return self.campaigns.run_comm(self._with_anchors(self._forward(compute, backward)), done)
 
-    def costs(
-        self, plans: Sequence[Plan], compute: Shards, backward: Shards, forward: Shards
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """`search.plan_costs` from three finished campaigns, and what the anchors cost then and now."""
-        collectives = iter((backward, forward))  # in the order in which they are asked for
-        return measure_plans_and_anchors(
-            plans,
-            self.anchors,
-            lambda samples: self._reduce_compute(compute, samples),
-            lambda samples: self._reduce_comm(next(collectives), samples),
+    def costs(self, records: PlanRecords) -> MeasuredPlans:
+        """Costs of the plans and anchors from three finished campaigns."""
+        forward = self._forward(records.compute, records.backward)
+        compute_costs = self.campaigns.compute_costs(records.compute, self._compute_samples())
+        backward_costs = self.campaigns.comm_costs(records.backward, self._with_anchors(self._backward))
+        forward_costs = self.campaigns.comm_costs(records.forward, self._with_anchors(forward))
+        measured_ms = (
+            measured_compute_ms(self._ranks, compute_costs),
+            measured_comm_ms(self.plans, forward, forward_costs, "forward"),
+            measured_comm_ms(self.plans, self._backward, backward_costs, "backward"),
+        )
+        anchors = anchors_frame(self.anchors, compute_costs, forward_costs, backward_costs)
+        return MeasuredPlans(plan_costs_frame(self.plans, measured_ms), anchors)
+
+    def hardware(self, records: PlanRecords) -> dict[str, Any]:
+        """Hardware and noise floor of three finished campaigns."""
+        forward = self._with_anchors(self._forward(records.compute, records.backward))
+        return self.campaigns.hardware(
+            (records.compute, self._compute_samples()),
+            (records.backward, self._with_anchors(self._backward)),
+            (records.forward, forward),
         )
 
-    def hardware(self, plans: Sequence[Plan], compute: Shards, backward: Shards, forward: Shards) -> dict[str, Any]:
-        """What was measured on, and how far two independent measurements of these campaigns lie apart."""
-        gradients, outputs = self._with_anchors(backward_comm_samples(plans)), self._forward(plans, compute, backward)
-        floors = {
-            "backward": noise_floor(backward, gradients, self.comm, self.seed)["backward"],
-            "forward": noise_floor(forward, outputs, self.comm, self.seed)["forward"],
-        }
-        lookups = noise_floor(compute, self._compute_samples(plans), self.compute, self.seed, self.recording)
-        dates = [
-            campaign_date(compute, self._compute_samples(plans), self.compute, self.seed, self.recording),
-            campaign_date(backward, gradients, self.comm, self.seed),
-            campaign_date(forward, outputs, self.comm, self.seed),
-        ]
-        date = max((date for date in dates if date), default=None)
-        return describe_hardware(self.compute, self.comm, lookups, floors, date, self.recording, self.topology)
+    @cached_property
+    def _ranks(self) -> RankSamples:
+        return rank_compute_samples(self.plans)
 
-    def _compute_samples(self, plans: Sequence[Plan]) -> list[ComputeSample]:
-        return among(rank_compute_samples(plans).samples, self.anchors.compute)
+    @cached_property
+    def _backward(self) -> CollectiveSamples:
+        return backward_comm_samples(self.plans)
+
+    def _forward(self, compute: Records, backward: Records) -> CollectiveSamples:
+        compute_costs = self.campaigns.compute_costs(compute, self._ranks.samples)
+        backward_costs = self.campaigns.comm_costs(backward, self._backward.samples)
+        compute_ms = measured_compute_ms(self._ranks, compute_costs)
+        backward_ms = measured_comm_ms(self.plans, self._backward, backward_costs, "backward")
+        return forward_comm_samples(self.plans, compute_ms, backward_ms)
+
+    def _compute_samples(self) -> list[ComputeSample]:
+        return among(self._ranks.samples, self.anchors.compute)
 
     def _with_anchors(self, collectives: CollectiveSamples) -> list[CommSample]:
         return among(collectives.samples, self.anchors.comm)
 
-    def _forward(self, plans: Sequence[Plan], compute: Shards, backward: Shards) -> list[CommSample]:
-        """What to run forward: its start skews are the compute and backward communication that it waits for."""
-        ranks, gradients = rank_compute_samples(plans), backward_comm_samples(plans)
-        compute_ms = measured_compute_ms(ranks, self._reduce_compute(compute, ranks.samples))
-        costs = self._reduce_comm(backward, gradients.samples)
-        backward_ms = measured_comm_ms(plans, gradients, costs, "backward")
-        return self._with_anchors(forward_comm_samples(plans, compute_ms, backward_ms))
 
-    def _reduce_compute(self, shards: Shards, samples: Sequence[ComputeSample]) -> pd.DataFrame:
-        return reduce_compute(shards, samples, self.compute, self.seed, self.recording)
-
-    def _reduce_comm(self, shards: Shards, samples: Sequence[CommSample]) -> pd.DataFrame:
-        return reduce_comm(shards, samples, self.comm, self.seed, self.topology)
-
-
-def measure_plan_costs(
-    plans: Sequence[Plan],
-    measure_compute: Callable[[Sequence[ComputeSample]], pd.DataFrame],
-    measure_comm: Callable[[Sequence[CommSample]], pd.DataFrame],
-) -> pd.DataFrame:
-    """Measure plans as [Zha2023] §4 does: compute rank by rank, then the collectives with the skew that it causes.
-
-    All plans go through each campaign together, so that the machine's drift hits every sharder alike.
-
-    Args:
-        plans: of any tasks and sharders.
-        measure_compute: samples → `sample_id, forward_ms, backward_ms, error`.
-        measure_comm: samples → `sample_id, rank, forward_ms, backward_ms, error`.
-
-    Returns:
-        `search.plan_costs`.
-    """
-    return measure_plans_and_anchors(plans, NO_ANCHORS, measure_compute, measure_comm)[0]
-
-
-def measure_plans_and_anchors(
-    plans: Sequence[Plan],
-    anchors: Anchors,
-    measure_compute: Callable[[Sequence[ComputeSample]], pd.DataFrame],
-    measure_comm: Callable[[Sequence[CommSample]], pd.DataFrame],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure_plan_costs` with samples of the training campaign among the plans' in the same three campaigns.
-
-    Returns:
-        `search.plan_costs`, and what the anchors cost then and now (`anchors_frame`).
-    """
-    ranks = rank_compute_samples(plans)
-    compute_costs = measure_compute(among(ranks.samples, anchors.compute))
-    compute_ms = measured_compute_ms(ranks, compute_costs)
-    gradients = backward_comm_samples(plans)
-    backward_costs = measure_comm(among(gradients.samples, anchors.comm))
-    backward_ms = measured_comm_ms(plans, gradients, backward_costs, "backward")
-    outputs = forward_comm_samples(plans, compute_ms, backward_ms)
-    forward_costs = measure_comm(among(outputs.samples, anchors.comm))
-    forward_ms = measured_comm_ms(plans, outputs, forward_costs, "forward")
-    again = anchors_frame(anchors, compute_costs, forward_costs, backward_costs)
-    return plan_costs_frame(plans, compute_ms, forward_ms, backward_ms), again
+def measure_plans(plans: Sequence[Plan], campaigns: Campaigns, anchors: Anchors = NO_ANCHORS) -> MeasuredPlans:
+    """Run all three campaigns in memory; see `PlanMeasurement`."""
+    measurement = PlanMeasurement(tuple(plans), campaigns, anchors)
+    compute = dict(measurement.run_compute({}))
+    backward = dict(measurement.run_backward({}))
+    forward = dict(measurement.run_forward(compute, backward, {}))
+    return measurement.costs(PlanRecords(compute, backward, forward))

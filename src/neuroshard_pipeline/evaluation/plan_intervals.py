@@ -1,4 +1,4 @@
-"""How sure the predicted costs of plans are: a 90 % interval for every part of the cost of every rank.
+"""90 % prediction intervals of the cost of every rank of plans, by part of the cost.
 
 Shapes: W ranks.
 """
@@ -12,19 +12,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from neuroshard_pipeline.cost_models import CostModels
+from neuroshard_pipeline.evaluation.totals import PARTS
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 
 FloatArray = NDArray[np.float64]
 
-PARTS = ("compute", "forward_comm", "backward_comm")
-BOUND_COLUMNS = [f"{bound}_{part}_ms" for part in PARTS for bound in ("low", "high")]
+_ENDS = ("low", "high")
+BOUND_COLUMNS = [f"{end}_{part}_ms" for part in PARTS for end in _ENDS]
 
 
 def plan_intervals_frame(plans: Sequence[Plan], models: CostModels) -> pd.DataFrame:
-    """`search.plan_intervals`: `task_id, sharder, rank`, and `low_` and `high_` of every part, in ms.
+    """`search.plan_intervals`: `task_id, sharder, rank`, and `low_<part>_ms, high_<part>_ms` of every part.
 
-    The forward collective's interval takes the predicted start skews as given. Plans without a predicted cost are
-    left out; an empty rank computes surely nothing.
+    The interval of the forward collective assumes the predicted start skews. Plans without a predicted cost are left
+    out. The compute interval of an empty rank is [0, 0].
     """
     frames = []
     for plan in plans:
@@ -32,18 +33,15 @@ def plan_intervals_frame(plans: Sequence[Plan], models: CostModels) -> pd.DataFr
             continue
         keys = {"task_id": plan.task.task_id, "sharder": plan.sharder, "rank": np.arange(plan.task.world_size)}
         bounds = _bounds(plan, plan.predicted, models)
-        columns = {f"{name}_{part}_ms": bounds[part][:, side] for part in PARTS for side, name in enumerate(_SIDES)}
+        columns = {f"{name}_{part}_ms": bounds[part][:, side] for part in PARTS for side, name in enumerate(_ENDS)}
         frames.append(pd.DataFrame({**keys, **columns}))
     if not frames:
         return pd.DataFrame(columns=["task_id", "sharder", "rank", *BOUND_COLUMNS])
     return pd.concat(frames, ignore_index=True)
 
 
-_SIDES = ("low", "high")
-
-
 def _bounds(plan: Plan, predicted: PlanCost, models: CostModels) -> dict[str, FloatArray]:
-    """Per part, the bounds of every rank: (W, 2)."""
+    """Lower and upper end of every rank (W, 2), by part."""
     batch_size, dim_sums = plan.task.batch_size, np.array(plan.dim_sums)
     ready_ms = np.array(predicted.compute_ms) + np.array(predicted.backward_comm_ms)
     return {

@@ -1,16 +1,10 @@
-"""Plans as samples to measure, and measured and predicted costs side by side.
-
-Measuring a plan has three phases, as the start skew of the forward collective is known only after the first two:
-the compute of every rank (one device at a time), the backward collectives (no skew), the forward collectives with
-`start skew = measured compute + measured backward communication - minimum over ranks` [Zha2023] §4.
-"""
+"""The samples that have to be measured to know the costs of plans, and the costs of plans from those of the samples."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,20 +14,18 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
 
 PLAN_COLUMNS = ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"]
-PREDICTED_COLUMNS = ["predicted_compute_ms", "predicted_forward_comm_ms", "predicted_backward_comm_ms"]
-MEASURED_COLUMNS = ["measured_compute_ms", "measured_forward_comm_ms", "measured_backward_comm_ms"]
 
-#: Start skews closer than this are the same sample: a tenth of a microsecond, far below any clock's noise.
+#: Start skews are rounded to a tenth of a microsecond, far below the noise of any clock, so that samples coincide.
 _SKEW_DECIMALS = 4
 
 
 @dataclass(frozen=True)
 class RankSamples:
-    """What to run to measure the compute of plans; ranks with the same shards share a sample.
+    """Compute samples of the ranks of plans; ranks with the same shards share a sample.
 
     Attributes:
         samples: distinct samples.
-        sample_ids: per plan and rank, the sample's id; None for an empty rank, which computes nothing.
+        sample_ids: sample id per plan and rank; None for an empty rank.
     """
 
     samples: list[ComputeSample]
@@ -42,11 +34,11 @@ class RankSamples:
 
 @dataclass(frozen=True)
 class CollectiveSamples:
-    """What to run to measure the collectives of plans; plans with the same volumes and skews share a sample.
+    """Communication samples of plans; plans with the same volumes and start skews share a sample.
 
     Attributes:
         samples: distinct samples.
-        sample_ids: per plan, the sample's id; None where an earlier phase failed.
+        sample_ids: sample id per plan; None if an earlier campaign failed.
     """
 
     samples: list[CommSample]
@@ -54,14 +46,14 @@ class CollectiveSamples:
 
 
 def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
-    """All plans, one row per shard: `task_id, sharder, table, column_offset, embedding_dim, rank`."""
+    """`search.plans`: one row per shard, `task_id, sharder, table, column_offset, embedding_dim, rank`."""
     if not plans:
         return pd.DataFrame(columns=PLAN_COLUMNS)
     return pd.concat([plan.to_frame() for plan in plans], ignore_index=True)
 
 
 def rank_compute_samples(plans: Sequence[Plan]) -> RankSamples:
-    """One compute sample for every distinct multiset of (table, width) that some rank of some plan holds."""
+    """One compute sample for every distinct multiset of (table, width) on a rank of a plan."""
     samples: dict[str, ComputeSample] = {}
     sample_ids = []
     for plan in plans:
@@ -78,19 +70,19 @@ def rank_compute_samples(plans: Sequence[Plan]) -> RankSamples:
 
 
 def backward_comm_samples(plans: Sequence[Plan]) -> CollectiveSamples:
-    """Collectives without start skew: their backward cost is what counts."""
+    """Collectives without start skew, whose backward cost is used."""
     return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans])
 
 
 def forward_comm_samples(
     plans: Sequence[Plan], compute_ms: Sequence[Sequence[float]], backward_comm_ms: Sequence[Sequence[float]]
 ) -> CollectiveSamples:
-    """Collectives with the start skew that measured compute and backward communication cause.
+    """Collectives with the start skew that follows from compute and backward communication costs.
 
     Args:
         plans: P plans.
-        compute_ms: per plan and rank; NaN where the measurement failed.
-        backward_comm_ms: per plan and rank; NaN where the measurement failed.
+        compute_ms: cost per plan and rank; NaN if the measurement failed.
+        backward_comm_ms: cost per plan and rank; NaN if the measurement failed.
     """
     skews: list[tuple[float, ...] | None] = []
     for compute, backward in zip(compute_ms, backward_comm_ms, strict=True):
@@ -101,10 +93,7 @@ def forward_comm_samples(
 
 
 def measured_compute_ms(ranks: RankSamples, compute_costs: pd.DataFrame) -> list[tuple[float, ...]]:
-    """Forward + backward compute per plan and rank out of `measure.compute_costs`.
-
-    An empty rank computes 0; NaN stands for a measurement that failed.
-    """
+    """Forward + backward compute cost per plan and rank; 0 for an empty rank, NaN if the measurement failed."""
     measured = compute_costs[compute_costs["error"].isna()].set_index("sample_id")
     total = (measured["forward_ms"] + measured["backward_ms"]).to_dict()
     return [tuple(0.0 if name is None else total.get(name, np.nan) for name in names) for names in ranks.sample_ids]
@@ -113,7 +102,7 @@ def measured_compute_ms(ranks: RankSamples, compute_costs: pd.DataFrame) -> list
 def measured_comm_ms(
     plans: Sequence[Plan], collectives: CollectiveSamples, comm_costs: pd.DataFrame, direction: str
 ) -> list[tuple[float, ...]]:
-    """`direction` ("forward" or "backward") cost per plan and rank out of `measure.comm_costs`; NaN for a failure."""
+    """Cost of one direction ("forward" or "backward") per plan and rank; NaN if the measurement failed."""
     measured = comm_costs[comm_costs["error"].isna()]
     cost = dict(
         zip(zip(measured["sample_id"], measured["rank"], strict=True), measured[f"{direction}_ms"], strict=True)
@@ -124,48 +113,8 @@ def measured_comm_ms(
     ]
 
 
-def plan_costs_frame(
-    plans: Sequence[Plan],
-    compute_ms: Sequence[Sequence[float]] | None = None,
-    forward_comm_ms: Sequence[Sequence[float]] | None = None,
-    backward_comm_ms: Sequence[Sequence[float]] | None = None,
-) -> pd.DataFrame:
-    """`search.plan_costs`: one row per plan and rank, predicted and measured costs; null where there is none.
-
-    Args:
-        plans: P plans.
-        compute_ms: measured compute per plan and rank, or None where nothing was measured; so also
-        forward_comm_ms: and
-        backward_comm_ms: the two measured communication costs.
-    """
-    frames = []
-    for index, plan in enumerate(plans):
-        measured = (compute_ms, forward_comm_ms, backward_comm_ms)
-        columns: dict[str, Any] = {
-            "task_id": plan.task.task_id,
-            "sharder": plan.sharder,
-            "rank": np.arange(plan.task.world_size),
-            "memory_bytes": np.array(plan.memory_bytes, dtype=np.int64),
-            **dict(zip(PREDICTED_COLUMNS, _predicted(plan), strict=True)),
-        }
-        for name, values in zip(MEASURED_COLUMNS, measured, strict=True):
-            columns[name] = np.nan if values is None else np.asarray(values[index], dtype=np.float64)
-        frames.append(pd.DataFrame(columns))
-    if not frames:
-        return pd.DataFrame(
-            columns=["task_id", "sharder", "rank", "memory_bytes", *PREDICTED_COLUMNS, *MEASURED_COLUMNS]
-        )
-    return pd.concat(frames, ignore_index=True)
-
-
-def _predicted(plan: Plan) -> tuple[tuple[float, ...], ...]:
-    if plan.predicted is None:
-        return ((np.nan,) * plan.task.world_size,) * len(PREDICTED_COLUMNS)
-    return plan.predicted.compute_ms, plan.predicted.forward_comm_ms, plan.predicted.backward_comm_ms
-
-
 def _rank_sample(shards: Sequence[Shard], batch_size: int, optimizer: str) -> ComputeSample:
-    """The sample of a rank; its id is a hash of everything that a lookup of its shards depends on."""
+    """The sample of a rank; its id is a hash of everything that the cost of the lookup depends on."""
     keyed = sorted(((_shard_key(shard), shard) for shard in shards), key=lambda pair: pair[0])
     text = "\n".join([str(batch_size), optimizer, *(key for key, _ in keyed)])
     return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed), optimizer)

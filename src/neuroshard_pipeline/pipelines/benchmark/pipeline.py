@@ -1,82 +1,77 @@
-"""Every sharder on every suite: draw, solve, measure, judge, report."""
+"""The benchmark of all sharders as a Kedro pipeline."""
 
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.benchmark import nodes
 from neuroshard_pipeline.pipelines.plan_measurement import (
-    CAMPAIGNS,
-    PROTOCOL,
-    SHARED,
+    MEASURE_PARAMETERS,
+    RECORDS,
+    campaigns_node,
     measuring_nodes,
-    state_measurement,
+)
+from neuroshard_pipeline.pipelines.shared import (
+    SEARCH_PARAMETERS,
+    TRAINED_MODELS,
+    models_node,
+    sharder_settings_node,
 )
 
-MODELS = ["compute_cost_model", "comm_cost_model"]
-POLICIES = ["autoshard", "dreamshard"]
-SEARCH = ["params:neuroshard", "params:neuroshard_plus", "params:memory", "params:rivals"]
+POLICIES = {"autoshard": "policies.autoshard", "dreamshard": "policies.dreamshard"}
 SUITES = [f"params:{name}" for name in ("suites", "pool", "paper", "tight", "scale", "public")]
 
 
 def create_pipeline() -> Pipeline:
-    """Suites + cost models → plans of every sharder → measured costs → verdicts, table, page."""
+    """Suites of tasks and cost models → plans of every sharder → measured costs → verdicts, table, page."""
     return Pipeline(
-        [*_solving(), *_measuring(), *_judging()],
+        [*_solving(), *_measuring(), *_comparing()],
         namespace="benchmark",
-        inputs={
-            "lineage": "lineage",
-            **{name: f"train.{name}" for name in MODELS},
-            **{name: f"policies.{name}" for name in POLICIES},
-        },
-        # Searches and backends are those of the search stage; ids are those that models were trained on.
-        parameters={
-            **{name: name.replace("params:", "params:search.") for name in SEARCH},
-            **SHARED,
-        },
+        inputs={"lineage": "lineage", **TRAINED_MODELS, **POLICIES},
+        # The sharders have the settings of the search stage, and plans are measured with the ids of the measure stage.
+        parameters={**SEARCH_PARAMETERS, **MEASURE_PARAMETERS},
         tags="benchmark",
     )
 
 
 def _solving() -> list[Node]:
     return [
+        models_node(),
+        sharder_settings_node(),
+        Node(nodes.pair_policies, list(POLICIES), "trained_policies", name="pair_policies"),
         Node(nodes.draw_tasks, [*SUITES, "params:memory"], "tasks", name="draw_tasks"),
         Node(
-            nodes.state_contest,
-            ["tasks", *MODELS, *POLICIES, "params:contest", *SEARCH],
-            "stated_contest",
-            name="state_contest",
+            nodes.list_jobs,
+            ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"],
+            "jobs",
+            name="list_jobs",
         ),
-        Node(nodes.solve, ["stated_contest", "params:executor", "solve_shards_done"], "solve_shards", name="solve"),
-        Node(nodes.gather_plans, ["stated_contest", "solve_shards"], "solutions", name="gather_plans"),
+        Node(nodes.solve, ["jobs", "params:executor", "solve_records_done"], "solve_records", name="solve"),
+        Node(nodes.gather_plans, ["jobs", "solve_records"], "solutions", name="gather_plans"),
         Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
     ]
 
 
 def _measuring() -> list[Node]:
     return [
-        Node(
-            nodes.choose_measured,
-            ["solutions", "tasks", "params:contest"],
-            ["chosen_plans", "measured_plans"],
-            name="choose_measured",
-        ),
-        Node(state_measurement, PROTOCOL, "measurement", name="state_measurement"),
+        campaigns_node(),
+        Node(nodes.choose_measured, ["solutions", "tasks", "params:contest"], "chosen_plans", name="choose_measured"),
+        Node(nodes.plan_measurement, ["chosen_plans", "campaigns"], "measurement", name="plan_measurement"),
         *measuring_nodes(),
         Node(
             nodes.tabulate_costs,
-            ["solutions", "chosen_plans", "measured_plans", "measurement", *CAMPAIGNS],
+            ["solutions", "chosen_plans", "measurement", *RECORDS],
             ["plan_costs", "hardware"],
             name="tabulate_costs",
         ),
     ]
 
 
-def _judging() -> list[Node]:
+def _comparing() -> list[Node]:
     return [
         Node(
-            nodes.judge_sharders,
-            ["tasks", "attempts", "plan_costs", "params:judge"],
-            ["task_costs", "judgement"],
-            name="judge_sharders",
+            nodes.compare_sharders,
+            ["tasks", "attempts", "plan_costs", "params:verdicts"],
+            ["task_costs", "verdicts"],
+            name="compare_sharders",
         ),
-        Node(nodes.report, ["judgement", "task_costs", "hardware", "lineage"], ["table", "report"], name="report"),
+        Node(nodes.report, ["verdicts", "task_costs", "hardware", "lineage"], ["table", "report"], name="report"),
     ]

@@ -3,63 +3,38 @@
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.plan_measurement import (
-    CAMPAIGNS,
-    PROTOCOL,
-    SHARED,
+    MEASURE_PARAMETERS,
+    RECORDS,
+    campaigns_node,
     measuring_nodes,
-    state_measurement,
 )
 from neuroshard_pipeline.pipelines.search import nodes
-
-MODELS = ["compute_cost_model", "comm_cost_model"]
-
-#: The campaign that anchors are picked from, in the order of `nodes.pick_anchors`.
-CAMPAIGN = {
-    "compute_samples": "augment.compute_samples",
-    "table_pool": "augment.table_pool",
-    "compute_sample_settings": "augment.compute_sample_settings",
-    "compute_costs": "measure.compute_costs",
-    "comm_samples": "augment.comm_samples",
-    "comm_costs": "measure.comm_costs",
-}
+from neuroshard_pipeline.pipelines.shared import TRAINED_MODELS, models_node, sharder_settings_node
+from neuroshard_pipeline.pipelines.training_data import FIRST_CAMPAIGN, first_campaign_node
 
 
 def create_pipeline() -> Pipeline:
     """Tasks → plans of every sharder → measured costs, summary, TorchRec plans."""
-    stage = [
+    return Pipeline(
+        [*_solving(), *_measuring(), *_comparing()],
+        namespace="search",
+        inputs={"sharding_tasks": "augment.sharding_tasks", **TRAINED_MODELS, **FIRST_CAMPAIGN},
+        parameters=MEASURE_PARAMETERS,
+        tags="search",
+    )
+
+
+def _solving() -> list[Node]:
+    return [
+        models_node(),
+        sharder_settings_node(),
         Node(
             nodes.solve_tasks,
-            [
-                "sharding_tasks",
-                *MODELS,
-                "params:contest",
-                "params:neuroshard",
-                "params:neuroshard_plus",
-                "params:memory",
-                "params:rivals",
-            ],
+            ["sharding_tasks", "models", "params:contest", "sharder_settings"],
             "solutions",
             name="solve_tasks",
         ),
         Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
-        Node(nodes.pick_anchors, ["solutions", *CAMPAIGN, "params:anchors"], "chosen_anchors", name="pick_anchors"),
-        Node(nodes.bound_plans, ["solutions", *MODELS], "plan_intervals", name="bound_plans"),
-        Node(nodes.take_plans, "solutions", "measured_plans", name="take_plans"),
-        Node(state_measurement, PROTOCOL, "protocol", name="state_measurement"),
-        Node(nodes.with_anchors, ["protocol", "chosen_anchors"], "measurement", name="with_anchors"),
-        *measuring_nodes(),
-        Node(
-            nodes.tabulate_costs,
-            ["measured_plans", "measurement", *CAMPAIGNS],
-            ["plan_costs", "anchors"],
-            name="tabulate_costs",
-        ),
-        Node(
-            nodes.compare_sharders,
-            ["plan_costs", "attempts", "plan_intervals", "anchors", "params:compute", "params:comm"],
-            "summary",
-            name="compare_sharders",
-        ),
         Node(
             nodes.export_torchrec_plans,
             ["solutions", "params:torchrec"],
@@ -67,10 +42,33 @@ def create_pipeline() -> Pipeline:
             name="export_torchrec_plans",
         ),
     ]
-    return Pipeline(
-        stage,
-        namespace="search",
-        inputs={"sharding_tasks": "augment.sharding_tasks", **{name: f"train.{name}" for name in MODELS}, **CAMPAIGN},
-        parameters=SHARED,
-        tags="search",
-    )
+
+
+def _measuring() -> list[Node]:
+    return [
+        campaigns_node(),
+        first_campaign_node(),
+        Node(
+            nodes.pick_anchors, ["solutions", "first_campaign", "params:anchors"], "chosen_anchors", name="pick_anchors"
+        ),
+        Node(
+            nodes.plan_measurement,
+            ["solutions", "campaigns", "chosen_anchors"],
+            "measurement",
+            name="plan_measurement",
+        ),
+        *measuring_nodes(),
+        Node(nodes.tabulate_costs, ["measurement", *RECORDS], ["plan_costs", "anchors"], name="tabulate_costs"),
+    ]
+
+
+def _comparing() -> list[Node]:
+    return [
+        Node(nodes.bound_plans, ["solutions", "models"], "plan_intervals", name="bound_plans"),
+        Node(
+            nodes.compare_sharders,
+            ["plan_costs", "attempts", "plan_intervals", "anchors", "campaigns"],
+            "summary",
+            name="compare_sharders",
+        ),
+    ]

@@ -11,65 +11,74 @@ from neuroshard_pipeline.cost_models import (
     CommTrainParams,
     ComputeCostModel,
     ComputeTrainParams,
-    judge_compute_model,
+    accuracy_by_group,
     train_comm_model,
     train_compute_model,
 )
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.evaluation.refinement import training_data
 
 Json = dict[str, Any]
 
 
+def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[MeasuredSamples, bool]:
+    """Join the first campaign and the samples of the pipeline refine; state whether there are any of the latter."""
+    data = training_data(first, refined)
+    return data, len(data.sample_ids) > len(first.sample_ids)
+
+
 def train_compute(
-    samples: pd.DataFrame,
-    pool: pd.DataFrame,
-    settings: pd.DataFrame,
-    costs: pd.DataFrame,
-    params: ComputeTrainParams,
-    hardware: Json,
-    lineage: Json,
+    data: MeasuredSamples, is_refined: bool, params: ComputeTrainParams, hardware: Json, lineage: Json
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
     """Fit the compute cost model."""
-    return train_compute_model(samples, pool, costs, params, provenance("compute", hardware, lineage), settings)
+    return train_compute_model(
+        data.compute_samples,
+        data.table_pool,
+        data.compute_costs,
+        params,
+        provenance("compute", is_refined, hardware, lineage),
+        data.compute_settings,
+    )
 
 
-def judge_compute(
-    model: ComputeCostModel,
-    samples: pd.DataFrame,
-    pool: pd.DataFrame,
-    settings: pd.DataFrame,
-    costs: pd.DataFrame,
-    held_out: pd.DataFrame,
+def evaluate_by_group(
+    model: ComputeCostModel, data: MeasuredSamples, held_out: pd.DataFrame
 ) -> tuple[Json, pd.DataFrame]:
-    """Judge the compute cost model by groups of samples: tables, batches and table sets that it never saw."""
-    return judge_compute_model(model, samples, pool, settings, costs, held_out)
+    """Evaluate the compute cost model by groups of samples: tables, batches and table sets that it never saw."""
+    return accuracy_by_group(
+        model, data.compute_samples, data.table_pool, data.compute_settings, data.compute_costs, held_out
+    )
 
 
 def train_comm(
-    samples: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, hardware: Json, lineage: Json
+    data: MeasuredSamples, is_refined: bool, params: CommTrainParams, hardware: Json, lineage: Json
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
     """Fit the forward and the backward communication cost model."""
-    return train_comm_model(samples, costs, params, provenance("comm", hardware, lineage))
+    origin = provenance("comm", is_refined, hardware, lineage)
+    return train_comm_model(data.comm_samples, data.comm_costs, params, origin)
 
 
 def merge_metrics(compute: Json, comm: Json, groups: Json) -> Json:
-    """One document of held-out accuracy."""
+    """Merge the metrics of all models into one document."""
     return {**compute, **comm, **groups}
 
 
 def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
-    """One frame of held-out predictions."""
+    """Merge the held-out predictions of both models into one frame."""
     return pd.concat([compute, comm], ignore_index=True)
 
 
-def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
-    """What a cost model remembers of its making: hardware, noise floor, and the versions of its data."""
+def provenance(campaign: str, is_refined: bool, hardware: Json, lineage: Json) -> Json:
+    """The origin of a cost model: hardware, noise floor, the versions of its data and the run that trained it."""
     versions = {**lineage["inputs"], **lineage["outputs"]}
-    trained_on = ["augment.table_pool", "measure.hardware"]
-    trained_on += [f"augment.{campaign}_samples", f"measure.{campaign}_costs"]
-    trained_on += [f"refine.{campaign}_samples", f"refine.{campaign}_costs"]
+    trained_on = ["augment.table_pool", "measure.hardware", f"augment.{campaign}_samples", f"measure.{campaign}_costs"]
+    used = {name: versions[name] for name in trained_on if name in versions}
+    if is_refined:
+        for name in (f"{campaign}_samples", f"{campaign}_costs"):
+            used[f"refine.{name}"] = versions.get(f"refine.{name}") or versions[f"refine.newest_{name}"]
     return {
         "hardware": hardware,
         "noise_floor": hardware["noise_floor"][campaign],
-        "data_versions": {name: versions[name] for name in trained_on if name in versions},
+        "data_versions": used,
         "run_id": lineage["run_id"],
     }

@@ -3,57 +3,62 @@
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.train import nodes
+from neuroshard_pipeline.pipelines.training_data import (
+    FIRST_CAMPAIGN,
+    REFINED,
+    first_campaign_node,
+    refined_samples_node,
+)
 
 
-def create_pipeline() -> Pipeline:
-    """Samples and costs → the three cost models and how well they hold on held-out samples."""
-    stage = [
+def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
+    """Samples and costs → the cost models and how accurate they are on held-out samples.
+
+    Args:
+        refined: prefix of the datasets of `REFINED`: by default what earlier runs of the pipeline refine have measured,
+            and `refine.` for what the present run measures.
+    """
+    return Pipeline(
+        [first_campaign_node(), refined_samples_node(), *_training(), *_merging()],
+        namespace="train",
+        inputs={
+            **FIRST_CAMPAIGN,
+            **{f"refined_{name}": f"{refined}{name}" for name in REFINED},
+            "hardware": "measure.hardware",
+            "lineage": "lineage",
+        },
+        tags="train",
+    )
+
+
+def _training() -> list[Node]:
+    data = ["training_data", "is_refined"]
+    return [
+        Node(nodes.join_refined, ["first_campaign", "refined_samples"], data, name="join_refined"),
         Node(
             nodes.train_compute,
-            [
-                "compute_samples",
-                "table_pool",
-                "compute_sample_settings",
-                "compute_costs",
-                "params:compute",
-                "hardware",
-                "lineage",
-            ],
+            [*data, "params:compute", "hardware", "lineage"],
             ["compute_cost_model", "compute_metrics", "compute_held_out"],
             name="train_compute",
         ),
         Node(
             nodes.train_comm,
-            ["comm_samples", "comm_costs", "params:comm", "hardware", "lineage"],
+            [*data, "params:comm", "hardware", "lineage"],
             ["comm_cost_model", "comm_metrics", "comm_held_out"],
             name="train_comm",
         ),
         Node(
-            nodes.judge_compute,
-            [
-                "compute_cost_model",
-                "compute_samples",
-                "table_pool",
-                "compute_sample_settings",
-                "compute_costs",
-                "compute_held_out",
-            ],
+            nodes.evaluate_by_group,
+            ["compute_cost_model", "training_data", "compute_held_out"],
             ["group_metrics", "judged"],
-            name="judge_compute",
+            name="evaluate_by_group",
         ),
-        Node(
-            nodes.merge_metrics, ["compute_metrics", "comm_metrics", "group_metrics"], "metrics", name="merge_metrics"
-        ),
+    ]
+
+
+def _merging() -> list[Node]:
+    metrics = ["compute_metrics", "comm_metrics", "group_metrics"]
+    return [
+        Node(nodes.merge_metrics, metrics, "metrics", name="merge_metrics"),
         Node(nodes.merge_held_out, ["compute_held_out", "comm_held_out"], "held_out", name="merge_held_out"),
     ]
-    inputs = {
-        "compute_samples": "augment.compute_samples",
-        "compute_sample_settings": "augment.compute_sample_settings",
-        "table_pool": "augment.table_pool",
-        "comm_samples": "augment.comm_samples",
-        "compute_costs": "measure.compute_costs",
-        "comm_costs": "measure.comm_costs",
-        "hardware": "measure.hardware",
-        "lineage": "lineage",
-    }
-    return Pipeline(stage, namespace="train", inputs=inputs, tags="train")

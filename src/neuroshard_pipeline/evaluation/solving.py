@@ -1,4 +1,4 @@
-"""Every sharder on every task, in shards that resume: one shard per task and sharder, with all its seeds."""
+"""Solves every task with every sharder of a benchmark, in records that resume: one record per task and sharder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel
 
 import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.evaluation.benchmark.params import BenchContestParams
-from neuroshard_pipeline.evaluation.benchmark.suites import suite_of_tasks
+from neuroshard_pipeline.evaluation.campaigns import Records
+from neuroshard_pipeline.evaluation.suite_params import BenchContestParams
+from neuroshard_pipeline.evaluation.suites import suite_of_tasks
+from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.simulator import with_predicted_cost
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -30,17 +33,15 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.workers import Outcome
 
-#: Columns of a shard: one row per shard of a plan; an attempt without a plan is one row with an error.
+#: Columns of a record: one row per shard of a plan; an attempt without a plan is one row with an error.
 SOLVE_COLUMNS: tuple[str, ...] = (
     "task_id", "sharder", "seed", "seconds", "error", "table", "column_offset", "embedding_dim", "rank",
 )  # fmt: skip
 
 _ATTEMPT_COLUMNS = ["task_id", "sharder", "seed", "seconds", "error"]
-#: Packages whose code decides a plan.
-_DECIDING = ("tables", "cost_models", "search", "sharders")
+#: Rooms whose code determines a plan.
+_DECIDING_ROOMS = ("tables", "cost_models", "search", "sharders")
 _DIGEST_LENGTH = 16
-
-Shards = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ class Job:
     """One task for one sharder.
 
     Attributes:
-        key: of its shard: a hash of everything that decides plans stands in it.
-        task: what is solved.
-        sharder: who solves it.
-        seeds: with each of these.
+        key: key of the record; it contains a hash of everything that determines the plans.
+        task: the task to solve.
+        sharder: name of the sharder.
+        seeds: the sharder solves the task once with each seed.
     """
 
     key: str
@@ -70,11 +71,11 @@ class SeededPlan:
 
 @dataclass(frozen=True)
 class BenchSolutions:
-    """All attempts of a contest.
+    """The results of all jobs.
 
     Attributes:
         plans: every plan found, with its predicted cost.
-        attempts: `task_id, sharder, seed, seconds, error`; `error` is null for a plan.
+        attempts: `task_id, sharder, seed, seconds, error`; `error` is null if a plan was found.
     """
 
     plans: tuple[SeededPlan, ...]
@@ -83,13 +84,13 @@ class BenchSolutions:
 
 @dataclass(frozen=True)
 class Contest:
-    """Everything that decides plans.
+    """All jobs, and everything else that determines their plans.
 
     Attributes:
-        jobs: task by task.
+        jobs: jobs, ordered by task.
         models: cost models.
-        settings: of the sharders.
-        policies: of the sharders that need them.
+        settings: settings of the sharders.
+        policies: trained policies of the sharders that need one.
     """
 
     jobs: tuple[Job, ...]
@@ -106,49 +107,49 @@ class Contest:
         settings: SharderSettings,
         policies: Policies = NO_POLICIES,
     ) -> Contest:
-        """Every sharder of `params` for every task of `benchmark.tasks` whose suite it runs on."""
+        """One job for every task of `benchmark.tasks` and every sharder that runs on its suite."""
         common = (_source_digest(), _saved_digest(models.compute), _saved_digest(models.comm), _content(settings))
         suites = suite_of_tasks(tasks)["suite"].to_dict()
         learned = {name: _content(policies.of(name)) for name in params.sharders if name in LEARNED}
         jobs = []
         for task in tasks_from_frame(tasks):
-            whole_task = _digest(*common, _content(task))
+            task_digest = _digest(*common, _content(task))
             suite = suites[task.task_id]
             for sharder in params.sharders_of(suite):
                 seeds = params.seeds_of(sharder, suite)
-                digest = _digest(whole_task, sharder, learned.get(sharder), seeds)
+                digest = _digest(task_digest, sharder, learned.get(sharder), seeds)
                 jobs.append(Job(f"{task.task_id}/{sharder}-{digest}", task, sharder, seeds))
         return cls(tuple(jobs), models, settings, policies)
 
 
 def solve_missing(
     contest: Contest,
-    done: Shards,
+    done: Records,
     run: Callable[[Callable[[Job], pd.DataFrame], Sequence[Job]], Iterable[Outcome[pd.DataFrame]]],
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Solve what no earlier run has solved.
+    """Run the jobs that have no record yet.
 
     Args:
-        contest: what is to be solved.
-        done: the shards of earlier runs.
+        contest: the jobs.
+        done: the records of earlier runs.
         run: applies a function to items and yields outcomes as they finish, as `workers.map_items` does.
 
     Yields:
-        (key, shard); the caller stores each before asking for the next.
+        (key, record); the caller stores each before asking for the next.
     """
     missing = [job for job in contest.jobs if job.key not in done]
     needs_torchrec = any(job.sharder == TorchRecSharder.name for job in missing)
     for outcome in run(Solver(contest.models, contest.settings, contest.policies, needs_torchrec), missing):
         job = missing[outcome.index]
-        yield job.key, _given_up(job, outcome.error) if outcome.value is None else outcome.value
+        yield job.key, _aborted(job, outcome.error) if outcome.value is None else outcome.value
 
 
 @dataclass(frozen=True)
 class Solver:
-    """Solves jobs wherever it is sent; called with a job it returns its shard.
+    """Solves jobs in a worker process; calling it with a job returns the record.
 
-    TorchRec is imported before the first job of a worker, whoever's it is: its seconds are not a task's then, and the
-    worker does not have to import it later.
+    A worker imports TorchRec before its first job, whichever sharder that job is for. The import then does not count
+    as solving time, and the growth of the worker's memory does not look like a leak, for which it would be replaced.
     """
 
     models: CostModels
@@ -170,10 +171,10 @@ class Solver:
         return solved.plans[0].to_frame().assign(seed=seed, seconds=seconds, error=None)[list(SOLVE_COLUMNS)]
 
 
-def _given_up(job: Job, error: str | None) -> pd.DataFrame:
-    """The attempts of a job whose worker died, hung or took longer than it may."""
-    told = f"{job.task.task_id}: {job.sharder} was given up: {error}"
-    return pd.concat([_failed(job, seed, math.nan, told) for seed in job.seeds], ignore_index=True)
+def _aborted(job: Job, error: str | None) -> pd.DataFrame:
+    """The attempts of a job whose worker died, hung or exceeded the time limit."""
+    message = f"{job.task.task_id}: {job.sharder} was aborted: {error}"
+    return pd.concat([_failed(job, seed, math.nan, message) for seed in job.seeds], ignore_index=True)
 
 
 def _failed(job: Job, seed: int, seconds: float, error: str) -> pd.DataFrame:
@@ -181,13 +182,13 @@ def _failed(job: Job, seed: int, seconds: float, error: str) -> pd.DataFrame:
     return pd.DataFrame([(*head, None, -1, -1, -1)], columns=list(SOLVE_COLUMNS))
 
 
-def gather(contest: Contest, shards: Shards) -> BenchSolutions:
-    """Plans and attempts of a finished contest, in the order of its jobs."""
+def gather(contest: Contest, records: Records) -> BenchSolutions:
+    """Plans and attempts from the records of all jobs, in the order of the jobs."""
     plans: list[SeededPlan] = []
     attempts = []
     for job in contest.jobs:
-        shard = shards[job.key]
-        frame = shard if isinstance(shard, pd.DataFrame) else shard()
+        record = records[job.key]
+        frame = record if isinstance(record, pd.DataFrame) else record()
         for seed, rows in frame.groupby("seed", sort=False):
             attempts.append(rows[_ATTEMPT_COLUMNS].iloc[:1])
             if rows["table"].notna().all():
@@ -212,16 +213,45 @@ def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
+def plans_to_measure(
+    plans: Sequence[SeededPlan], tasks: pd.DataFrame, params: BenchContestParams
+) -> tuple[SeededPlan, ...]:
+    """The plans of tasks that can be measured, made with one of the first `measured_seeds` seeds."""
+    is_measured = suite_of_tasks(tasks)["is_measured"].to_dict()
+    last = params.seed + params.measured_seeds
+    return tuple(each for each in plans if is_measured[each.plan.task.task_id] and each.seed < last)
+
+
+def bench_plan_costs(
+    plans: Sequence[SeededPlan], measured: Sequence[SeededPlan], measured_costs: pd.DataFrame
+) -> pd.DataFrame:
+    """`benchmark.plan_costs`: `search.plan_costs` with a column `seed`; first the measured plans, then the others."""
+    known = {_key(each) for each in measured}
+    others = [each for each in plans if _key(each) not in known]
+    frames = [_with_seeds(measured_costs, measured), _with_seeds(plan_costs_frame([e.plan for e in others]), others)]
+    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
+
+
+def _key(each: SeededPlan) -> tuple[str, str, int]:
+    return each.plan.task.task_id, each.plan.sharder, each.seed
+
+
+def _with_seeds(plan_costs: pd.DataFrame, plans: Sequence[SeededPlan]) -> pd.DataFrame:
+    seeds = np.repeat([each.seed for each in plans], [each.plan.task.world_size for each in plans]).astype(np.int64)
+    place = list(plan_costs.columns).index("sharder") + 1
+    return plan_costs[plan_costs.columns[:place]].assign(seed=seeds).join(plan_costs[plan_costs.columns[place:]])
+
+
 @cache
 def _source_digest() -> str:
-    """What the code that decides plans contains, so that no plan of an older version passes for one of this."""
+    """A hash of the code that determines plans, so that plans of an older version are not reused."""
     root = Path(neuroshard_pipeline.__file__).parent
-    sources = [path for room in _DECIDING for path in sorted((root / room).rglob("*.py"))]
+    sources = [path for room in _DECIDING_ROOMS for path in sorted((root / room).rglob("*.py"))]
     return _digest(*(path.read_text(encoding="utf-8") for path in sources))
 
 
 def _saved_digest(model: Any) -> str:
-    """What the files of a model would contain."""
+    """A hash of the files that saving a model writes."""
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")
         files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
@@ -229,7 +259,7 @@ def _saved_digest(model: Any) -> str:
 
 
 def _content(value: Any) -> Any:
-    """All of a value that may show less of itself: nested dataclasses, parameters and models, field by field."""
+    """Everything in a value whose `repr` may be shortened: nested dataclasses, parameters and models, by field."""
     if hasattr(value, "save"):
         return _saved_digest(value)
     if isinstance(value, BaseModel):

@@ -1,0 +1,152 @@
+"""Compares the costs of two sharders on the same tasks, with a paired bootstrap confidence interval.
+
+The interval says how far the result may change if other tasks of the same kind are drawn. Shapes: N tasks, R resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+#: The searches of this project. Each is compared with every other sharder.
+OURS: tuple[str, ...] = ("neuroshard_plus", "neuroshard")
+
+Basis = Literal["measured", "predicted"]
+
+#: Resamples that are drawn at a time, which limits memory.
+_RESAMPLED_VALUES_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate from all tasks with its confidence interval.
+
+    Attributes:
+        value: the estimate.
+        low: lower end of the interval.
+        high: upper end of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Percentile confidence intervals from resampled tasks. The same seed gives the same intervals.
+
+    Attributes:
+        confidence: confidence level of the intervals, between 0 and 1.
+        resamples: number of resamples R.
+        seed: seed of the resampling.
+    """
+
+    confidence: float
+    resamples: int
+    seed: int
+
+    def ratio_of_means(self, ours: FloatArray, theirs: FloatArray) -> Interval:
+        """mean(ours) / mean(theirs) of costs (N,). Both sides are resampled with the same tasks."""
+        drawn_ours, drawn_theirs = self._means(np.stack([ours, theirs]))
+        return self._interval(float(ours.mean() / theirs.mean()), drawn_ours / drawn_theirs)
+
+    def mean(self, values: FloatArray) -> Interval:
+        """The mean of values (N,)."""
+        return self._interval(float(values.mean()), self._means(values[None])[0])
+
+    def _means(self, values: FloatArray) -> FloatArray:
+        """Means (K, R) of values (K, N), where each resample draws N tasks with replacement."""
+        count = values.shape[1]
+        rng = np.random.default_rng(self.seed)
+        step = max(1, _RESAMPLED_VALUES_AT_ONCE // count)
+        parts = []
+        for start in range(0, self.resamples, step):
+            draws = min(step, self.resamples - start)
+            weights = rng.multinomial(count, np.full(count, 1.0 / count), size=draws) / count  # (R, N)
+            parts.append(values @ weights.T)
+        return np.concatenate(parts, axis=1)
+
+    def _interval(self, value: float, drawn: FloatArray) -> Interval:
+        tail = (1.0 - self.confidence) / 2.0
+        low, high = np.quantile(drawn, [tail, 1.0 - tail]).tolist()
+        return Interval(value, low, high)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How sharders are compared.
+
+    Attributes:
+        bootstrap: computes the confidence intervals.
+        least_tasks: with fewer tasks there is neither a confidence interval nor a verdict.
+        basis: which costs are compared; appears in the statements.
+    """
+
+    bootstrap: Bootstrap
+    least_tasks: int
+    basis: Basis
+
+    def compare(self, costs: pd.DataFrame, ours: str, rival: str) -> dict[str, Any]:
+        """Compare two sharders on the tasks that both solved.
+
+        Args:
+            costs: cost in ms by task (rows) and sharder (columns); NaN where there is none.
+            ours: the column of the first sharder.
+            rival: the column of the second sharder.
+
+        Returns:
+            `ours, rival`; `tasks`, the number of tasks compared; `ratio`, the mean cost of `ours` divided by that of
+            `rival`; `low, high`, its confidence interval; `verdict`: `cheaper`, `more expensive`, `no measurable
+            difference` or `too few tasks`; `statement`, the result as a sentence. Unknown numbers are None.
+        """
+        both = costs[[ours, rival]].dropna()
+        facts: dict[str, Any] = {"ours": ours, "rival": rival, "tasks": len(both)}
+        facts |= {"ratio": None, "low": None, "high": None, "verdict": "too few tasks"}
+        if len(both):
+            interval = self.bootstrap.ratio_of_means(both[ours].to_numpy(), both[rival].to_numpy())
+            facts["ratio"] = interval.value
+            if len(both) >= self.least_tasks:
+                facts |= {"low": interval.low, "high": interval.high, "verdict": _verdict(interval)}
+        return facts | {"statement": self._statement(facts)}
+
+    def compare_ours(self, costs: pd.DataFrame, sharders: Sequence[str]) -> list[dict[str, Any]]:
+        """Compare each of `OURS` with every other sharder; see `compare`."""
+        pairs = [(ours, rival) for ours in OURS for rival in sharders if ours in sharders and rival != ours]
+        return [self.compare(costs, ours, rival) for ours, rival in pairs]
+
+    def _statement(self, facts: dict[str, Any]) -> str:
+        ours, rival, ratio = facts["ours"], facts["rival"], facts["ratio"]
+        if ratio is None:
+            return f"no task was solved by both {ours} and {rival}"
+        tasks = f"{facts['tasks']} task" + ("" if facts["tasks"] == 1 else "s")
+        if facts["low"] is None:
+            return f"{_difference(ours, rival, ratio)} ({tasks}, {self.basis}, too few for a confidence interval)"
+        ends = f"{_percent(facts['low'])} to {_percent(facts['high'])}"
+        basis = f"({tasks}, {self.basis}, {100 * self.bootstrap.confidence:g} % confidence interval {ends})"
+        if facts["verdict"] == "no measurable difference":
+            return f"no measurable difference between {ours} and {rival} {basis}"
+        return f"{_difference(ours, rival, ratio)} {basis}"
+
+
+def _verdict(interval: Interval) -> str:
+    if interval.high < 1.0:
+        return "cheaper"
+    return "more expensive" if interval.low > 1.0 else "no measurable difference"
+
+
+def _difference(ours: str, rival: str, ratio: float) -> str:
+    if abs(ratio - 1.0) < 0.0005:
+        return f"{ours} costs as much as {rival}"
+    return f"{ours} costs {100 * abs(ratio - 1.0):.1f} % {'less' if ratio < 1.0 else 'more'} than {rival}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1.0):+.1f} %"

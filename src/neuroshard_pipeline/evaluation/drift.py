@@ -1,0 +1,88 @@
+"""The drift of a machine between two campaigns, estimated from samples that both campaigns measured.
+
+A drift converts costs of a later campaign to those of the first one: `ln(first) = intercept + slope * ln(later)`.
+Usually the whole machine has become slower or faster, and the slope is 1. When other jobs load the memory bus,
+however, large lookups slow down several times as much as small ones. Cross-validation over the anchors decides between
+a slope of 1 and a fitted slope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+FloatArray = NDArray[np.float64]
+
+#: The slope is fixed to 1 with fewer anchors than this.
+_FEWEST_FOR_A_SLOPE = 8
+_FOLDS = 10
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Converts costs of a later campaign to those of the first one: `ln(first) = intercept + slope * ln(later)`.
+
+    Attributes:
+        intercept: intercept of the line.
+        slope: slope of the line; 1 if the whole machine became slower or faster.
+        anchors: number of costs that the line was fitted to; 0 if there were none, and costs then stay unchanged.
+        ratio: median of later / first cost over the anchors.
+    """
+
+    intercept: float
+    slope: float
+    anchors: int
+    ratio: float
+
+    def undone(self, costs_ms: pd.Series) -> pd.Series:
+        """Convert costs of the later campaign to those of the first one."""
+        return np.exp(self.intercept) * costs_ms.astype(float) ** self.slope
+
+
+NO_DRIFT = Drift(0.0, 1.0, 0, 1.0)
+
+
+def fit_drift(first_ms: FloatArray, later_ms: FloatArray) -> Drift:
+    """Estimate the drift from the costs of the same samples in two campaigns."""
+    if not len(first_ms):
+        return NO_DRIFT
+    first, later = np.log(first_ms), np.log(later_ms)
+    fit = _scale
+    if len(first) >= _FEWEST_FOR_A_SLOPE:
+        fit = min((_scale, _line), key=lambda model: _cross_validated_error(model, first, later))
+    intercept, slope = fit(first, later)
+    return Drift(intercept, slope, len(first), float(np.exp(np.median(later - first))))
+
+
+def without_drift(costs: pd.DataFrame, drifts: Mapping[str, Drift]) -> pd.DataFrame:
+    """Convert the columns named in `drifts` to costs of the first campaign."""
+    return costs.assign(**{name: drift.undone(costs[name]) for name, drift in drifts.items()})
+
+
+def _scale(first: FloatArray, later: FloatArray) -> tuple[float, float]:
+    return float(np.median(first - later)), 1.0
+
+
+def _line(first: FloatArray, later: FloatArray) -> tuple[float, float]:
+    """The Theil-Sen line, which is robust against single disturbed anchors."""
+    if np.ptp(later) == 0:
+        return _scale(first, later)
+    slope, intercept, *_ = stats.theilslopes(first, later)
+    return float(intercept), float(slope)
+
+
+def _cross_validated_error(
+    fit: Callable[[FloatArray, FloatArray], tuple[float, float]], first: FloatArray, later: FloatArray
+) -> float:
+    """Median absolute error of the logarithm on anchors that were left out of the fit."""
+    errors = []
+    for fold in range(_FOLDS):
+        left_out = np.arange(len(first)) % _FOLDS == fold
+        intercept, slope = fit(first[~left_out], later[~left_out])
+        errors.append(np.abs(intercept + slope * later[left_out] - first[left_out]))
+    return float(np.median(np.concatenate(errors)))

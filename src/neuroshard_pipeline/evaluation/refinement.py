@@ -1,0 +1,195 @@
+"""Refinement: samples of the best plans and their runners-up are measured and added to the training data.
+
+The costs of new samples are converted to those of the first campaign (`anchors`), so that one model can be trained on
+both. The frames of new samples have two extra columns: `round`, the number of the run that measured them, and
+`campaign`, a hash of the first campaign. Samples of another first campaign are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.evaluation.anchors import Anchors, measure_as_at_first
+from neuroshard_pipeline.evaluation.campaigns import Campaigns
+from neuroshard_pipeline.evaluation.drift import Drift
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import shortlist
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Columns that refinement adds to the frames of samples and costs.
+EXTRA_COLUMNS = ("round", "campaign")
+#: Distance between the task seeds of two rounds.
+_SEED_STEP = 1000
+
+
+class RefineParams(BaseModel):
+    """What one round of refinement measures. The tasks are drawn like those of the augment stage.
+
+    Attributes:
+        tasks_per_world_size: number of tasks for each world size of the augment stage.
+        sharders: sharders whose plans are used; they must be able to list runners-up.
+        plans_per_task: plans of every sharder and task that are used: the best one and its runners-up.
+        max_compute_samples: maximum number of new compute samples; those of the best plans come first.
+        max_comm_samples: maximum number of new communication samples.
+        seed: seed of the tasks of the first round, different from the seeds of all other stages.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks_per_world_size: tuple[int, ...] = Field(min_length=1)
+    sharders: tuple[Literal["neuroshard", "neuroshard_plus"], ...] = Field(min_length=1)
+    plans_per_task: int = Field(ge=1, le=10_000)
+    max_compute_samples: int = Field(ge=1, le=1_000_000)
+    max_comm_samples: int = Field(ge=1, le=1_000_000)
+    seed: int = Field(ge=0)
+
+    def draw_tasks(self, pool: pd.DataFrame, like: ShardingTaskParams, round_number: int) -> pd.DataFrame:
+        """The tasks of one round, like `like` but for number and seed; every round has other tasks."""
+        changes = {"tasks_per_world_size": self.tasks_per_world_size, "seed": self.seed + _SEED_STEP * round_number}
+        tasks = sharding_tasks(pool, ShardingTaskParams.model_validate(like.model_dump() | changes))
+        return tasks.assign(task_id=f"refine-{round_number}-" + tasks["task_id"])
+
+
+@dataclass(frozen=True)
+class NewSamples:
+    """Samples that the plans contain and the training data lacks.
+
+    Attributes:
+        compute: compute samples.
+        comm: communication samples.
+    """
+
+    compute: tuple[ComputeSample, ...]
+    comm: tuple[CommSample, ...]
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan], known: Collection[str], params: RefineParams) -> Self:
+        """New samples of `plans`, those of the first plans first; `known` has the ids of the training data."""
+        compute = new_compute_samples(plans, known)[: params.max_compute_samples]
+        return cls(tuple(compute), tuple(new_comm_samples(plans, known)[: params.max_comm_samples]))
+
+
+def candidate_plans(
+    tasks: Iterable[ShardingTask], models: Models, params: RefineParams, settings: SharderSettings
+) -> list[Plan]:
+    """Plans of every sharder and task: all best ones, then all second-best ones, and so on.
+
+    A task for which a sharder finds no plan is skipped.
+    """
+    shortlists = [_shortlist(task, models, name, params, settings) for task in tasks for name in params.sharders]
+    return [plans[place] for place in range(params.plans_per_task) for plans in shortlists if place < len(plans)]
+
+
+def _shortlist(
+    task: ShardingTask, models: Models, sharder: str, params: RefineParams, settings: SharderSettings
+) -> list[Plan]:
+    try:
+        return shortlist(task, models, sharder, settings, params.seed, params.plans_per_task)
+    except DoesNotFitError:
+        return []
+
+
+def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[ComputeSample]:
+    """Distinct compute samples of the plans' ranks whose ids are not `known`. Equal samples have equal ids."""
+    return [sample for sample in rank_compute_samples(plans).samples if sample.sample_id not in known]
+
+
+def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[CommSample]:
+    """Distinct collectives of the plans, with the predicted start skew, whose ids are not `known`.
+
+    Plans of one task and sharder often have the same volumes in another order of ranks. The cost models do not depend
+    on that order, so only the first of these plans is used.
+    """
+    first: dict[tuple[object, ...], Plan] = {}
+    for plan in plans:
+        if plan.predicted is not None:
+            first.setdefault((plan.task.task_id, plan.sharder, *np.sort(plan.dim_sums).tolist()), plan)
+    predicted = [plan.predicted for plan in first.values() if plan.predicted is not None]
+    compute_ms, backward_ms = [cost.compute_ms for cost in predicted], [cost.backward_comm_ms for cost in predicted]
+    samples = forward_comm_samples(list(first.values()), compute_ms, backward_ms).samples
+    return [sample for sample in samples if sample.sample_id not in known]
+
+
+def measure_new(
+    samples: NewSamples, table_pool: pd.DataFrame, campaigns: Campaigns, anchors: Anchors
+) -> MeasuredSamples:
+    """Measure new samples together with anchors, and convert their costs to those of the first campaign."""
+    compute_costs, compute_drifts = measure_as_at_first(
+        samples.compute, (anchors.compute, anchors.compute_costs), campaigns.measure_compute
+    )
+    comm_costs, comm_drifts = measure_as_at_first(
+        samples.comm, (anchors.comm, anchors.comm_costs), campaigns.measure_comm
+    )
+    for kind, drifts in (("compute", compute_drifts), ("communication", comm_drifts)):
+        _log_drift(kind, drifts)
+    return MeasuredSamples.of(table_pool, (samples.compute, compute_costs), (samples.comm, comm_costs))
+
+
+def _log_drift(kind: str, drifts: Mapping[str, Drift]) -> None:
+    for direction, drift in drifts.items():
+        _LOGGER.info(
+            "drift of %s %s costs since the first campaign, removed from the new costs: %+.1f %% (%d anchors)",
+            kind,
+            direction.removesuffix("_ms"),
+            100 * (drift.ratio - 1),
+            drift.anchors,
+        )
+
+
+def campaign_id(first: MeasuredSamples) -> str:
+    """A hash of the pool and the costs of the first campaign; it changes if either is made anew."""
+    frames = (
+        first.table_pool[["table", "num_embeddings", "pooling_factor", "unique_rows"]],
+        first.compute_costs[["sample_id", "forward_ms", "backward_ms"]],
+        first.comm_costs[["sample_id", "rank", "forward_ms", "backward_ms"]],
+    )
+    hashes = [pd.util.hash_pandas_object(frame.astype({frame.columns[0]: str}), index=False) for frame in frames]
+    return hashlib.sha256(b"".join(column.to_numpy().tobytes() for column in hashes)).hexdigest()[:16]
+
+
+def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
+    """The samples of earlier rounds that belong to the present first campaign; others are ignored with a warning."""
+    present = campaign_id(first)
+    others = {campaign for frame in refined.frames() if len(frame) for campaign in frame["campaign"]} - {present}
+    if others:
+        _LOGGER.warning(
+            "samples that refine measured for another table pool or first campaign (%s) are ignored; the present one "
+            "is %s. Run `kedro run --pipeline refine` to measure samples for it",
+            ", ".join(sorted(others)),
+            present,
+        )
+    return refined.map_frames(lambda frame: frame[frame["campaign"] == present] if len(frame) else frame)
+
+
+def appended(known: MeasuredSamples, new: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
+    """The samples of all rounds with `EXTRA_COLUMNS`; `known` are those of earlier rounds (`of_campaign`)."""
+    extra = {"round": next_round(known), "campaign": campaign_id(first)}
+    return known.joined(new.map_frames(lambda frame: frame.assign(**extra)))
+
+
+def training_data(first: MeasuredSamples, refined: MeasuredSamples) -> MeasuredSamples:
+    """What cost models are trained on: the first campaign and the samples that refine measured for it, if any."""
+    known = of_campaign(refined, first)
+    return first.joined(known.map_frames(lambda frame: frame.drop(columns=list(EXTRA_COLUMNS), errors="ignore")))
+
+
+def next_round(known: MeasuredSamples) -> int:
+    """The number of the next round, from 1."""
+    return 1 + max((int(frame["round"].max()) for frame in known.frames() if len(frame)), default=0)

@@ -1,0 +1,177 @@
+"""Parameters of the benchmark's suites of tasks and of the sharders that solve them; the values are in `conf/`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from neuroshard_pipeline.augment.drawing import TableLimits
+from neuroshard_pipeline.sharders.registry import SHARDERS
+
+#: Suites of this project. Users add theirs under other names.
+SUITES: tuple[str, ...] = ("paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight")
+
+
+def _known_suites(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in SUITES:
+            raise ValueError(f"use some of {', '.join(SUITES)}, not {name!r}; your own files go under `user`")
+    if len(set(names)) < len(names):
+        raise ValueError("name every suite once")
+    return names
+
+
+def _known_sharders(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in SHARDERS:
+            raise ValueError(f"use some of {', '.join(SHARDERS)}, not {name!r}")
+    if len(set(names)) < len(names):
+        raise ValueError("name every sharder once")
+    return names
+
+
+SharderNames = Annotated[tuple[str, ...], AfterValidator(_known_sharders)]
+
+
+class _Params(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SuiteParams(_Params):
+    """Which suites there are and how large they are.
+
+    Attributes:
+        names: some of `SUITES`.
+        user: suites of the user: name to path of a file of sharding tasks (`tables.task_file`).
+        tasks: number of tasks of each suite that is drawn (`paper_4`, `paper_8`, `tight`); other suites list theirs.
+        batch_size: global batch of every task of this project.
+        most_measured_ranks: plans of tasks with more ranks than this are not measured.
+        seed: seed of the tasks that are drawn.
+    """
+
+    names: Annotated[tuple[str, ...], AfterValidator(_known_suites)]
+    user: dict[str, str]
+    tasks: int = Field(ge=1, le=10_000)
+    batch_size: int = Field(ge=1, le=2**24)
+    most_measured_ranks: int = Field(ge=0, le=4096)
+    seed: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        taken = sorted(set(self.user) & set(SUITES))
+        if taken:
+            raise ValueError(f"user suite {taken[0]!r} has the name of a suite of this project; give it another one")
+        if not self.names and not self.user:
+            raise ValueError("name at least one suite")
+        return self
+
+
+class PaperSuiteParams(TableLimits):
+    """Tasks as [Zha2023] §4 draws them, with one group per maximum dimension: `paper_4` and `paper_8`.
+
+    Attributes:
+        dimensions: widths of tables; the group with maximum dimension d draws from those up to d.
+        min_tables_per_4_ranks: minimum number of tables of a task per 4 ranks.
+        max_tables_per_4_ranks: maximum number of tables of a task per 4 ranks.
+        memory_bytes: memory of every rank.
+        memory_fill: maximum share of the memory of all ranks that the weights of a task take.
+    """
+
+    memory_bytes: int = Field(gt=0)
+    memory_fill: float = Field(gt=0, le=1)
+
+
+class TightSuiteParams(_Params):
+    """Tasks that fit only if some table is split by columns.
+
+    Attributes:
+        world_sizes: numbers of ranks; the tasks cycle through them.
+        memory_fill: share of the memory of all ranks that the tables take.
+    """
+
+    world_sizes: tuple[int, ...] = Field(min_length=1)
+    memory_fill: float = Field(gt=0, lt=1)
+
+
+class ScaleSuiteParams(_Params):
+    """Tasks with very many tables.
+
+    Attributes:
+        num_tables: number of tables of each task.
+        world_sizes: number of ranks of each task.
+        row_scale: the tables have the rows of the full-scale pool divided by this.
+        memory_fill: share of the memory of all ranks that the tables take.
+    """
+
+    num_tables: tuple[int, ...] = Field(min_length=1)
+    world_sizes: tuple[int, ...] = Field(min_length=1)
+    row_scale: float = Field(gt=0, le=1e6)
+    memory_fill: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.num_tables) != len(self.world_sizes):
+            raise ValueError(f"num_tables {self.num_tables} and world_sizes {self.world_sizes} need one value per task")
+        return self
+
+
+class PublicTask(_Params):
+    """One task of a public table set.
+
+    Attributes:
+        suite: the suite of the task.
+        tables: path of a file of embedding tables.
+        task_id: id of the task.
+        world_size: number of ranks.
+        memory_bytes: memory of every rank.
+        row_scale: the rows of the tables are divided by this.
+    """
+
+    suite: Annotated[str, Field(pattern="^(criteo|hugectr_t510)$")]
+    tables: str
+    task_id: str = Field(min_length=1)
+    world_size: int = Field(ge=2, le=4096)
+    memory_bytes: int = Field(gt=0)
+    row_scale: float = Field(gt=0, le=1e9)
+
+
+class PublicSuiteParams(_Params):
+    """Tasks of public table sets: `criteo` and `hugectr_t510`.
+
+    Attributes:
+        tasks: tasks of both suites.
+    """
+
+    tasks: tuple[PublicTask, ...]
+
+
+class BenchContestParams(_Params):
+    """Which sharders solve the tasks, with which seeds.
+
+    Attributes:
+        sharders: names of sharders, in the order of tables and figures.
+        stochastic: those of `sharders` whose plans depend on a seed; they solve every task with `seeds` seeds.
+        seeds: number of seeds of stochastic sharders.
+        measured_seeds: number of seeds whose plans are measured.
+        seed: the first seed.
+        left_out: per suite, sharders that do not run there because they take too long.
+        fewer_seeds: per suite, the number of seeds where `seeds` would take too long.
+    """
+
+    sharders: SharderNames = Field(min_length=2)
+    stochastic: SharderNames
+    seeds: int = Field(ge=1, le=1000)
+    measured_seeds: int = Field(ge=1, le=1000)
+    seed: int = Field(ge=0)
+    left_out: dict[str, SharderNames]
+    fewer_seeds: dict[str, Annotated[int, Field(ge=1)]]
+
+    def sharders_of(self, suite: str) -> tuple[str, ...]:
+        """The sharders that run on a suite."""
+        return tuple(name for name in self.sharders if name not in self.left_out.get(suite, ()))
+
+    def seeds_of(self, sharder: str, suite: str) -> tuple[int, ...]:
+        """The seeds with which a sharder solves every task of a suite."""
+        count = self.fewer_seeds.get(suite, self.seeds) if sharder in self.stochastic else 1
+        return tuple(range(self.seed, self.seed + count))

@@ -1,0 +1,207 @@
+"""`benchmark.task_costs` and `benchmark.verdicts`: the costs of all sharders on all tasks, compared suite by suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison, Interval
+from neuroshard_pipeline.evaluation.suites import SUITE_COLUMNS, suite_of_tasks
+from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+
+_KEYS = ["task_id", "sharder"]
+
+
+class VerdictParams(BaseModel):
+    """How verdicts are reached.
+
+    Attributes:
+        confidence: confidence level of the intervals.
+        resamples: number of bootstrap resamples.
+        least_tasks: with fewer common tasks there is neither a confidence interval nor a verdict.
+        least_success: a sharder that solves a smaller share of the tasks of a suite is left out when the common
+            tasks are determined.
+        seed: seed of the bootstrap.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    confidence: float = Field(gt=0, lt=1)
+    resamples: int = Field(ge=100, le=10_000_000)
+    least_tasks: int = Field(ge=2)
+    least_success: float = Field(ge=0, le=1)
+    seed: int = Field(ge=0)
+
+
+def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataFrame) -> pd.DataFrame:
+    """`benchmark.task_costs`: one row per task and sharder with means over the seeds.
+
+    Args:
+        tasks: `benchmark.tasks`.
+        attempts: `benchmark.attempts`.
+        plan_costs: `benchmark.plan_costs`.
+
+    Returns:
+        `suite, group, is_measured, task_id, sharder`; `seeds` tried and `seeds_solved`; `solved`, whether all seeds
+        found a plan; `seconds`, mean per attempt; `error`, the first one; `predicted_ms`, mean over the plans;
+        `measured_ms`, mean over the measured plans (NaN without one); `imbalance`, mean of that of
+        `totals.plan_totals`; `measured_seeds`.
+    """
+    grouped = attempts.groupby(_KEYS, sort=False)
+    frame = pd.DataFrame(
+        {
+            "seeds": grouped.size(),
+            "seeds_solved": grouped["error"].agg(lambda errors: int(errors.isna().sum())),
+            "seconds": grouped["seconds"].mean(),
+            "error": grouped["error"].first(),
+        }
+    )
+    frame["solved"] = frame["seeds_solved"] == frame["seeds"]
+    plans = plan_totals(plan_costs).groupby(_KEYS, sort=False)
+    for column in ("predicted_ms", "measured_ms", "imbalance"):
+        frame[column] = plans[column].mean()
+    frame["measured_seeds"] = plans["measured_ms"].count().reindex(frame.index, fill_value=0)
+    frame = frame.reset_index().merge(suite_of_tasks(tasks), left_on="task_id", right_index=True)
+    first = [*SUITE_COLUMNS, *_KEYS]
+    return frame[[*first, *(column for column in frame.columns if column not in first)]]
+
+
+def compare_suites(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
+    """`benchmark.verdicts`: compare the sharders suite by suite; the result is ready for JSON.
+
+    Args:
+        costs: `benchmark.task_costs`.
+        params: parameters of confidence intervals and verdicts.
+
+    Returns:
+        `confidence`, `resamples`, and per suite under `suites` the result of `compare_suite` and `not_run`, the
+        sharders that ran on other suites only.
+    """
+    everyone = list(dict.fromkeys(costs["sharder"]))
+    suites = {
+        str(suite): compare_suite(own, params)
+        | {"not_run": [name for name in everyone if name not in set(own["sharder"])]}
+        for suite, own in costs.groupby("suite", sort=False)
+    }
+    return {"confidence": params.confidence, "resamples": params.resamples, "suites": suites}
+
+
+def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
+    """Compare the sharders on the tasks of one suite.
+
+    Returns:
+        `tasks`; `feasible_tasks`, those that any sharder solved; `basis`, `measured` or `predicted`; `compared`, the
+        sharders that solved enough tasks; `common_tasks`, the tasks that all of these solved and that have a cost for
+        each; `best`, the sharder that is cheaper than every other one by its confidence interval, or None;
+        `possibly_best`, the sharders without a measurable difference from the cheapest mean; under `sharders` what
+        `_sharder_facts` returns; under `pairs` each of `comparison.OURS` compared with every other sharder on all
+        tasks that both solved; under `groups` mean costs on the common tasks.
+    """
+    names = list(dict.fromkeys(costs["sharder"]))
+    share = costs.groupby("sharder")["solved"].mean()
+    compared = [name for name in names if share[name] > 0 and share[name] >= params.least_success]
+    table = cost_table(costs)
+    common = table.loc[table[compared].notna().all(axis=1) & bool(compared), compared]
+    bootstrap = Bootstrap(params.confidence, params.resamples, params.seed)
+    comparison = Comparison(bootstrap, params.least_tasks, basis_of(costs))
+    possibly_best = _possibly_best(common, bootstrap) if len(common) >= params.least_tasks else []
+    return {
+        "tasks": int(costs["task_id"].nunique()),
+        "feasible_tasks": int(costs.groupby("task_id")["solved"].any().sum()),
+        "basis": comparison.basis,
+        "compared": compared,
+        "common_tasks": len(common),
+        "best": possibly_best[0] if len(possibly_best) == 1 else None,
+        "possibly_best": possibly_best,
+        "sharders": {name: _sharder_facts(costs, name, common, comparison) for name in names},
+        "pairs": comparison.compare_ours(table, names),
+        "groups": _groups(costs, common),
+    }
+
+
+def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """Cost in ms by task and sharder of one suite; NaN where a task was not solved with every seed."""
+    solved = costs[costs["solved"]]
+    wide = solved.pivot_table(index="task_id", columns="sharder", values=f"{basis_of(costs)}_ms", sort=False)
+    return wide.reindex(columns=list(dict.fromkeys(costs["sharder"])))
+
+
+def best_rival(verdict: Mapping[str, Any], excluded: Sequence[str] = OURS) -> str | None:
+    """The sharder of a suite, other than `excluded`, with the lowest mean cost on the common tasks."""
+    costs = {
+        name: values["cost_ms"]
+        for name, values in verdict["sharders"].items()
+        if name not in excluded and values["cost_ms"] is not None
+    }
+    return min(costs, key=costs.__getitem__) if costs else None
+
+
+def find_pair(verdict: Mapping[str, Any], ours: str, rival: str | None) -> Mapping[str, Any] | None:
+    """The comparison of two sharders on a suite, or None."""
+    return next((pair for pair in verdict["pairs"] if (pair["ours"], pair["rival"]) == (ours, rival)), None)
+
+
+def _possibly_best(common: pd.DataFrame, bootstrap: Bootstrap) -> list[str]:
+    """The sharder with the lowest mean cost, and those without a measurable difference from it, in their order."""
+    cheapest = str(common.mean().idxmin())
+    costs = {str(name): common[name].to_numpy() for name in common.columns}
+    ours = costs[cheapest]
+    return [name for name in costs if name == cheapest or bootstrap.ratio_of_means(ours, costs[name]).high >= 1.0]
+
+
+def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
+    """What tables show of one sharder.
+
+    Returns:
+        `solved, tried` (tasks), `seeds, measured_seeds`; `seconds, max_seconds` of an attempt; on the common tasks
+        `cost_ms`, `relative` (mean of the cost divided by that of the task's cheapest plan, with its confidence
+        interval), `predicted_ms` and `imbalance`; these four are None without common tasks.
+    """
+    own = costs[costs["sharder"] == name].set_index("task_id")
+    facts: dict[str, Any] = {
+        "solved": int(own["solved"].sum()),
+        "tried": len(own),
+        "seeds": int(own["seeds"].max()),
+        "measured_seeds": int(own["measured_seeds"].max()),
+        "seconds": _number(own["seconds"].mean()),
+        "max_seconds": _number(own["seconds"].max()),
+    }
+    if name not in common.columns or common.empty:
+        return facts | dict.fromkeys(("cost_ms", "relative", "predicted_ms", "imbalance"))
+    relative = comparison.bootstrap.mean((common[name] / common.min(axis=1)).to_numpy())
+    here = own.loc[common.index]
+    return facts | {
+        "cost_ms": _number(common[name].mean()),
+        "relative": _with_ends_if(len(common) >= comparison.least_tasks, relative),
+        "predicted_ms": _number(here["predicted_ms"].mean()),
+        "imbalance": _number(here["imbalance"].mean()),
+    }
+
+
+def _with_ends_if(enough_tasks: bool, interval: Interval) -> dict[str, float | None]:
+    ends: dict[str, float | None] = asdict(interval)
+    return ends if enough_tasks else ends | {"low": None, "high": None}
+
+
+def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Per group the number of tasks, how many of them each sharder solved, and mean costs on the common ones."""
+    groups = {}
+    for group, own in costs.groupby("group", sort=False):
+        shared = common.loc[common.index.isin(own["task_id"])]
+        solved = own.groupby("sharder", sort=False)["solved"].sum()
+        groups[str(group)] = {
+            "tasks": int(own["task_id"].nunique()),
+            "common_tasks": len(shared),
+            "solved": {str(name): int(count) for name, count in solved.items()},
+            "cost_ms": {str(name): _number(shared[name].mean()) for name in shared.columns},
+        }
+    return groups
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not np.isfinite(value) else float(value)

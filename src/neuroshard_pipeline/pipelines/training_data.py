@@ -1,0 +1,34 @@
+"""Nodes that gather measured samples: the first campaign, and what the pipeline refine has measured in addition.
+
+The first campaign consists of the samples of the augment stage with the costs of the measure stage.
+"""
+
+from __future__ import annotations
+
+from kedro.pipeline import Node
+
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+
+#: Datasets of the first campaign, by their names inside a namespaced pipeline, in the order of `MeasuredSamples`.
+FIRST_CAMPAIGN = {
+    "table_pool": "augment.table_pool",
+    "compute_samples": "augment.compute_samples",
+    "compute_sample_settings": "augment.compute_sample_settings",
+    "compute_costs": "measure.compute_costs",
+    "comm_samples": "augment.comm_samples",
+    "comm_costs": "measure.comm_costs",
+}
+#: Datasets `refine.<name>` in the order of `MeasuredSamples`. `refine.newest_<name>` has the same files and is empty if
+#: there is no version.
+REFINED = ("compute_samples", "compute_sample_settings", "compute_costs", "comm_samples", "comm_costs")
+
+
+def first_campaign_node() -> Node:
+    """Datasets of the first campaign → `first_campaign`."""
+    return Node(MeasuredSamples, list(FIRST_CAMPAIGN), "first_campaign", name="gather_first_campaign")
+
+
+def refined_samples_node() -> Node:
+    """`refined_<name>` for every name of `REFINED` → `refined_samples`."""
+    inputs = ["table_pool", *(f"refined_{name}" for name in REFINED)]
+    return Node(MeasuredSamples, inputs, "refined_samples", name="gather_refined_samples")
