@@ -185,4 +185,6 @@ def _run(job: Job) -> Tables:
 
 
 if __name__ == "__main__":
-    main()
+    import bench_cost_models  # so that workers can import what they are sent
+
+    bench_cost_models.main()

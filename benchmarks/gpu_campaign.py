@@ -32,7 +32,9 @@ import torch
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
 from neuroshard_pipeline.measurement import (
+    CardNotes,
     ComputeMeasureParams,
+    Recording,
     describe_machine,
     make_card,
     noise_floor,
@@ -40,10 +42,10 @@ from neuroshard_pipeline.measurement import (
     run_compute_campaign,
     write_recording,
 )
+from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
 from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
 from neuroshard_pipeline.measurement.hardware import fingerprint
-from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile
@@ -85,18 +87,12 @@ def run(args: argparse.Namespace) -> None:
     samples = [sample for sample in samples if digest(sample) in known]
     names = {sample.sample_id for sample in samples}
     costs = reduce_compute(shards, samples, params, args.seed)
-    card = make_card(
-        describe_machine(params.backend),
-        params,
-        noise_floor(shards, samples, params, args.seed),
-        costs,
-        stand_in=False,
-        copy_gb_per_s=copy_gb_per_s(_device(params), args.copy_mib),
-        seconds=float(rows["seconds"].sum()),
-        known_gaps=args.known_gap,
-    )
-    kept = (every[every["sample_id"].isin(names)] for every in (frame, settings))
-    write_recording(args.out / "recording", pool, *kept, costs, card)
+    copied = copy_gb_per_s(_device(params), args.copy_mib)
+    notes = CardNotes(False, copied, float(rows["seconds"].sum()), tuple(args.known_gap))
+    floor = noise_floor(shards, samples, params, args.seed)
+    card = make_card(describe_machine(params.backend), params, floor, costs, notes)
+    frame, settings = (every[every["sample_id"].isin(names)] for every in (frame, settings))
+    write_recording(Recording(args.out / "recording", pool, frame, settings, costs, card))
     print(f"{card['samples']} samples, {card['failures']} failed, noise floor {card['noise_floor']['total']}")
     print(f"recording: {args.out / 'recording'}")
 

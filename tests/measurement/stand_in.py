@@ -9,7 +9,7 @@ import pandas as pd
 
 from measurement.conftest import COMPUTE
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
-from neuroshard_pipeline.measurement import ComputeMeasureParams, make_card, write_recording
+from neuroshard_pipeline.measurement import CardNotes, ComputeMeasureParams, Recording, make_card, write_recording
 
 MACHINE = {"device": "cuda", "gpu_model": "stand-in for a GPU", "cpu_model": "stand-in for a CPU", "libraries": {}}
 PARAMS = ComputeMeasureParams(**(COMPUTE | {"backend": "fbgemm_cuda"}))
@@ -41,6 +41,6 @@ def write_stand_in(folder: Path, num_tables: int, num_samples: int, batch_size: 
             "error": np.full(len(total), None, dtype=object),
         }
     )
-    gaps = ["nothing was measured"]
-    card = make_card(MACHINE, PARAMS, FLOOR, costs, stand_in=True, copy_gb_per_s=None, seconds=0.0, known_gaps=gaps)
-    write_recording(folder, pool, samples, paper_settings(samples), costs, card)
+    notes = CardNotes(stand_in=True, copy_gb_per_s=None, seconds=0.0, known_gaps=("nothing was measured",))
+    card = make_card(MACHINE, PARAMS, FLOOR, costs, notes)
+    write_recording(Recording(folder, pool, samples, paper_settings(samples), costs, card))

@@ -73,7 +73,7 @@ def test_a_kedro_run_measures_across_hosts_and_what_is_done_needs_no_torchrun(tm
         run_pipeline(tmp_path, "measure", params=augment | hosts)
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert {path.name.split("-")[0] for path in shards} == {"w2", "w4"}
-    run_pipeline(tmp_path, "measure", params=augment | hosts)  # nobody is at the endpoint any more
+    run_pipeline(tmp_path, "measure", params=augment | hosts)  # torchrun has ended
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert again == shards
     costs = pd.read_parquet(max((tmp_path / "04_feature/comm_costs.parquet").glob("*/*.parquet")))
@@ -94,12 +94,12 @@ def test_a_sample_that_brings_a_rank_down_is_error_rows_and_the_rest_is_measured
     rows = pd.concat(shards.values())
     assert set(rows.loc[rows["error"].notna(), "sample_id"]) == {fate}
     assert set(rows["sample_id"]) == {sample.sample_id for sample in samples}
-    assert "did not come to an end within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
+    assert "did not finish within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
     assert (rows.loc[rows["error"].isna(), ["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert costs["error"].isna().all()
 
 
-def test_no_torchrun_is_told_with_the_command_that_starts_it(comm_params, monkeypatch):
+def test_without_torchrun_the_error_gives_the_command_that_starts_it(comm_params, monkeypatch):
     monkeypatch.setattr(torchrun_team, "_CONNECT_WAIT_S", 0.1)
     params = comm_params(local_world_size=2, torchrun_endpoint=free_endpoint())
     with pytest.raises(MeasurementError, match=r"nothing answers .*; start on each of 2 hosts: torchrun --nnodes 2 "):

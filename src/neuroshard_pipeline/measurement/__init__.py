@@ -42,15 +42,24 @@ from neuroshard_pipeline.measurement.params import (
 )
 from neuroshard_pipeline.measurement.pools import PRELOAD
 from neuroshard_pipeline.measurement.protocol import TimingProtocol
-from neuroshard_pipeline.measurement.recording import RecordingParams, make_card, open_recording, write_recording
+from neuroshard_pipeline.measurement.recording import (
+    CardNotes,
+    Recording,
+    RecordingParams,
+    make_card,
+    open_recording,
+    write_recording,
+)
 from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [
     "PRELOAD",
+    "CardNotes",
     "CommMeasureParams",
     "CommOverrides",
     "ComputeMeasureParams",
     "ComputeOverrides",
+    "Recording",
     "RecordingParams",
     "TimingProtocol",
     "TopologyParams",

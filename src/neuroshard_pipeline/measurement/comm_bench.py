@@ -1,6 +1,6 @@
-"""Times torch.distributed's all-to-all between real processes, forward and backward, every rank on its own clock.
+"""Times torch.distributed's all-to-all between real processes, forward and backward, from each rank's own start.
 
-Shape letters: W ranks, B global batch size, b[r] samples of it that rank r trains on, D[r] summed width of r's shards.
+Shape letters: W ranks, B global batch size, b[r] samples of it that rank r trains on, D[r] total width of r's shards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BYTES_PER_FLOAT = 4
 
 
 def batch_split(batch_size: int, world_size: int) -> tuple[int, ...]:
-    """Samples of the global batch per rank; the first ranks take one more where it does not divide."""
+    """Samples of the global batch per rank; the first ranks take one more if it does not divide evenly."""
     share, rest = divmod(batch_size, world_size)
     return tuple(share + (rank < rest) for rank in range(world_size))
 
@@ -36,8 +36,8 @@ def batch_split(batch_size: int, world_size: int) -> tuple[int, ...]:
 def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]:
     """Floats that `rank` sends to, and receives from, every rank in the forward all-to-all.
 
-    It has pooled its own D[rank] columns for the whole batch and sends each rank j the b[j] samples that j trains
-    on; it receives all D[j] columns of its own b[rank] samples. The backward all-to-all is the transpose.
+    The rank has pooled its own D[rank] columns for the whole batch and sends each rank j the b[j] samples that j trains
+    on. It receives all D[j] columns of its own b[rank] samples. The backward all-to-all is the transpose.
     """
     split = batch_split(sample.batch_size, sample.world_size)
     send = [size * sample.dim_sums[rank] for size in split]
@@ -47,12 +47,12 @@ def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]
 
 @final
 class CollectiveBench:
-    """One rank of the collective bench; every rank of the world must be given the same jobs.
+    """One rank of the bench of collectives; all ranks must measure the same samples together.
 
-    Ranks agree on a common start on rank 0's monotonic clock (`HostClock`), sleep until it plus their start skew, and
-    enter the collective. A rank's cost runs from its *intended* start: a late wake-up then only ever adds time, as
-    every other disturbance does. With `nccl` a rank works on the GPU of its place on the host, and the collective ends
-    when the device is idle again.
+    The ranks agree on a common start on rank 0's monotonic clock (`HostClock`), sleep until that start plus their start
+    skew, and enter the collective. The cost of a rank counts from its *intended* start, so that a late wake-up only
+    adds time, as every other disturbance does. With `nccl`, a rank uses the GPU whose number is its local rank, and the
+    collective ends when the device is idle.
 
     Raises:
         MeasurementError: `nccl` finds fewer GPUs than ranks.
@@ -75,7 +75,7 @@ class CollectiveBench:
         self._probe_sample = CommSample("reference", _PROBE_BATCH, (_PROBE_DIM_SUM,) * world_size, (0.0,) * world_size)
 
     def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
-        """Visit every sample once, in the given order."""
+        """Visit every sample once, in the given order; a sample beyond the buffer becomes a timing with an error."""
         timings = []
         probe_ms = float("nan")
         self._clock.synchronise(self._device)
@@ -90,7 +90,7 @@ class CollectiveBench:
         return timings
 
     def exchange(self, sample: CommSample, send: torch.Tensor, backward: bool) -> torch.Tensor:
-        """Exchange given values instead of timing: what the forward or backward all-to-all delivers."""
+        """Exchange given values without timing, and return what the forward or backward all-to-all delivers."""
         outgoing, incoming = self._splits(sample, backward)
         received = torch.empty(sum(incoming), device=self._device)
         dist.all_to_all_single(received, send, incoming, outgoing)
@@ -99,9 +99,9 @@ class CollectiveBench:
     def _visit(self, sample: CommSample) -> tuple[float, float]:
         """Forward and backward cost of one visit, ms.
 
-        How the ranks came out of one collective shows in the cost of the next. Backward is therefore timed in a block
-        of its own that starts with an untimed one, so that its cost is the same whatever start skew the forward has:
-        a plan's volumes are measured without skew first, a sample's with all of it.
+        The times at which ranks leave one collective affect the cost of the next. The backward iterations therefore
+        follow one another after an untimed one, so that the start skew of forward does not affect them: the backward
+        cost of a plan is measured before its start skew is known.
         """
         skew_ms = sample.start_skew_ms[self._rank]
         iterations = range(self._params.warmup_iterations + self._params.iterations)
@@ -112,7 +112,7 @@ class CollectiveBench:
         return self._params.protocol.of_visit(timed[self._params.warmup_iterations :])
 
     def _timed(self, sample: CommSample, backward: bool, skew_ms: float) -> float:
-        """One all-to-all, ms from this rank's intended start."""
+        """Cost of one all-to-all, ms from this rank's intended start."""
         outgoing, incoming = self._splits(sample, backward)
         send, receive = self._send[: sum(outgoing)], self._receive[: sum(incoming)]
         start_ns = self._agree_on_start() + round(skew_ms * 1e6)
@@ -126,18 +126,18 @@ class CollectiveBench:
         return (receive, send) if backward else (send, receive)
 
     def _agree_on_start(self) -> int:
-        """A moment on this host's clock shortly after the last rank has come here, the same moment on all ranks."""
+        """A common start shortly after the last rank has called this, in ns of this host's clock."""
         now = torch.tensor([time.monotonic_ns() + self._clock.behind_ns], device=self._device)
         dist.all_reduce(now, op=dist.ReduceOp.MAX)
         return int(now.item()) - self._clock.behind_ns + round(self._params.start_margin_ms * 1e6)
 
     def _wait(self) -> None:
-        """Until the collective is over: gloo's returns then, NCCL's returns once it is launched."""
+        """Wait for the end of the collective: gloo returns at its end, NCCL after its launch."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def _size_problem(self, sample: CommSample) -> str | None:
-        """Why the sample cannot run; the same on all ranks, as a rank that stayed away would hang the others."""
+        """Why the sample cannot run, or None; equal on all ranks, because a missing rank would block the others."""
         split = batch_split(sample.batch_size, sample.world_size)
         largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))
         needed = _BYTES_PER_FLOAT * largest
@@ -149,13 +149,13 @@ class CollectiveBench:
 def set_up_rank(
     rank: int, world_size: int, samples: Sequence[CommSample], params: CommMeasureParams, store_file: str
 ) -> Callable[[Sequence[int]], list[Timing]]:
-    """What one worker process of a communication team runs: join the group, then measure samples by index."""
+    """Build the bench of one local rank; the returned function measures samples by index."""
     bench = CollectiveBench(rank, world_size, params, dist.FileStore(store_file, world_size))
     return lambda indices: bench.measure([samples[index] for index in indices])
 
 
 def _settle(backend: str, place: Place) -> torch.device:
-    """The rank's device; a rank on the CPU also gets a core of its own, one on a GPU needs threads beside it."""
+    """The device of a rank. A rank on the CPU is pinned to a core; a rank on a GPU needs other threads beside it."""
     if backend == "nccl":
         require_devices(backend, place.ranks_here)
         torch.cuda.set_device(place.local_rank)
@@ -165,6 +165,6 @@ def _settle(backend: str, place: Place) -> torch.device:
 
 
 def _sleep_until(target_ns: int) -> None:
-    """Sleep until a moment of the monotonic clock; spinning would take the core from other ranks."""
+    """Sleep until a time of the monotonic clock; busy waiting would block other ranks on the same core."""
     while (left_ns := target_ns - time.monotonic_ns()) > 0:
         time.sleep(left_ns / 1e9)

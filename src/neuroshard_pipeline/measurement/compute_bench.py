@@ -1,4 +1,4 @@
-"""One compute worker: FBGEMM's lookups on the CPU, and which bench serves which backend."""
+"""A compute worker: FBGEMM lookups on the CPU, and the choice of the bench by backend."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from neuroshard_pipeline.measurement.protocol import Timing
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.workers import settle_on_core, settle_on_free_core
 
-#: Ids of this many bytes are kept between visits; at the scaled-down CPU profile that is every table's.
+#: Size of the ids that are kept between visits; it suffices for all tables of the CPU profile.
 ID_CACHE_BYTES = 2**30
 
 
 @final
 class FbgemmCpuBench(LookupBench):
-    """Times lookups on one core's kernels by the wall clock; see `LookupBench`."""
+    """Times lookups on one core by the wall clock; see `LookupBench`."""
 
     def __init__(self, params: ComputeMeasureParams, seed: int) -> None:
         super().__init__(params, seed, torch.device("cpu"), "host", ID_CACHE_BYTES)
@@ -59,7 +59,7 @@ class FbgemmCpuBench(LookupBench):
 
 
 def make_bench(params: ComputeMeasureParams, seed: int, worker: int) -> LookupBench:
-    """The bench of a backend; `worker` is the GPU that `fbgemm_cuda` uses.
+    """The bench of a backend; `worker` is the number of the GPU for `fbgemm_cuda`.
 
     Raises:
         MeasurementError: the device, FBGEMM or memory for the arena is missing.

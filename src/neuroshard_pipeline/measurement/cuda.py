@@ -1,4 +1,4 @@
-"""What the CUDA backends share: whether there is a device, and which."""
+"""The CUDA devices of this host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from neuroshard_pipeline.errors import MeasurementError
 
-#: What can be used instead of a backend that needs CUDA.
+#: Backends that need CUDA, and the backends that can replace them.
 ALTERNATIVES = {"fbgemm_cuda": "fbgemm_cpu or recorded", "nccl": "gloo or topology"}
 
 
@@ -16,10 +16,10 @@ def needs_cuda(backend: str) -> bool:
 
 
 def require_devices(backend: str, number: int) -> None:
-    """Refuse a backend that finds too few CUDA devices.
+    """Check that there are enough CUDA devices for a backend.
 
     Raises:
-        MeasurementError: there is none, or fewer than `number`; the message names the alternatives.
+        MeasurementError: there are fewer than `number`; the message names the alternatives.
     """
     if not torch.cuda.is_available():
         raise MeasurementError(f"backend {backend}: no CUDA device; use {ALTERNATIVES[backend]}")
@@ -32,7 +32,7 @@ def require_devices(backend: str, number: int) -> None:
 
 
 def device_facts() -> dict[str, object]:
-    """The first device's model and memory, and the CUDA version that torch was built for."""
+    """Model and memory of the first device, and the CUDA version of the torch build."""
     properties = torch.cuda.get_device_properties(0)
     return {
         "device": "cuda",

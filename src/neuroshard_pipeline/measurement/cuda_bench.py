@@ -12,9 +12,9 @@ from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.tables.samples import ComputeSample
 
-#: Bytes written before every timed part of an iteration. Twenty times the L2 cache of an H200, so nothing of the
-#: weights is left in it; and as the device is busy with them for a fifth of a millisecond, the host has launched the
-#: lookup by the time the device comes to it, as in training, where the host runs ahead.
+#: Bytes written before every timed part of an iteration: twenty times the L2 cache of an H200, so that no weights are
+#: left in it. Writing them keeps the device busy for a fifth of a millisecond. Meanwhile the host launches the lookup,
+#: as in training, where the host runs ahead of the device.
 FLUSH_BYTES = 2**30
 _MAX_ID_CACHE_BYTES = 2**34
 
@@ -23,18 +23,18 @@ _MAX_ID_CACHE_BYTES = 2**34
 class FbgemmCudaBench(LookupBench):
     """Times lookups on one GPU; see `LookupBench`.
 
-    With `cold_rows` the L2 cache is flushed before the forward and again before the backward pass, and the weights
-    move through the arena; `warm` does neither, and then includes what of the launch the device has to wait for.
+    With `cold_rows` the L2 cache is flushed before the forward and before the backward pass, and the weights move
+    through the arena. `warm` does neither; its costs include the time that the device waits for a launch.
 
     Raises:
-        MeasurementError: there is no such device, or see `LookupBench`.
+        MeasurementError: the device does not exist; see also `LookupBench`.
     """
 
     def __init__(self, params: ComputeMeasureParams, seed: int, index: int) -> None:
         require_devices(params.backend, max(params.workers, index + 1))
         torch.cuda.set_device(index)
         device = torch.device("cuda", index)
-        # Operators are built with weights of their own, which the arena's then replace: leave room for one sample.
+        # An operator is built with its own weights, which the arena then replaces: leave room for one sample.
         free_bytes, _ = torch.cuda.mem_get_info(device)
         id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
         super().__init__(params, seed, device, "dev", id_cache_bytes)
@@ -72,6 +72,6 @@ class FbgemmCudaBench(LookupBench):
         return events[0].elapsed_time(events[1]), events[2].elapsed_time(events[3])
 
     def _flush(self, cold: bool) -> None:
-        """Push everything else out of the L2 cache."""
+        """Overwrite the L2 cache."""
         if cold:
             self._flushed.zero_()

@@ -1,11 +1,11 @@
-"""What the compute bench uses of FBGEMM. Importing this module imports FBGEMM, so import it late."""
+"""The parts of FBGEMM that the compute benches use. Importing this module imports FBGEMM, so import it late."""
 
 from __future__ import annotations
 
 import warnings
 
 with warnings.catch_warnings():
-    # FBGEMM's training module imports modules of its own that are deprecated.
+    # FBGEMM's training module imports deprecated modules of FBGEMM.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
@@ -15,7 +15,7 @@ with warnings.catch_warnings():
         SplitTableBatchedEmbeddingBagsCodegen,
     )
 
-#: FBGEMM's fused optimizers by the names that tasks use; its CPU kernels (1.8) have no Adam and read no bf16.
+#: FBGEMM's fused optimizers by the names that tasks use. Its CPU kernels (1.8) have no Adam and do not read bf16.
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 
 #: FBGEMM's storage types by the names that tables use.

@@ -1,4 +1,4 @@
-"""What a campaign ran on."""
+"""The machine that a campaign ran on."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _KIB_OR_MIB = re.compile(r"(\d+)([KM])")
 _UNIT_BYTES = {"K": 2**10, "M": 2**20}
 
-#: An arena of so many last-level caches has no row left there when the arena has been gone through.
+#: After a pass over an arena of this many last-level caches, no row of its start is left in the cache.
 _COLD_ARENA = 4
 
 _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
 
 def fingerprint(backend: str) -> dict[str, object]:
-    """What decides a measurement besides its parameters: device, cores, operating system, library versions.
+    """What affects a measurement besides its parameters: device, cores, operating system and library versions.
 
     Args:
-        backend: of the campaign; those on GPUs add the GPU's model and memory and the CUDA version.
+        backend: backend of the campaign; a GPU backend adds the GPU's model and memory and the CUDA version.
 
     Raises:
         MeasurementError: the backend needs a CUDA device and there is none.
@@ -80,20 +80,13 @@ def describe_hardware(
     """The content of `measure.hardware`.
 
     Args:
-        compute: of the compute campaign.
-        comm: of the communication campaign.
-        compute_noise_floor: as `campaign.noise_floor` returns it; so also
-        comm_noise_floor: of communication.
-        date: when the last of both campaigns was over (`campaign.campaign_date`), None if nothing was measured.
-        recording: needed by the backend `recorded`.
-        topology: needed by the backend `topology`.
-
-    Returns:
-        Device, processor, cores, last-level cache and memory in bytes, backends, library versions, the date, both
-        noise floors, and whether communication costs are modelled rather than measured. Where compute costs were
-        recorded, the device is the one they were recorded on and `recording` holds the card; where communication is
-        modelled, `topology` holds the model's parameters; where it was measured across hosts, `comm_local_world_size`
-        holds the ranks per host.
+        compute: parameters of the compute campaign.
+        comm: parameters of the communication campaign.
+        compute_noise_floor: noise floor of compute costs (`campaign.noise_floor`).
+        comm_noise_floor: noise floor of communication costs.
+        date: time at which the last campaign was finished (`campaign.campaign_date`), None if nothing was measured.
+        recording: needed by the backend `recorded`; the device is then that of the recording, whose card is included.
+        topology: needed by the backend `topology`, and then included.
     """
     facts: dict[str, object] = {
         **describe_machine(compute.backend),
@@ -114,43 +107,43 @@ def describe_hardware(
 
 
 def describe_machine(backend: str) -> dict[str, object]:
-    """Device, processor, cores, last-level cache and memory in bytes, and library versions, as `backend` sees them."""
+    """The `fingerprint` of this machine, and the size of its last-level cache and of its memory in bytes."""
     memory_bytes = psutil.virtual_memory().total
     return {**fingerprint(backend), "last_level_cache_bytes": last_level_cache_bytes(), "memory_bytes": memory_bytes}
 
 
 def last_level_cache_bytes(folder: Path = _CACHES) -> int | None:
-    """Size of the largest cache that the first core sees, None where the system does not tell.
+    """Size of the largest cache of the first core, None if the system does not report it.
 
-    A hypervisor tells that of the whole processor, which its guests share.
+    On a virtual machine it is the cache of the whole processor, which all guests share.
 
     Args:
-        folder: where Linux describes the caches of a core, one `index*/size` each.
+        folder: where Linux describes the caches of a core, in one file `index*/size` each.
     """
     sizes = [_KIB_OR_MIB.fullmatch(path.read_text().strip()) for path in folder.glob("index*/size")]
     return max((int(size[1]) * _UNIT_BYTES[size[2]] for size in sizes if size), default=None)
 
 
 def cache_too_large(params: ComputeMeasureParams, cache_bytes: int | None) -> str | None:
-    """What is wrong if the arena is too small for `cold_rows`, None if nothing is.
+    """A warning if the arena is too small for the cache treatment `cold_rows`, otherwise None.
 
     Args:
-        params: of a compute campaign.
-        cache_bytes: of the processor (`last_level_cache_bytes`).
+        params: parameters of a compute campaign.
+        cache_bytes: size of the processor's cache (`last_level_cache_bytes`).
     """
     cold = params.backend == "fbgemm_cpu" and params.cache_treatment == "cold_rows"
     if not cold or cache_bytes is None or params.arena_bytes >= _COLD_ARENA * cache_bytes:
         return None
     return (
         f"cache_treatment is cold_rows, but arena_bytes {params.arena_bytes} is less than {_COLD_ARENA} times the "
-        f"last-level cache that this machine tells of, {cache_bytes} bytes: what an iteration looks up may still be "
-        f"there from one before. If the cache is yours alone, set arena_bytes to {_COLD_ARENA * cache_bytes} or more, "
-        "for plans as for samples"
+        f"last-level cache of this machine, {cache_bytes} bytes: an iteration may find rows of an earlier iteration in "
+        f"the cache. If no other machine shares this cache, set arena_bytes to {_COLD_ARENA * cache_bytes} or more, "
+        "for samples and for plans"
     )
 
 
 def _cpu_model() -> str:
-    """The processor's name, from Linux's /proc where there is one."""
+    """Name of the processor, from /proc on Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -171,5 +164,5 @@ def _library_versions() -> dict[str, str]:
         try:
             versions[library] = version(library)
         except PackageNotFoundError:
-            continue  # cpu and cuda builds are alternatives
+            continue  # only one of the CPU and CUDA builds is installed
     return versions

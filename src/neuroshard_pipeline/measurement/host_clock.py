@@ -1,4 +1,4 @@
-"""One clock for ranks on several hosts, whose monotonic clocks start anywhere."""
+"""A common clock for ranks on several hosts, whose monotonic clocks have different origins."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ROUNDS = 25
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is.
+    """The place of a rank on its host.
 
     Attributes:
-        local_rank: its number among the ranks of its host.
-        ranks_here: ranks of its host.
+        local_rank: number of the rank among the ranks of its host.
+        ranks_here: number of ranks on its host.
     """
 
     local_rank: int
@@ -28,16 +28,16 @@ class Place:
 
 @final
 class HostClock:
-    """How far this host's monotonic clock is behind that of rank 0's host.
+    """The offset of this host's monotonic clock from that of rank 0's host.
 
-    Ranks that share rank 0's clock are 0 behind it. The others ask rank 0 for the time again and again; the answer
-    that came fastest counts, taken to be from the middle of its round trip (as NTP does), and is wrong by half of
-    that trip at most. Crystals drift by tens of microseconds a second, so ask again for every stretch.
+    Ranks that read the same clock as rank 0 have the offset 0. The others ask rank 0 for the time repeatedly. The
+    fastest answer counts and is assumed to be from the middle of its round trip, as in NTP, so that its error is at
+    most half the round trip. Clocks drift by tens of microseconds per second; synchronise again for every chunk.
 
     Args:
-        rank: this one.
-        world_size: all of them.
-        store: where they tell each other which clock they read.
+        rank: rank of this process.
+        world_size: number of ranks.
+        store: where the ranks exchange the names of their clocks.
     """
 
     def __init__(self, rank: int, world_size: int, store: dist.Store) -> None:
@@ -48,7 +48,7 @@ class HostClock:
         self.behind_ns = 0
 
     def synchronise(self, device: torch.device) -> None:
-        """Measure it; a collective call."""
+        """Measure the offset; all ranks must call this together."""
         for other in self._elsewhere:
             if self._rank == 0:
                 _answer(other, device)
@@ -65,7 +65,7 @@ def _answer(other: int, device: torch.device) -> None:
 
 
 def _ask(device: torch.device) -> int:
-    """Of the fastest of some round trips: rank 0's time minus the middle of the trip on this clock."""
+    """Rank 0's time minus the middle of the round trip on this clock, for the fastest of some round trips."""
     message = torch.zeros(1, dtype=torch.int64, device=device)
     trips = []
     for _ in range(_ROUNDS):
@@ -79,6 +79,6 @@ def _ask(device: torch.device) -> int:
 
 
 def _name_of_clock() -> str:
-    """Equal for processes that read the same monotonic clock: those of one boot and one time namespace."""
+    """A name that processes share if they read the same monotonic clock: same boot and same time namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/time').readlink()}"

@@ -1,6 +1,6 @@
-"""Times FBGEMM's fused table-batched lookup, forward and backward apart: what all devices share.
+"""Times FBGEMM's fused table-batched lookup, forward and backward separately: the part that all devices share.
 
-Shape letters: N ids of a sample, B batch size, D sum of the widths of its shards.
+Shape letters: N ids of a sample, B batch size, D sum of the widths of the sample's shards.
 """
 
 from __future__ import annotations
@@ -24,43 +24,44 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table, whole
 
-#: Operators kept between visits (building one takes 2 ms, one takes about 60 kB): more than the default profile has.
+#: Operators kept between visits, more than the default profile has. Building one takes 2 ms; it occupies about 60 kB.
 OPERATOR_CACHE_SIZE = 8192
-#: Garbage of the last stretch; looking through all operators, too, would take 0.3 s before every stretch.
+#: Garbage is collected up to this generation before a chunk. A full collection visits all operators and takes 0.3 s.
 _YOUNG_GENERATIONS = 1
-#: Visits between two timings of the reference probe: close enough to see a disturbance of a tenth of a second.
+#: Visits between two timings of the reference probe, few enough to notice a disturbance of a tenth of a second.
 PROBE_EVERY = 10
-#: A stretch starts with this long of untimed probes. A worker that has just waited for its next stretch measures its
-#: first sample 5 % too dear, the tenth no more.
+#: Duration of the untimed probes at the start of a chunk. Without them, a worker that has just waited for its next
+#: chunk overestimates the first sample by 5 %; the effect is gone by the tenth.
 SETTLING_S = 0.02
-#: Starts of weights are multiples of this many floats: a cache line.
+#: Weights start at a multiple of this many floats, which is a cache line.
 ALIGNMENT_FLOATS = 16
-#: Floats of weights for every float of optimizer state: one state per row, of at least four 16-bit numbers. A state
-#: stands at the same relative place as its row, so that it is as cold.
+#: Floats of weights per float of optimizer state: each row has one state and at least four 16-bit weights. The state of
+#: a sample lies at the same relative place as its weights, so that it is as cold.
 FLOATS_PER_STATE = 2
 
-LEARNING_RATE = 1e-6  # a real update, small enough that weights stay normal floats over a whole campaign
+#: The update is real, but so small that weights remain normal floats throughout a campaign.
+LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
 _PROBE_BATCH = 512
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
 class LookupBench(ABC):
-    """Times samples one after the other on one device.
+    """Times samples one after another on one device.
 
-    All samples share one weight arena: an operator works on a view of it, so that no sample initialises weights of
-    its own. Ids are drawn once per table and stay on the device. The operator is FBGEMM's own training module, as
-    TorchRec calls it, so that its fixed cost per call is part of the cost as it is in training.
+    All samples share one weight arena: an operator works on a view of it, so that no sample has to initialise weights.
+    Ids are drawn once per table and stay on the device. The operator is FBGEMM's training module, which TorchRec uses
+    too, so that the cost includes the fixed cost per call of training.
 
     Args:
-        params: protocol and arena.
-        seed: of the ids.
-        device: where everything lives.
-        buffers: how FBGEMM calls tensors there: `host` or `dev`.
-        id_cache_bytes: ids of this many bytes are kept between visits.
+        params: protocol and size of the arena.
+        seed: seed of the ids.
+        device: device of all tensors.
+        buffers: FBGEMM's name for tensors on that device: `host` or `dev`.
+        id_cache_bytes: size of the ids that are kept between visits.
 
     Raises:
-        MeasurementError: FBGEMM is missing or the arena cannot be allocated.
+        MeasurementError: FBGEMM is missing, or the arena cannot be allocated.
     """
 
     def __init__(
@@ -84,20 +85,20 @@ class LookupBench(ABC):
 
     @abstractmethod
     def _build(self, sample: ComputeSample) -> Any:
-        """The sample's fused lookup, wherever its weights are."""
+        """The fused lookup of a sample; `_place` decides where its weights lie."""
 
     @abstractmethod
     def _iterate(
         self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor
     ) -> tuple[float, float]:
-        """One forward and backward, ms each."""
+        """Cost of one forward and one backward pass, ms each."""
 
     def measure(self, samples: Sequence[ComputeSample]) -> list[Timing]:
         """Visit every sample once, in the given order; a failure becomes a timing with an error."""
         timings = []
         probe_ms = float("nan")
         gc.collect(_YOUNG_GENERATIONS)
-        gc.disable()  # a collection inside an iteration would be timed
+        gc.disable()  # the time of a collection within an iteration would count
         try:
             self._settle()
             for position, sample in enumerate(samples):
@@ -111,10 +112,10 @@ class LookupBench(ABC):
     def run_once(
         self, sample: ComputeSample, weights: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Run one forward and backward with given weights and a gradient of ones.
+        """Run one forward and backward pass with given weights and a gradient of ones.
 
         Args:
-            sample: what to look up.
+            sample: the lookups.
             weights: one (num_embeddings, width) tensor per shard, on the device; not changed.
 
         Returns:
@@ -132,7 +133,7 @@ class LookupBench(ABC):
         return output.detach(), [new.view_as(old) for new, old in zip(updated, weights, strict=True)]
 
     def _settle(self) -> None:
-        """Bring this core, its caches and its clock into the state that a busy worker has."""
+        """Bring the core, its caches and its clock into the state of a busy worker."""
         until = time.perf_counter() + SETTLING_S
         while time.perf_counter() < until:
             self._visit(self._probe_sample)
@@ -157,7 +158,7 @@ class LookupBench(ABC):
         return self._params.protocol.of_visit(timed)
 
     def _place(self, operator: Any, sample: ComputeSample, at: int) -> None:
-        """Lay the operator's weights and optimizer state at float `at` of the arena, or at its start."""
+        """Place the operator's weights and optimizer state at float `at` of the arena, or at 0 if they do not fit."""
         floats = _floats(sample)
         at = at if at + floats <= self._weights.numel() else 0
         for name, part in self._parts(sample, at).items():
@@ -165,7 +166,7 @@ class LookupBench(ABC):
         self._at = at + -(-floats // ALIGNMENT_FLOATS) * ALIGNMENT_FLOATS
 
     def _parts(self, sample: ComputeSample, at: int) -> dict[str, torch.Tensor]:
-        """The sample's weights and optimizer state from float `at` of the arena on, by FBGEMM's names."""
+        """The sample's weights and optimizer state at float `at` of the arena, by FBGEMM's names."""
         weights = self._weights[at : at + _floats(sample)].view(_DTYPES[_data_type(sample)])
         if sample.optimizer == "sgd":
             return {"weights": weights}
@@ -176,7 +177,7 @@ class LookupBench(ABC):
         return {"weights": weights, "momentum1": self._states[first : first + rows]}
 
     def _operator(self, sample: ComputeSample) -> Any:
-        """The sample's fused lookup, built at most once."""
+        """The fused lookup of a sample, from the cache if possible."""
         if sample.optimizer not in self._fbgemm.OPTIMIZERS:
             known = " and ".join(self._fbgemm.OPTIMIZERS)
             raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured, {known} can")
@@ -223,7 +224,7 @@ class LookupBench(ABC):
         return ids
 
     def _gradient(self, shape: torch.Size) -> torch.Tensor:
-        """Ones of the given shape, a view of one growing buffer."""
+        """Ones of the given shape: a view of one buffer, which grows as needed."""
         if self._ones.numel() < shape.numel():
             self._ones = torch.ones(shape.numel(), device=self._device)
         return self._ones[: shape.numel()].view(shape)
@@ -244,11 +245,11 @@ def _allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
     try:
         return torch.full((num_bytes // 4,), _INITIAL_WEIGHT, device=device)
     except RuntimeError as problem:
-        raise MeasurementError(f"cannot allocate an arena of arena_bytes = {num_bytes}; lower it") from problem
+        raise MeasurementError(f"cannot allocate an arena of arena_bytes = {num_bytes}; lower arena_bytes") from problem
 
 
 def _data_type(sample: ComputeSample) -> str:
-    """Storage type of all weights of a sample, as one fused lookup has only one."""
+    """Storage type of all weights of a sample; a fused lookup has only one."""
     data_types = sorted({shard.table.data_type for shard in sample.shards})
     if len(data_types) > 1:
         raise MeasurementError(f"one fused lookup holds one data_type, not {' and '.join(data_types)}")
@@ -256,7 +257,7 @@ def _data_type(sample: ComputeSample) -> str:
 
 
 def _floats(sample: ComputeSample) -> int:
-    """Memory of a sample's weights, in units of 32-bit floats; whole, as rows have a multiple of four columns."""
+    """Size of a sample's weights in 32-bit floats: a whole number, because widths are multiples of four."""
     return sum(
         shard.table.num_embeddings * shard.embedding_dim * BYTES_PER_ELEMENT[shard.table.data_type] // 4
         for shard in sample.shards
@@ -268,7 +269,7 @@ def _bytes(ids: tuple[torch.Tensor, ...]) -> int:
 
 
 def _probe_sample() -> ComputeSample:
-    """The reference: four tables of mixed shape that take about a millisecond; it fits the smallest arena allowed."""
+    """The reference probe: four different tables that take about a millisecond and fit the smallest allowed arena."""
     shapes = ((4_000, 64, 8.0), (10_000, 16, 20.0), (1_000, 128, 4.0), (8_000, 32, 12.0))
     tables = [Table(f"reference-{rows}", rows, width, pooling) for rows, width, pooling in shapes]
     return ComputeSample("reference", _PROBE_BATCH, tuple(whole(table) for table in tables))

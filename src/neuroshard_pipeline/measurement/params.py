@@ -1,4 +1,4 @@
-"""Parameters of the two measurement campaigns: flat, frozen, without defaults (the values live in `conf/`)."""
+"""Parameters of the two kinds of measurement campaigns; the values are in `conf/`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from neuroshard_pipeline.workers import WorkerParams
 
 
 class CampaignParams(TimingProtocol):
-    """What both campaigns have: the timing protocol, and how visits become a campaign.
+    """Parameters that both kinds of campaigns have: the timing protocol, and how visits form a campaign.
 
     Attributes:
-        threads: threads of one worker's kernels, or of one rank.
-        chunk_samples: samples measured between two saves; a killed run loses at most this many visits per worker.
-        shuffle: what every visit puts into a new order. `samples`: all of them, so that a sample stands between others
-            every time. `stretches`: whole stretches, and the samples within each; samples that follow each other, such
-            as plans of one task, then meet the machine in the same state.
+        threads: threads of the kernels of one worker, or of one rank.
+        chunk_samples: number of samples in a chunk, which are measured one after another and saved together. A killed
+            run loses at most this many visits per worker.
+        shuffle: what every round of visits shuffles. `samples`: all samples, so that a sample has other neighbours
+            every time. `chunks`: the chunks and the samples within each chunk; consecutive samples, such as plans of
+            one task, are then measured in the same state of the machine.
         noise_floor_share: share of the samples that are measured a second time, independently.
-        disturbed_slowdown: a stretch whose reference probe ran this many times slower than the best probe of
-            the campaign is measured again.
+        disturbed_slowdown: a chunk is measured again if its reference probe ran this many times slower than the
+            fastest probe of the campaign.
         wide_spread_share: a sample whose `spread_ms` exceeds this share of its cost gets extra visits, at most as
             many as regular ones.
         extra_visit_budget_s: time for both kinds of extra visits, summed over workers, in seconds.
-        timeout_s: a stretch that takes longer counts as hung; its worker, or its ranks, are replaced.
+        timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
 
     threads: int = Field(ge=1, le=1024)
@@ -52,23 +53,23 @@ class CampaignParams(TimingProtocol):
 
 
 class ComputeMeasureParams(CampaignParams):
-    """What decides a campaign of compute costs.
+    """Parameters of a campaign of compute costs.
 
     Attributes:
-        backend: which kernels run. `fbgemm_cpu`: FBGEMM's table-batched embedding on CPU. `fbgemm_cuda`: the same on
-            GPUs. `recorded`: none; costs are looked up in a recording (`RecordingParams`) and what concerns the
-            protocol is that of the recording.
-        engine: where the workers are. `local`: processes of this host. `ray`: workers of a Ray cluster, whose hosts
-            must be like this one. A campaign may be begun with one and finished with the other.
-        cluster_address: with `ray`, of the cluster: see `execution.ExecutorParams`.
-        workers: processes that measure at the same time, each on a core or GPU of its own; a cluster with room for
-            fewer runs as many as it has room for.
-        arena_bytes: memory of one worker's weight arena, several times the last-level cache for cold rows; a
-            sample with more weights becomes an error row.
-        thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer than `visits`
-            visits, in inverse proportion: its iterations are long and scatter less, and the dearest eighth of all
-            samples would take half of a campaign. None: every sample gets all visits.
-        least_visits: but not fewer than so many, as far as there are.
+        backend: which kernels run. `fbgemm_cpu`: FBGEMM's table-batched embedding on the CPU. `fbgemm_cuda`: the same
+            on GPUs. `recorded`: no kernels; costs are looked up in a recording (`RecordingParams`), and the protocol is
+            that of the recording.
+        engine: `local` measures with processes of this host. `ray` measures with workers of a Ray cluster, whose hosts
+            must be of the same kind as this one. A campaign may start with one engine and continue with the other.
+        cluster_address: address of the Ray cluster; see `WorkerParams.address`.
+        workers: number of processes that measure at the same time, each on its own core or GPU. A cluster with less
+            room runs as many as fit.
+        arena_bytes: memory for the weights of one worker, several times the last-level cache for cold rows. A sample
+            with more weights becomes a row with an error.
+        thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer visits, in inverse
+            proportion. Its iterations are long and vary less, and the most expensive eighth of all samples would
+            otherwise take half of the campaign. Null: every sample gets all visits.
+        least_visits: minimum number of visits of such a sample.
     """
 
     backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded"]
@@ -81,7 +82,7 @@ class ComputeMeasureParams(CampaignParams):
 
     @property
     def costs_are(self) -> str:
-        """`measured`, or `recorded` where they were measured elsewhere."""
+        """Origin of the costs: `measured` or `recorded`."""
         return "recorded" if self.backend == "recorded" else "measured"
 
     @property
@@ -93,18 +94,19 @@ class ComputeMeasureParams(CampaignParams):
 
 
 class CommMeasureParams(CampaignParams):
-    """What decides a campaign of communication costs.
+    """Parameters of a campaign of communication costs.
 
     Attributes:
         backend: which collectives run. `gloo`: torch.distributed's all-to-all between processes. `nccl`: the same
-            between GPUs. `topology`: none; costs come from a model of a cluster (`TopologyParams`) and what concerns
-            the protocol does not apply.
-        local_world_size: ranks per host. A collective of more ranks is measured across hosts, by ranks that torchrun
-            has started there (`torchrun_ranks`), the others by processes of this host. None: all are.
-        torchrun_endpoint: `<host>:<port>` that torchrun was given as --rdzv-endpoint; None without `local_world_size`.
+            between GPUs. `topology`: none; costs come from a model of a cluster (`TopologyParams`), and the protocol
+            does not apply.
+        local_world_size: ranks per host. A larger world size is measured across hosts, by ranks that torchrun has
+            started there (`torchrun_ranks`). Null: all ranks are processes of this host.
+        torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
         cache_treatment: see `TimingProtocol`.
-        buffer_bytes: the largest send or receive buffer of one rank; a sample that needs more becomes error rows.
-        start_margin_ms: how far ahead the ranks agree on their common start; long enough that all are waiting.
+        buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more becomes
+            rows with an error.
+        start_margin_ms: time between the agreement on a common start and that start; all ranks must be waiting by then.
     """
 
     backend: Literal["gloo", "nccl", "topology"]
@@ -122,12 +124,12 @@ class CommMeasureParams(CampaignParams):
 
     @property
     def costs_are(self) -> str:
-        """`measured`, or `modelled` where no collective runs."""
+        """Origin of the costs: `measured` or `modelled`."""
         return "modelled" if self.backend == "topology" else "measured"
 
 
 def _all_optional(params: type[BaseModel]) -> Any:
-    """A model with the fields of `params`, each of which may be left out; a field that is given is validated."""
+    """A model with the fields of `params`, all optional; a field that is given is validated."""
     fields: dict[str, Any] = {
         name: (Annotated[(field.annotation, Field(), *field.metadata)], None)
         for name, field in params.model_fields.items()

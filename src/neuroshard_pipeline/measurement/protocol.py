@@ -1,4 +1,4 @@
-"""How a cost is timed: one documented type, so that no two numbers of a campaign mean different things."""
+"""How a cost is timed: one documented type, so that all costs of a campaign have the same meaning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Timing(NamedTuple):
     """One visit of one sample on one rank.
 
     Attributes:
-        forward_ms: forward cost of the visit, NaN where it failed.
-        backward_ms: backward cost of the visit, NaN where it failed.
-        probe_ms: forward + backward of the reference probe timed last before it.
-        seconds: what the visit took in all.
-        error: why it failed, or None.
+        forward_ms: forward cost, NaN if the visit failed.
+        backward_ms: backward cost, NaN if the visit failed.
+        probe_ms: forward + backward cost of the reference probe that was timed last before this visit.
+        seconds: duration of the whole visit.
+        error: why the visit failed, or None.
     """
 
     forward_ms: float
@@ -31,34 +31,35 @@ class Timing(NamedTuple):
 
     @classmethod
     def failed(cls, error: str) -> Timing:
-        """A visit that brought its worker down."""
+        """A visit that killed its worker."""
         return cls(math.nan, math.nan, math.nan, 0.0, error)
 
 
 class TimingProtocol(BaseModel):
     """The timing protocol of a campaign.
 
-    A campaign visits every sample `visits` times (or fewer, where a campaign's parameters say so), in an order shuffled
-    anew for every round of visits, so that the visits of one sample lie as far apart as the campaign allows and a slow
-    minute of the machine hits a little of every sample instead of all of one. One visit runs `warmup_iterations`
-    untimed iterations and then `iterations` timed ones. Forward and backward are timed and reduced apart.
+    A campaign visits every sample `visits` times (expensive samples fewer times if its parameters say so). Every round
+    of visits has its own random order, so that the visits of one sample are spread over the whole campaign and a slow
+    minute of the machine affects one visit of many samples instead of all visits of a few. One visit runs
+    `warmup_iterations` untimed and then `iterations` timed iterations. Forward and backward are timed and reduced
+    separately.
 
     Attributes:
-        visits: rounds of visits over the whole campaign.
-        warmup_iterations: untimed iterations at the start of a visit; they bring ids and code into the caches.
+        visits: rounds of visits in the campaign.
+        warmup_iterations: untimed iterations at the start of a visit; they load ids and code into the caches.
         iterations: timed iterations of a visit.
-        iteration_statistic: how the timed iterations of a visit become its cost. `min` for compute on one core,
-            where whatever disturbs an iteration only adds time. `median` for collectives, whose ranks share cores
-            and take turns in an order that differs from run to run: the smallest is a lucky order, not the cost.
-        visit_statistic: how the visits of a sample become its cost. `lower_quartile`: below what disturbs some
-            visits, yet carried by several of them; costs of one core scatter both ways, as their rows lie elsewhere at
-            every visit, and the smallest of many is a lucky place. `min`: right where whatever disturbs a visit
-            only adds time. `median`: for devices whose clock moves both ways.
-        cache_treatment: what the CPU's caches hold of the weights when an iteration starts. `cold_rows`: the
-            weights move to another place of a large arena before every iteration, so every row comes from memory,
-            as in training, where a new batch and the rest of the model pass through the caches in between.
-            `warm`: nothing moves, repeats find in the caches what fits there. Collectives are always `warm`: what
-            they send was written just before.
+        iteration_statistic: reduces the iterations of a visit to its cost. `min` suits lookups on one core, because
+            disturbances only add time. `median` suits collectives: their ranks share cores and run in a different
+            order every time, and the minimum would pick a lucky order.
+        visit_statistic: reduces the visits of a sample to its cost. `lower_quartile` excludes disturbed visits but
+            depends on several others. Repeated timings on one core vary in both directions, because each visit places
+            the rows at a different address; `min` would pick a lucky address. `median` suits devices whose clock
+            varies in both directions.
+        cache_treatment: state of the weights in the CPU's caches at the start of an iteration. `cold_rows`: the weights
+            move to another place of a large arena before every iteration, so that every row comes from memory. This
+            resembles training, where a new batch and the rest of the model pass through the caches in between. `warm`:
+            the weights stay in place, and an iteration finds them in the caches as far as they fit. Collectives are
+            always `warm`, because a rank has just written what it sends.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,7 +72,7 @@ class TimingProtocol(BaseModel):
     cache_treatment: Literal["cold_rows", "warm"]
 
     def of_visit(self, timed_ms: Sequence[tuple[float, float]]) -> tuple[float, float]:
-        """Forward and backward cost of a visit from those of its timed iterations."""
+        """Forward and backward cost of a visit from its timed iterations."""
         reduce = np.min if self.iteration_statistic == "min" else np.median
         forward_ms, backward_ms = reduce(np.asarray(timed_ms), axis=0).tolist()
         return forward_ms, backward_ms

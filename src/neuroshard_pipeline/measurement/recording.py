@@ -1,12 +1,12 @@
-"""Recordings: compute costs that were measured once, on a device that need not be there any more.
+"""Recordings: compute costs that were measured once, on a device that later runs do not have.
 
-A recording is a folder with the pool of tables, the samples, their costs and a data card:
+A recording is a folder with a pool of tables, the samples, their costs and a data card:
 
-    table_pool.parquet        as `augment.table_pool`
-    compute_samples.parquet   as `augment.compute_samples`
+    table_pool.parquet                as `augment.table_pool`
+    compute_samples.parquet           as `augment.compute_samples`
     compute_sample_settings.parquet   as `augment.compute_sample_settings`
-    compute_costs.parquet     as `measure.compute_costs`
-    card.json                 what it was measured on and how (`make_card`)
+    compute_costs.parquet             as `measure.compute_costs`
+    card.json                         device, protocol and noise floor (`make_card`)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,11 @@ _QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
 
 
 class RecordingParams(BaseModel):
-    """Which recording a run uses.
+    """The recording that a run uses.
 
     Attributes:
-        folder: of the recording, absolute or relative to the working directory; null where costs are measured live.
-            With a folder the pool and the compute samples are the recording's instead of drawn ones.
+        folder: folder of the recording, absolute or relative to the working directory. Its table pool and compute
+            samples then replace drawn ones. Null if costs are measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,12 +59,12 @@ class Recording:
     """The content of a recording's folder.
 
     Attributes:
-        folder: where it was read.
+        folder: where the recording is stored.
         pool: `augment.table_pool`.
         samples: `augment.compute_samples`.
         settings: `augment.compute_sample_settings`.
         costs: `measure.compute_costs`.
-        card: device, versions, date, protocol, noise floor (`make_card`).
+        card: the data card (`make_card`).
     """
 
     folder: Path
@@ -72,14 +72,31 @@ class Recording:
     samples: pd.DataFrame
     settings: pd.DataFrame
     costs: pd.DataFrame
-    card: dict[str, Any]
+    card: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CardNotes:
+    """What a data card says about a campaign besides its parameters and results.
+
+    Attributes:
+        stand_in: whether the costs are invented, as in tests.
+        copy_gb_per_s: measured copy bandwidth of the device, counting bytes read and written; None if unknown.
+        seconds: time that the visits took, summed over workers.
+        known_gaps: what the recording does not cover, one sentence each.
+    """
+
+    stand_in: bool
+    copy_gb_per_s: float | None
+    seconds: float
+    known_gaps: tuple[str, ...]
 
 
 def open_recording(params: RecordingParams | None) -> Recording:
     """Read a recording.
 
     Raises:
-        MeasurementError: none is named, a file, column or field is missing, or it is of another format.
+        MeasurementError: no folder is given, a file, column or field is missing, or the format is another one.
     """
     if params is None or params.folder is None:
         raise MeasurementError(
@@ -99,71 +116,55 @@ def open_recording(params: RecordingParams | None) -> Recording:
     return Recording(folder, pool, samples, settings, costs, _read_card(folder / CARD_FILE))
 
 
-def write_recording(
-    folder: Path,
-    pool: pd.DataFrame,
-    samples: pd.DataFrame,
-    settings: pd.DataFrame,
-    costs: pd.DataFrame,
-    card: Mapping[str, Any],
-) -> None:
-    """Write a recording; the card, without which nothing reads it, comes last."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in zip(_FILES, (pool, samples, settings, costs), strict=True):
-        frame.to_parquet(folder / name, index=False, compression="zstd")
-    (folder / CARD_FILE).write_text(json.dumps(dict(card), indent=1) + "\n")
+def write_recording(recording: Recording) -> None:
+    """Write a recording to its folder; the card comes last, because a folder without it cannot be read."""
+    recording.folder.mkdir(parents=True, exist_ok=True)
+    frames = (recording.pool, recording.samples, recording.settings, recording.costs)
+    for name, frame in zip(_FILES, frames, strict=True):
+        frame.to_parquet(recording.folder / name, index=False, compression="zstd")
+    (recording.folder / CARD_FILE).write_text(json.dumps(dict(recording.card), indent=1) + "\n")
 
 
 def make_card(
-    machine: Mapping[str, Any], params: ComputeMeasureParams, noise_floor: Mapping[str, Any], costs: pd.DataFrame, *,
-    stand_in: bool, copy_gb_per_s: float | None, seconds: float, known_gaps: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
-    """The data card of a finished campaign.
+    machine: Mapping[str, Any],
+    params: ComputeMeasureParams,
+    noise_floor: Mapping[str, Any],
+    costs: pd.DataFrame,
+    notes: CardNotes,
+) -> dict[str, Any]:
+    """The data card of a finished campaign, ready for JSON.
 
     Args:
-        machine: that measured, `hardware.describe_machine`.
-        params: of the campaign.
+        machine: the machine that measured (`hardware.describe_machine`).
+        params: parameters of the campaign.
         noise_floor: `campaign.noise_floor`.
-        costs: `measure.compute_costs`.
-        stand_in: whether this only stands in for a real recording, as in tests.
-        copy_gb_per_s: the device's measured copy bandwidth, bytes read and written: the roofline; None where unknown.
-        seconds: time that the campaign's visits took, summed over workers.
-        known_gaps: what the recording does not cover, one sentence each.
-
-    Returns:
-        A JSON-ready record; `cost_ms` are quantiles of forward + backward over samples.
+        costs: `measure.compute_costs`; the card's `cost_ms` are quantiles of forward + backward over samples.
+        notes: what the card says besides.
     """
     known = costs[costs["error"].isna()]
     total_ms = known["forward_ms"] + known["backward_ms"]
     return {
         "format": _FORMAT,
-        "stand_in": stand_in,
         "backend": params.backend,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": dict(machine),
         "protocol": params.model_dump(),
         "noise_floor": dict(noise_floor),
-        "copy_gb_per_s": copy_gb_per_s,
         "samples": len(costs),
         "failures": len(costs) - len(known),
-        "seconds": seconds,
         "cost_ms": {name: float(total_ms.quantile(share)) for name, share in _QUANTILES.items()} if len(known) else {},
-        "known_gaps": list(known_gaps),
+        **asdict(notes),
     }
 
 
 def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd.DataFrame:
-    """Look the costs of samples up; nothing is estimated.
+    """Look up the recorded costs of samples; nothing is estimated.
 
-    A sample is found by its content: batch size, optimizer, and tables with their profiles, widths and data types,
-    whatever their order and column offsets, which a lookup does not depend on.
-
-    Args:
-        recording: where to look.
-        samples: what to look for.
+    A sample is found by its content: batch size, optimizer, and the profile, width and data type of every table. The
+    order of the tables and their column offsets do not matter, because the cost of a lookup does not depend on them.
 
     Returns:
-        `measure.compute_costs`; a sample that the recording lacks is a row with an error and without costs.
+        `measure.compute_costs`; a sample that is not in the recording becomes a row with an error and no costs.
     """
     row_of_sample = {name: row for row, name in enumerate(recording.costs["sample_id"].tolist())}
     row_of_content: dict[object, int] = {}
@@ -177,7 +178,9 @@ def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd
     costs["sample_id"] = [sample.sample_id for sample in samples]
     costs["repeats"] = costs["repeats"].fillna(0).astype("int64")
     error = costs["error"].astype(object).where(costs["error"].notna(), None)
-    costs["error"] = error.where(found, f"not in the recording {recording.folder}; only its own samples have costs")
+    costs["error"] = error.where(
+        found, f"not in the recording {recording.folder}, which has costs of its own samples only"
+    )
     return costs
 
 

@@ -3,16 +3,16 @@
 Shape letters: N samples of one world size, W ranks.
 
 Ranks fill hosts in order, `gpus_per_host` on each. A message crosses one of two levels, inside a host or across
-hosts, which work side by side. On a level of latency alpha, bandwidth B and half-speed size h:
+hosts; the two levels work at the same time. On a level with latency alpha, bandwidth B and half-speed size h:
 
     busy(m)     = (m + h) / B                          a message of m > 0 bytes runs at B * m / (m + h)
-    out[i]      = sum of busy over what i sends on the level; in[j] = the same over what j receives
+    out[i]      = sum of busy over the messages that i sends on the level; in[j] = the same for those that j receives
     done[i, j]  = max(start[i], start[j]) + alpha + max(out[i], in[j])
     cost[r]     = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
 
 Ports are full duplex and share their bandwidth evenly between messages, so that any message may be the last one. A
-message waits for the later of its two ranks; the bound is as if everything else were still to come then. What a rank
-keeps for itself never leaves the device and costs nothing here.
+message waits for the later of its two ranks, and the model assumes that no other message has been sent before that.
+Data that a rank keeps for itself stay on the device and cost nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from neuroshard_pipeline.tables.samples import CommSample
 _BYTES_PER_FLOAT = 4
 _MS_PER_US = 1e-3
 _BYTES_PER_MS_AT_1_GB_PER_S = 1e6
-#: Messages computed at a time, which keeps an array at 32 MiB.
+#: Number of messages computed at the same time, which limits an array to 32 MiB.
 _MESSAGES_AT_ONCE = 2**22
 
 
 class TopologyParams(BaseModel):
-    """A cluster as the communication backend `topology` sees it; bandwidths are per GPU and direction.
+    """The cluster of the communication backend `topology`; bandwidths are per GPU and direction.
 
     Attributes:
-        gpus_per_host: ranks on one host.
-        launch_us: what every collective takes before anything moves, in microseconds.
-        intra_latency_us: alpha inside a host.
+        gpus_per_host: number of ranks on one host.
+        launch_us: fixed time of every collective before data move, in microseconds.
+        intra_latency_us: alpha inside a host, in microseconds.
         intra_gb_per_s: B inside a host, in 1e9 bytes per second.
-        intra_half_speed_bytes: h inside a host: a message of this size runs at half of B.
-        inter_latency_us: alpha across hosts.
-        inter_gb_per_s: B across hosts, of one GPU's network card.
+        intra_half_speed_bytes: h inside a host; a message of this size runs at half of B.
+        inter_latency_us: alpha across hosts, in microseconds.
+        inter_gb_per_s: B across hosts, for the network card of one GPU.
         inter_half_speed_bytes: h across hosts.
     """
 
@@ -61,10 +61,10 @@ class TopologyParams(BaseModel):
 
 
 def require_topology(params: TopologyParams | None) -> TopologyParams:
-    """The cluster that the backend `topology` was given.
+    """The cluster of the backend `topology`.
 
     Raises:
-        MeasurementError: none.
+        MeasurementError: no cluster was given.
     """
     if params is None:
         raise MeasurementError("backend topology needs the cluster's parameters (topology); or use gloo or nccl")
@@ -75,12 +75,12 @@ def topology_costs(samples: Sequence[CommSample], params: TopologyParams) -> pd.
     """Modelled costs of every rank, in the columns of measured ones.
 
     Args:
-        samples: of any world sizes.
+        samples: samples of any world sizes.
         params: the cluster.
 
     Returns:
-        `sample_id, rank, forward_ms, backward_ms, spread_ms, error` in the order of samples and ranks; nothing
-        scatters and nothing fails, so the last two are null.
+        `sample_id, rank, forward_ms, backward_ms, spread_ms, error` in the order of samples and ranks; the last two
+        are null.
     """
     by_world = defaultdict(list)
     for index, sample in enumerate(samples):
@@ -99,7 +99,7 @@ def topology_costs(samples: Sequence[CommSample], params: TopologyParams) -> pd.
 
 
 def _frame(samples: Sequence[CommSample], params: TopologyParams) -> pd.DataFrame:
-    """Costs of samples of one world size."""
+    """Costs of samples that have the same world size."""
     world_size = samples[0].world_size if samples else 0
     shape = (len(samples), world_size)
     dim_sums = np.array([sample.dim_sums for sample in samples], dtype=np.float64).reshape(shape)
@@ -121,7 +121,7 @@ def _frame(samples: Sequence[CommSample], params: TopologyParams) -> pd.DataFram
 
 
 def _message_bytes(dim_sums: np.ndarray, batch_sizes: np.ndarray) -> np.ndarray:
-    """Bytes that rank i sends rank j in the forward all-to-all, (N, W, W): i's columns of j's part of the batch."""
+    """Bytes that rank i sends to rank j in the forward all-to-all, (N, W, W): i's columns of j's part of the batch."""
     world_size = dim_sums.shape[1]
     share, rest = np.divmod(batch_sizes, max(world_size, 1))
     split = share[:, None] + (np.arange(world_size) < rest[:, None])  # (N, W)
@@ -129,15 +129,12 @@ def _message_bytes(dim_sums: np.ndarray, batch_sizes: np.ndarray) -> np.ndarray:
 
 
 def rank_costs_ms(message_bytes: np.ndarray, start_ms: np.ndarray, params: TopologyParams) -> np.ndarray:
-    """The model itself: cost of every rank from its own start, see the top of this file.
+    """Cost of every rank from its own start, (N, W), in ms; the formula is at the top of this file.
 
     Args:
-        message_bytes: what rank i sends rank j, (N, W, W); the diagonal is ignored.
-        start_ms: when each rank enters, (N, W).
+        message_bytes: bytes that rank i sends to rank j, (N, W, W); the diagonal is ignored.
+        start_ms: time at which each rank enters the collective, (N, W).
         params: the cluster.
-
-    Returns:
-        (N, W), in milliseconds.
     """
     world_size = start_ms.shape[1]
     host = np.arange(world_size) // params.gpus_per_host

@@ -1,12 +1,11 @@
-r"""What torchrun starts on every host: a rank that measures the collectives it is told to.
+r"""The program that torchrun starts on every host: a rank that measures collectives on order.
 
     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint <first host>:29400 --max-restarts 100 \
         -m neuroshard_pipeline.measurement.torchrun_ranks <first host>:29400
 
-The ranks wait in the store of that endpoint, which outlives restarts, for a campaign of any stage (`torchrun_team`) and
-outlive it; they need neither the project's conf nor its data. A rank that dies, or hangs in a stretch, takes the others
-along: torchrun starts all of them anew, as often as --max-restarts allows. gloo takes the network interface that
-GLOO_SOCKET_IFNAME names.
+The ranks wait in the store of that endpoint for the orders of a campaign (`torchrun_team`) and stay for the next one.
+They need neither the project's conf nor its data. When a rank dies, or hangs in a chunk, torchrun ends all ranks and
+starts them again, up to --max-restarts times. gloo uses the network interface GLOO_SOCKET_IFNAME.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ _LOST_ORDER_AFTER = timedelta(minutes=30)
 
 
 def main() -> None:
-    """What every rank runs, until torchrun ends it."""
+    """Run a rank until torchrun ends it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         raise SystemExit(f"Error: torchrun must start this module on every host:\n\n{__doc__.split(chr(10) * 2)[1]}")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("endpoint", help="what torchrun was given as --rdzv-endpoint")
+    parser.add_argument("endpoint", help="the --rdzv-endpoint of torchrun")
     serve(open_store(parser.parse_args().endpoint))
 
 
 def serve(store: dist.Store) -> None:
-    """Carry out every order that this process is named in."""
+    """Carry out every order that names this process as a member."""
     rank, local_world_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     worker = _Worker(rank, Place(int(os.environ["LOCAL_RANK"]), local_world_size), store)
     name = uuid.uuid4().hex
@@ -57,7 +56,7 @@ def serve(store: dist.Store) -> None:
 
 @final
 class _Worker:
-    """The rank's bench, made anew for every group of ranks."""
+    """The bench of a rank, built again for every process group."""
 
     def __init__(self, rank: int, place: Place, store: dist.Store) -> None:
         self._rank = rank
@@ -68,7 +67,7 @@ class _Worker:
         self._bench: CollectiveBench | None = None
 
     def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Measure; a stretch that hangs ends this process."""
+        """Measure the samples of an order; a hung measurement ends this process."""
         params = CommMeasureParams(**order["params"])
         faulthandler.dump_traceback_later(params.timeout_s, exit=True)
         try:
@@ -95,7 +94,7 @@ class _Worker:
 
 
 def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
-    """The order of this number, or the next one where whoever took the number died before it wrote the order."""
+    """The order with this number, or the next order if a campaign died before it wrote this one."""
     while True:
         try:
             store.wait([f"order/{number}"], _LOST_ORDER_AFTER)

@@ -1,13 +1,11 @@
-"""A campaign's view of the ranks that torchrun has started on several hosts: it tells them what to measure.
+"""The campaign's side of ranks that torchrun has started on several hosts: it orders measurements.
 
-The ranks (`torchrun_ranks`) may die; the campaign does not.
+The ranks (`torchrun_ranks`) may die without ending the campaign. Both sides share a store with these keys:
 
-What is in the store, below a prefix:
-
-    present/<rank>           {name, world_size, local_world_size}; a rank that starts anew has a new name
-    orders                   how many orders there have been
-    order/<number>           {members, group, params, samples, machine}: who measures what, on which kind of host
-    answer/<number>/<rank>   {timings} or {unfit}, why the rank can measure nothing at all
+    present/<rank>           {name, world_size, local_world_size}; a rank that is started again has a new name
+    orders                   number of orders so far
+    order/<number>           {members, group, params, samples, machine}; members are the names of the ranks that measure
+    answer/<number>/<rank>   {timings}, or {unfit}: why the rank can measure nothing at all
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.workers import TeamFailedError
 
 _STORE_PREFIX = "neuroshard_pipeline"
-#: torchrun and its ranks may have to import torch on busy cores before they are there.
+#: torchrun and its ranks may have to import torch on busy cores first.
 _CONNECT_WAIT_S = 60.0
 _START_WAIT_S = 120.0
 _ASK_EVERY_S = 0.02
@@ -39,17 +37,17 @@ _LOOK_EVERY_S = 1.0
 
 @final
 class TorchrunTeam:
-    """The first ranks of the world that torchrun has started; for a `Crew` the same as a `workers.Team`.
+    """A `workers.Team` of the first `size` ranks that torchrun has started.
 
-    It looks for them with its first job, so that a campaign that is finished needs no torchrun.
+    The team connects to torchrun with its first job, so that a finished campaign needs no torchrun.
 
     Args:
-        size: how many ranks; a multiple of `params.local_world_size`.
-        samples: which the jobs are indices of.
-        params: of the campaign, with `local_world_size` and `torchrun_endpoint`.
+        size: number of ranks, a multiple of `params.local_world_size`.
+        samples: samples of the campaign; a job is a sequence of indices of samples.
+        params: parameters of the campaign, with `local_world_size` and `torchrun_endpoint`.
 
     Raises:
-        MeasurementError: so many ranks cannot be spread evenly over hosts.
+        MeasurementError: the ranks do not fill hosts.
     """
 
     def __init__(self, size: int, samples: Sequence[CommSample], params: CommMeasureParams) -> None:
@@ -68,10 +66,10 @@ class TorchrunTeam:
         self._closed = False
 
     def ask(self, indices: Sequence[int], timeout_s: float) -> list[list[Timing]]:
-        """Have samples measured, one after the other, by all ranks; their timings in the order of ranks.
+        """Measure samples one after another on all ranks; return the timings in the order of ranks.
 
         Raises:
-            TeamFailedError: a rank died, or did not come to an end in time; torchrun starts all of them anew.
+            TeamFailedError: a rank died or hung; torchrun starts all ranks again.
             MeasurementError: there are no such ranks, or they can measure nothing at all.
         """
         try:
@@ -83,11 +81,11 @@ class TorchrunTeam:
             raise MeasurementError(f"nothing answers at {self._params.torchrun_endpoint}; {self._remedy}") from problem
 
     def close(self) -> None:
-        """Wait for no more answers; the ranks stay for the next campaign."""
+        """Stop waiting for answers; the ranks wait for the next campaign."""
         self._closed = True
 
     def kill(self) -> None:
-        """As `close`: torchrun alone ends ranks."""
+        """Only torchrun can end ranks; see `close`."""
         self.close()
 
     def _connected(self) -> dist.Store:
@@ -96,7 +94,7 @@ class TorchrunTeam:
         return self._store
 
     def _present(self, store: dist.Store) -> list[str]:
-        """Names of the ranks, once all are there and none is one that has failed."""
+        """Wait until all ranks are present and none belongs to a failed group; return their names."""
         deadline = time.monotonic() + _START_WAIT_S
         while time.monotonic() < deadline and not self._closed:
             names = self._names(store)
@@ -104,11 +102,11 @@ class TorchrunTeam:
                 return names
             time.sleep(_ASK_EVERY_S)
         if self._closed:
-            raise TeamFailedError("the campaign was stopped")
-        raise MeasurementError(f"{self.size} ranks do not wait at {self._params.torchrun_endpoint}; {self._remedy}")
+            raise TeamFailedError("the team was closed")
+        raise MeasurementError(f"there are no {self.size} ranks at {self._params.torchrun_endpoint}; {self._remedy}")
 
     def _names(self, store: dist.Store) -> list[str]:
-        """Of the ranks that are there."""
+        """Names of the ranks that are present."""
         names = []
         for key in [f"present/{rank}" for rank in range(self.size)]:
             if not store.check([key]):
@@ -121,9 +119,9 @@ class TorchrunTeam:
         return names
 
     def _order(self, store: dist.Store, members: list[str], samples: Sequence[CommSample]) -> int:
-        """Tell the ranks what to measure; returns the order's number."""
+        """Order a measurement and return the number of the order."""
         number = store.add("orders", 1)
-        if (number - 1, members) != self._last_order:  # another group has met since, or these have never met
+        if (number - 1, members) != self._last_order:  # another campaign has given orders since, or the ranks are new
             self._group = uuid.uuid4().hex
         self._last_order = number, members
         store.set(f"order/{number}", _write_order(members, self._group, samples, self._params))
@@ -134,7 +132,7 @@ class TorchrunTeam:
         next_look = time.monotonic() + _LOOK_EVERY_S
         while not store.check(keys):
             if self._closed:
-                raise TeamFailedError("the campaign was stopped")
+                raise TeamFailedError("the team was closed")
             if time.monotonic() > next_look:
                 self._look_after(store, keys, members, deadline)
                 next_look = time.monotonic() + _LOOK_EVERY_S
@@ -142,17 +140,17 @@ class TorchrunTeam:
         return [_read_answer(store.get(key)) for key in keys]
 
     def _look_after(self, store: dist.Store, keys: Sequence[str], members: list[str], deadline: float) -> None:
-        """Raise where not all of the ranks will answer."""
+        """Raise if some rank will not answer."""
         for key in keys:
             if store.check([key]):
-                _read_answer(store.get(key))  # one that is unfit keeps the others waiting
+                _read_answer(store.get(key))  # an unfit rank keeps the others waiting
         if self._names(store) != members:
             self._gone |= set(members)
-            raise TeamFailedError(f"a rank died, or did not come to an end within {self._params.timeout_s:g} s")
+            raise TeamFailedError(f"a rank died or did not finish within {self._params.timeout_s:g} s")
         if time.monotonic() > deadline:
             raise MeasurementError(
-                f"a rank has died and torchrun at {self._params.torchrun_endpoint} starts no more, perhaps because its "
-                "--max-restarts are used up; start it again, the campaign resumes where it stopped"
+                f"a rank has died, and torchrun at {self._params.torchrun_endpoint} starts no new one, perhaps because "
+                "its --max-restarts are used up; start torchrun again, the campaign resumes where it stopped"
             )
 
     @property
@@ -166,17 +164,14 @@ class TorchrunTeam:
 
 
 def open_store(endpoint: str) -> dist.Store:
-    """The store that ranks and campaigns share.
-
-    Args:
-        endpoint: `<host>:<port>` of torchrun.
+    """The store that ranks and campaigns share, at torchrun's endpoint `<host>:<port>`.
 
     Raises:
-        OSError: nobody listens there; torchrun is given time to start.
+        OSError: torchrun does not listen there, although it had time to start.
     """
     host, _, port = endpoint.rpartition(":")
     deadline = time.monotonic() + _CONNECT_WAIT_S
-    while not _listens(host, int(port), deadline):  # the store's own refusal would fill a page
+    while not _listens(host, int(port), deadline):  # the error of the store itself would fill a page
         time.sleep(_ASK_EVERY_S)
     return dist.PrefixStore(_STORE_PREFIX, dist.TCPStore(host, int(port), is_master=False))
 
@@ -193,18 +188,18 @@ def _listens(host: str, port: int, deadline: float) -> bool:
 
 def _ranks_per_host(params: CommMeasureParams) -> int:
     if params.local_world_size is None:
-        raise MeasurementError("ranks of several hosts are measured where local_world_size says how many a host has")
+        raise MeasurementError("local_world_size must be given to measure across hosts")
     return params.local_world_size
 
 
 def _write_order(members: Sequence[str], group: str, samples: Sequence[CommSample], params: CommMeasureParams) -> str:
-    """An order as the store holds it.
+    """An order in the format of the store.
 
     Args:
         members: names of the ranks that measure, in the order of ranks.
-        group: a new name where the members must meet first, that of the last order where they have.
-        samples: in the order in which they are measured.
-        params: of the campaign.
+        group: name of the process group; with a new name, the members form a new process group first.
+        samples: samples in the order in which they are measured.
+        params: parameters of the campaign.
     """
     order = {
         "members": members,
@@ -217,10 +212,10 @@ def _write_order(members: Sequence[str], group: str, samples: Sequence[CommSampl
 
 
 def _read_answer(text: bytes) -> list[Timing]:
-    """What a rank timed.
+    """The timings of a rank.
 
     Raises:
-        MeasurementError: it can measure nothing at all.
+        MeasurementError: the rank can measure nothing at all.
     """
     answer = json.loads(text)
     if "unfit" in answer:

@@ -1,4 +1,4 @@
-"""Stage measure: samples run on real kernels and real collectives."""
+"""Stage measure: runs the samples on real kernels and real collectives."""
 
 from neuroshard_pipeline.pipelines.measure.pipeline import create_pipeline
 

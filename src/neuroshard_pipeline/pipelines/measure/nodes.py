@@ -22,7 +22,9 @@ from neuroshard_pipeline.measurement import (
 )
 from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
 
-Shards = dict[str, Callable[[], pd.DataFrame]]
+Records = dict[str, Callable[[], pd.DataFrame]]
+#: `date` and `noise_floor` of a finished campaign.
+Summary = dict[str, Any]
 
 
 def measure_compute(
@@ -31,62 +33,53 @@ def measure_compute(
     settings: pd.DataFrame,
     params: ComputeMeasureParams,
     seed: int,
-    done: Shards,
+    done: Records,
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Run what is missing of the compute campaign; Kedro saves every shard as it is yielded."""
-    for key, shard in run_compute_campaign(compute_samples_from_frame(samples, pool, settings), params, seed, done):
-        yield {key: shard}
+    """Measure what is missing of the compute campaign; Kedro saves every record as it is yielded."""
+    for key, record in run_compute_campaign(compute_samples_from_frame(samples, pool, settings), params, seed, done):
+        yield {key: record}
 
 
 def reduce_compute_costs(
-    shards: Shards,
+    records: Records,
     samples: pd.DataFrame,
     pool: pd.DataFrame,
     settings: pd.DataFrame,
     params: ComputeMeasureParams,
     seed: int,
     recording: RecordingParams,
-) -> pd.DataFrame:
-    """One cost per compute sample."""
-    return reduce_compute(shards, compute_samples_from_frame(samples, pool, settings), params, seed, recording)
+) -> tuple[pd.DataFrame, Summary]:
+    """One cost per compute sample, and the summary of the campaign."""
+    campaign = records, compute_samples_from_frame(samples, pool, settings), params, seed, recording
+    return reduce_compute(*campaign), {"date": campaign_date(*campaign), "noise_floor": noise_floor(*campaign)}
 
 
 def measure_comm(
-    samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Shards
+    samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Records
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Run what is missing of the communication campaign."""
-    for key, shard in run_comm_campaign(comm_samples_from_frame(samples), params, seed, done):
-        yield {key: shard}
+    """Measure what is missing of the communication campaign; Kedro saves every record as it is yielded."""
+    for key, record in run_comm_campaign(comm_samples_from_frame(samples), params, seed, done):
+        yield {key: record}
 
 
 def reduce_comm_costs(
-    shards: Shards, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
-) -> pd.DataFrame:
-    """One cost per rank of every communication sample."""
-    return reduce_comm(shards, comm_samples_from_frame(samples), params, seed, topology)
+    records: Records, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
+) -> tuple[pd.DataFrame, Summary]:
+    """One cost per rank of every communication sample, and the summary of the campaign."""
+    campaign = records, comm_samples_from_frame(samples), params, seed
+    costs = reduce_comm(*campaign, topology)
+    return costs, {"date": campaign_date(*campaign), "noise_floor": noise_floor(*campaign)}
 
 
 def describe_measurement(
-    compute_shards: Shards,
-    comm_shards: Shards,
-    compute_samples: pd.DataFrame,
-    pool: pd.DataFrame,
-    compute_settings: pd.DataFrame,
-    comm_samples: pd.DataFrame,
+    compute_summary: Summary,
+    comm_summary: Summary,
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
-    seed: int,
     recording: RecordingParams,
     topology: TopologyParams,
 ) -> dict[str, Any]:
-    """What was measured on, and how far two independent measurements lie apart."""
-    samples = compute_samples_from_frame(compute_samples, pool, compute_settings)
-    compute_floor = noise_floor(compute_shards, samples, compute, seed, recording)
-    collectives = comm_samples_from_frame(comm_samples)
-    comm_floor = noise_floor(comm_shards, collectives, comm, seed)
-    dates = [
-        campaign_date(compute_shards, samples, compute, seed, recording),
-        campaign_date(comm_shards, collectives, comm, seed),
-    ]
-    date = max((date for date in dates if date), default=None)
-    return describe_hardware(compute, comm, compute_floor, comm_floor, date, recording, topology)
+    """The hardware that measured, and the noise floor of both campaigns."""
+    floors = compute_summary["noise_floor"], comm_summary["noise_floor"]
+    date = max((date for date in (compute_summary["date"], comm_summary["date"]) if date), default=None)
+    return describe_hardware(compute, comm, *floors, date, recording, topology)
