@@ -1,18 +1,17 @@
 import pytest
-from evaluation.benchmark.test_judging import FACTORS, HARDWARE, PARAMS, task_costs
 
-from neuroshard_pipeline.evaluation.benchmark.judging import judge
 from neuroshard_pipeline.report import render_benchmark
 from neuroshard_pipeline.report.benchmark_page import group_table, headlines
-from neuroshard_pipeline.report.figures.benchmark import cost_against_time, gains, performance_profile
+from neuroshard_pipeline.report.figures import comparisons, cost_against_time, performance_profile
+from report.verdicts import FACTORS, HARDWARE, task_costs, verdicts_of
 
-NOBODY = {(index, name) for index in range(20) for name in ("random", "milp")}
+NOT_BY_ALL = {(index, name) for index in range(20) for name in ("random", "milp")}
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"is_measured": False}, {"count": 3}, {"unsolved": NOBODY}])
-def test_every_contest_has_a_page(kwargs):
+@pytest.mark.parametrize("kwargs", [{}, {"is_measured": False}, {"count": 3}, {"unsolved": NOT_BY_ALL}])
+def test_every_benchmark_has_a_page(kwargs):
     costs = task_costs(**kwargs)
-    page = render_benchmark(judge(costs, PARAMS), costs, HARDWARE, {"run_id": "one"})
+    page = render_benchmark(verdicts_of(costs), costs, HARDWARE, {"run_id": "one"})
     assert all(name in page for name in FACTORS)
     assert '<script src="http' not in page
     assert ">nan<" not in page
@@ -28,19 +27,36 @@ def test_a_profile_ends_at_the_share_of_tasks_within_its_edge():
         assert list(trace.y) == sorted(trace.y)
 
 
-def test_gains_are_those_of_the_pairs():
-    judgement = judge(task_costs(), PARAMS)
-    points = {trace.y[1][0]: trace.x[0] for trace in gains(judgement, "neuroshard_plus").data}
-    for pair in judgement["suites"]["some"]["pairs"]:
+def test_the_comparison_figure_shows_the_pairs_in_percent():
+    verdicts = verdicts_of(task_costs())
+    traces = {trace.y[1][0]: trace for trace in comparisons(verdicts, "neuroshard_plus").data}
+    for pair in verdicts["suites"]["some"]["pairs"]:
         if pair["ours"] == "neuroshard_plus":
-            assert points[pair["rival"]] == pytest.approx(100 * (pair["ratio"] - 1))
+            trace = traces[pair["rival"]]
+            assert trace.x[0] == pytest.approx(100 * (pair["ratio"] - 1))
+            assert trace.x[0] + trace.error_x.array[0] == pytest.approx(100 * (pair["high"] - 1))
+            assert trace.x[0] - trace.error_x.arrayminus[0] == pytest.approx(100 * (pair["low"] - 1))
+
+
+def test_a_comparison_of_too_few_tasks_has_an_open_circle_without_interval():
+    for trace in comparisons(verdicts_of(task_costs(count=3)), "neuroshard_plus").data:
+        assert list(trace.marker.symbol) == ["circle-open"]
+        assert (list(trace.error_x.array), list(trace.error_x.arrayminus)) == ([0], [0])
 
 
 def test_headlines_name_the_best_rival_and_the_papers_search():
-    judgement = judge(task_costs(), PARAMS)
-    rival, paper = headlines(judgement)
+    verdicts = verdicts_of(task_costs())
+    rival, paper = headlines(verdicts)
+    assert rival.startswith("some: ")
     assert "milp" in rival
-    assert "neuroshard's" in paper
-    judged = judgement["suites"]["some"]
-    assert group_table(judged)[0] == ["sharder", "group 0 (10 of 10)", "group 1 (10 of 10)"]
-    assert len(cost_against_time("some", judged).data) == len(FACTORS)
+    assert "than neuroshard " in paper
+    verdict = verdicts["suites"]["some"]
+    assert group_table(verdict)[0] == ["sharder", "group 0 (10 of 10)", "group 1 (10 of 10)"]
+    assert len(cost_against_time("some", verdict).data) == len(FACTORS)
+
+
+def test_a_group_that_was_not_solved_throughout_shows_the_number_of_solved_tasks():
+    verdict = verdicts_of(task_costs(unsolved={(0, "milp")}))["suites"]["some"]
+    lines = {line[0]: line[1:] for line in group_table(verdict)}
+    assert lines["milp"][0].endswith(" [9]")
+    assert "[" not in lines["milp"][1]

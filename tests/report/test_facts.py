@@ -1,5 +1,6 @@
 import pandas as pd
 
+from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report.facts import (
     accuracy_table,
     attempt_failures,
@@ -7,10 +8,10 @@ from neuroshard_pipeline.report.facts import (
     measurement_table,
     nested_rows,
     noise_floors,
+    plan_accuracy_table,
     rank_noise_floors,
     task_table,
 )
-from neuroshard_pipeline.report.totals import plan_totals
 
 ACCURACY = {"mape": 0.0612, "median_ape": 0.05, "r2": 0.98712, "kendall_tau": float("nan"), "noise_floor": None}
 
@@ -19,6 +20,15 @@ def test_accuracy_table_shows_shares_as_percentages():
     header, line = accuracy_table({"comm_forward": {**ACCURACY, "n_test": 1234, "epochs": 3}})
     assert header == ["model", "mean error", "median error", "noise floor", "R²", "Kendall's τ", "samples"]
     assert line == ["comm forward", "6.1 %", "5.0 %", "-", "0.987", "-", "1,234"]
+
+
+def test_plan_accuracy_table_counts_and_leaves_out_what_no_part_has():
+    errors = {"compute": {"mape": 0.02, "bias": -0.01, "count": 1500}, "embedding_cost": {"mape": 0.03, "count": 4}}
+    header, compute, total = plan_accuracy_table({"prediction_on_plans": errors})
+    assert header == ["part", "mean error", "bias", "compared"]
+    assert compute == ["compute", "2.0 %", "-1.0 %", "1,500"]
+    assert total == ["embedding cost", "3.0 %", "-", "4"]
+    assert plan_accuracy_table({}) is None
 
 
 def test_noise_floor_of_a_part_is_that_of_its_model():
@@ -31,11 +41,11 @@ def test_measurement_table_counts_samples_not_ranks(inputs):
     rows = {line[0]: line[1:] for line in measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware)}
     assert rows["samples"] == ["400", "120"]
     assert rows["samples that failed"] == ["1", "0"]
-    assert rows["repeats per sample"] == ["3", "-"]
+    assert rows["visits per sample"] == ["3", "-"]
     assert rows["noise floor: 90th percentile"] == ["8.3 %", "8.3 %"]
 
 
-def test_measurement_table_of_a_campaign_that_failed_throughout(inputs):
+def test_measurement_table_of_a_campaign_in_which_every_compute_sample_failed(inputs):
     failed = inputs.compute_costs.assign(error="no memory")
     rows = {line[0]: line[1:] for line in measurement_table(failed, inputs.comm_costs, {})}
     assert rows["samples that failed"] == ["400", "0"]
@@ -46,7 +56,7 @@ def test_measurement_table_of_a_campaign_that_failed_throughout(inputs):
 def test_samples_measured_once_have_no_spread(inputs):
     once = inputs.compute_costs.assign(spread_ms=float("nan"), repeats=1)
     rows = {line[0]: line[1:] for line in measurement_table(once, inputs.comm_costs, {"noise_floor": None})}
-    assert rows["spread of repeats: median"][0] == "-"
+    assert rows["spread of visits: median"][0] == "-"
 
 
 def test_failure_messages_are_counted():

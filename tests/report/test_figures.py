@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import FIGURES, draw_figures, figures
 from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
-from neuroshard_pipeline.report.totals import plan_totals
 
 
 def titled_axes(figure, letter):
@@ -16,14 +16,14 @@ def titled_axes(figure, letter):
     ]
 
 
-def test_every_figure_of_every_run_stands_alone(scenario):
+def test_every_figure_of_every_run_has_a_title_axes_and_a_height(scenario):
     drawn = draw_figures(scenario)
-    assert tuple(drawn) == FIGURES
+    assert list(drawn) == list(FIGURES)
     for name, figure in drawn.items():
         assert figure.layout.title.text, name
         assert titled_axes(figure, "x") or figure.layout.annotations, name
         assert figure.layout.height, name
-        json.loads(figure.to_json(), parse_constant=pytest.fail)  # NaN is no JSON
+        json.loads(figure.to_json(), parse_constant=pytest.fail)  # NaN is not valid JSON
 
 
 def test_cost_axes_name_their_unit(inputs):
@@ -89,7 +89,7 @@ def test_plan_picture_refuses_a_task_without_plan(inputs):
         )
 
 
-def test_sharders_that_no_palette_knows_get_different_colours(inputs):
+def test_sharders_without_a_fixed_colour_get_different_colours(inputs):
     renamed = inputs.plan_costs.replace({"sharder": {"random": "mine", "dim_greedy": "yours"}})
     for figure in (figures.plan_accuracy(renamed), figures.rank_accuracy(renamed)):
         colours = {trace.name: trace.marker.color for trace in figure.data if trace.mode == "markers"}
@@ -127,3 +127,12 @@ def test_reuse_bins_are_categories(inputs):
 def test_histogram_counts_every_value(values):
     values = pd.Series(values)
     assert sum(histogram(values, log_edges(values), "x", "#000000", "ms").y) == len(values)
+
+
+def test_policy_training_shows_sampled_and_validated_costs_of_every_policy():
+    steps = pd.DataFrame({"policy": ["a"] * 3 + ["b"] * 3, "step": [0, 1, 2] * 2, "cost_ratio": [1.2, 1.1, 1.0] * 2})
+    steps["validation_ratio"] = [1.3, np.nan, 0.9] * 2
+    sampled, validated, *others = figures.policy_training(steps).data
+    assert list(sampled.y) == [120.0, 115.0, 110.0]  # running means
+    assert (list(validated.x), list(validated.y)) == ([0, 2], [130.0, 90.0])
+    assert len(others) == 2

@@ -2,15 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuroshard_pipeline.report.totals import (
-    basis,
-    by_cost,
-    comparable,
-    plan_totals,
-    relative_to_best,
-    sharder_rows,
-    typical_task,
-)
+from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.report.sharder_summary import sharder_rows
+from neuroshard_pipeline.report.totals import by_cost, comparable, example_task, relative_to_best
 
 PARTS = ("compute", "backward_comm", "forward_comm")
 
@@ -19,7 +13,7 @@ def totals_of(rows):
     return pd.DataFrame(rows, columns=["task_id", "sharder", "world_size", "predicted_ms", "measured_ms"])
 
 
-def test_plan_totals_are_the_dearest_ranks(inputs):
+def test_the_cost_of_a_plan_is_that_of_its_most_expensive_rank(inputs):
     totals = plan_totals(inputs.plan_costs)
     assert len(totals) == 5 * 6
     for plan in totals.itertuples():
@@ -40,7 +34,7 @@ def test_measured_columns_may_be_null_objects(inputs):
     inputs.plan_costs["measured_compute_ms"] = None
     totals = plan_totals(inputs.plan_costs)
     assert totals["measured_ms"].isna().all()
-    assert basis(totals) == "predicted"
+    assert basis_of(totals) == "predicted"
 
 
 def test_comparable_keeps_the_tasks_that_all_sharders_solved():
@@ -61,16 +55,16 @@ def test_sharders_are_ordered_by_cost(inputs):
     assert [row.sharder for row in sharder_rows(inputs.summary)] == expected
 
 
-def test_typical_task_has_the_median_saving():
+def test_the_example_task_has_the_median_saving():
     rows = []
     for task, ours in (("a", 0.9), ("b", 0.5), ("c", 0.7)):
         rows += [(task, "neuroshard", 4, ours, ours), (task, "dim_greedy", 4, 1, 1), (task, "random", 4, 2, 2)]
-    assert typical_task(totals_of(rows)) == ("c", "dim_greedy", "neuroshard")
+    assert example_task(totals_of(rows)) == ("c", "dim_greedy", "neuroshard")
 
 
-def test_typical_task_does_not_compare_ours_with_ours():
+def test_the_example_compares_the_most_thorough_search_with_a_sharder_that_is_not_ours():
     rows = [("a", "neuroshard", 4, 1.1, 1.1), ("a", "neuroshard_plus", 4, 1, 1), ("a", "random", 4, 3, 3)]
-    assert typical_task(totals_of(rows)) == ("a", "random", "neuroshard")
+    assert example_task(totals_of(rows)) == ("a", "random", "neuroshard_plus")
 
 
 @pytest.mark.parametrize(
@@ -81,5 +75,5 @@ def test_typical_task_does_not_compare_ours_with_ours():
         ([("a", "random", 4, 2, 2), ("a", "dim_greedy", 4, 1, 1)], ("a", "random", "dim_greedy")),
     ],
 )
-def test_typical_task_without_a_plan_of_ours(rows, expected):
-    assert typical_task(totals_of(rows)) == expected
+def test_the_example_without_a_plan_of_ours(rows, expected):
+    assert example_task(totals_of(rows)) == expected

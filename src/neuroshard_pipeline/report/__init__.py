@@ -1,17 +1,28 @@
-"""What a person looks at after a run: figures, the HTML report, and a table for the terminal."""
+"""Figures, HTML pages and terminal tables that show the results of a run.
+
+| module | content |
+| --- | --- |
+| `inputs` | `ReportInputs`, the data that the report shows |
+| `drawing`, `figures/` | `FIGURES`, all figures of the report by name |
+| `report_page`, `benchmark_page` | the two HTML pages; `page` and the `.html` templates are common to both |
+| `sharder_summary`, `benchmark_table`, `facts`, `diagnostics` | tables and sentences of the pages |
+| `terminal` | aligned text tables |
+| `totals`, `formats`, `style` | comparable costs, numbers as text, colours and axes |
+"""
 
 from neuroshard_pipeline.report.benchmark_page import render_benchmark
+from neuroshard_pipeline.report.benchmark_table import benchmark_table
 from neuroshard_pipeline.report.drawing import FIGURES, draw_figures
-from neuroshard_pipeline.report.html import render_report
 from neuroshard_pipeline.report.inputs import ReportInputs
-from neuroshard_pipeline.report.refinement import refinement_table
-from neuroshard_pipeline.report.terminal import summary_table
+from neuroshard_pipeline.report.report_page import render_report
+from neuroshard_pipeline.report.terminal import aligned_table, summary_table
 
 __all__ = [
     "FIGURES",
     "ReportInputs",
+    "aligned_table",
+    "benchmark_table",
     "draw_figures",
-    "refinement_table",
     "render_benchmark",
     "render_report",
     "summary_table",

@@ -1,89 +1,83 @@
-"""The benchmark's page: who is best on which suite, by how much, at what price."""
+"""The benchmark as an HTML page: the best sharder of every suite, by how much, and at what search time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline.evaluation.benchmark.judging import best_rival, find_pair
-from neuroshard_pipeline.evaluation.benchmark.wording import noise_note, suite_note, suite_rows
+from neuroshard_pipeline.evaluation.comparison import OURS
+from neuroshard_pipeline.evaluation.verdicts import best_rival, find_pair
+from neuroshard_pipeline.report.benchmark_table import noise_note, suite_note, suite_table, suite_verdict
 from neuroshard_pipeline.report.facts import nested_rows
-from neuroshard_pipeline.report.figures.benchmark import cost_against_time, gains, performance_profile
-from neuroshard_pipeline.report.html import drawing, render_page
-from neuroshard_pipeline.report.style import OURS
+from neuroshard_pipeline.report.figures import comparisons, cost_against_time, performance_profile
+from neuroshard_pipeline.report.formats import MISSING
+from neuroshard_pipeline.report.page import render_page
+from neuroshard_pipeline.report.sharder_summary import as_sentence
 
-#: Ours first that searches furthest.
-_PLUS, _PAPER = "neuroshard_plus", "neuroshard"
+#: Our most thorough search, and the search of the paper.
+_PLUS, _PAPER = OURS
 
 
 def render_benchmark(
-    judgement: Mapping[str, Any], costs: pd.DataFrame, hardware: Mapping[str, Any], lineage: Mapping[str, Any]
+    verdicts: Mapping[str, Any], costs: pd.DataFrame, hardware: Mapping[str, Any], lineage: Mapping[str, Any]
 ) -> str:
     """The benchmark as one self-contained HTML page.
 
     Args:
-        judgement: `benchmark.judgement`.
+        verdicts: `benchmark.verdicts`.
         costs: `benchmark.task_costs`.
         hardware: `benchmark.hardware`.
-        lineage: versions that went into the run and came out of it.
+        lineage: versions of the run's inputs and outputs.
     """
-    figures = {f"gains_{ours}": gains(judgement, ours) for ours in (_PLUS, _PAPER)}
-    for suite, judged in judgement["suites"].items():
-        own = costs[costs["suite"] == suite]
-        figures[f"profile_{suite}"] = performance_profile(suite, own, judged["basis"])
-        figures[f"time_{suite}"] = cost_against_time(suite, judged)
+    figures = {f"comparisons_{ours}": comparisons(verdicts, ours) for ours in OURS}
+    for suite, verdict in verdicts["suites"].items():
+        figures[f"profile_{suite}"] = performance_profile(suite, costs[costs["suite"] == suite], verdict["basis"])
+        figures[f"time_{suite}"] = cost_against_time(suite, verdict)
     return render_page(
         "benchmark.html",
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
-        ours=OURS,
-        headlines=headlines(judgement),
+        figures,
+        headlines=headlines(verdicts),
         noise=noise_note(hardware),
-        confidence=f"{100 * judgement['confidence']:g}",
-        suites=[_suite(name, judged) for name, judged in judgement["suites"].items()],
+        confidence=f"{100 * verdicts['confidence']:g}",
+        suites=[_suite(name, verdict) for name, verdict in verdicts["suites"].items()],
         hardware_rows=nested_rows(hardware),
         lineage_rows=nested_rows(lineage),
-        drawings={name: drawing(name, figure) for name, figure in figures.items()},
     )
 
 
-def headlines(judgement: Mapping[str, Any]) -> list[str]:
-    """Per suite what can be said of our best search against the best rival, and against the paper's search."""
-    told = []
-    for judged in judgement["suites"].values():
-        for rival in (best_rival(judged), _PAPER):
-            pair = find_pair(judged, _PLUS, rival)
-            if pair is not None and pair["ratio"] is not None:
-                told.append(str(pair["statement"]) + ".")
-    return told
+def headlines(verdicts: Mapping[str, Any]) -> list[str]:
+    """Per suite, our most thorough search compared with the best other sharder and with the paper's search."""
+    pairs = [
+        (suite, find_pair(verdict, _PLUS, rival))
+        for suite, verdict in verdicts["suites"].items()
+        for rival in (best_rival(verdict), _PAPER)
+    ]
+    return [f"{suite}: {pair['statement']}." for suite, pair in pairs if pair is not None and pair["ratio"] is not None]
 
 
-def _suite(name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows of a suite."""
+def _suite(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """The template's variables for one suite."""
     return {
         "name": name,
-        "table": suite_rows(judged),
-        "note": suite_note(judged),
-        "groups": group_table(judged),
-        "statements": [pair["statement"] + "." for pair in judged["pairs"]],
+        "table": suite_table(verdict),
+        "verdict": suite_verdict(verdict),
+        "note": suite_note(verdict),
+        "groups": group_table(verdict),
+        "statements": [as_sentence(pair["statement"]) for pair in verdict["pairs"]],
     }
 
 
-def group_table(judged: Mapping[str, Any]) -> list[list[str]]:
+def group_table(verdict: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder: mean cost on the common tasks of each group, and how many tasks it solved."""
-    groups = judged["groups"]
-    lines = [
-        ["sharder", *(f"{name} ({values['common_tasks']} of {values['tasks']})" for name, values in groups.items())]
-    ]
-    for sharder in judged["sharders"]:
-        cells = [_group_cell(values, sharder) for values in groups.values()]
-        lines.append([sharder, *cells])
-    return lines
+    groups = verdict["groups"]
+    titles = [f"{name} ({values['common_tasks']} of {values['tasks']})" for name, values in groups.items()]
+    lines = [[name, *(_group_cell(values, name) for values in groups.values())] for name in verdict["sharders"]]
+    return [["sharder", *titles], *lines]
 
 
 def _group_cell(values: Mapping[str, Any], sharder: str) -> str:
     solved, cost = values["solved"].get(sharder, 0), values["cost_ms"].get(sharder)
-    shown = "-" if cost is None else f"{cost:.3f}"
+    shown = MISSING if cost is None else f"{cost:.3f}"
     return shown if solved == values["tasks"] else f"{shown} [{solved}]"

@@ -1,4 +1,4 @@
-"""Where the cost models err: held-out samples with their features, buckets of them, and the worst."""
+"""Errors of the cost models on held-out samples: by property of the sample, by predicted cost, and the largest."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.cost_models.metrics import kendall_tau
-from neuroshard_pipeline.report.wording import decimals_for, number
+from neuroshard_pipeline.report.formats import decimals_for, fixed
 
-#: Features of a compute sample, and how a figure calls them. All of them are positive.
-FEATURES = {
+#: Properties of a compute sample and their names in figures. All values are positive.
+PROPERTIES = {
     "predicted_ms": "predicted cost, ms",
     "tables": "number of tables",
-    "mean_dim": "mean dimension",
+    "mean_dim": "mean embedding dimension",
     "mean_pooling": "mean pooling factor",
     "rows": "rows of all tables",
 }
 
-#: Fewer samples than this have no order worth a number.
-_SMALLEST_BUCKET = 5
+#: Kendall's τ is not computed for buckets with fewer samples than this.
+_LEAST_SAMPLES_FOR_TAU = 5
 
 
-def sample_features(compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
+def sample_properties(compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
     """`sample_id, tables, mean_dim, mean_pooling, rows`, one row per compute sample."""
     known = table_pool[["table", "num_embeddings", "pooling_factor"]]
     grouped = compute_samples.merge(known, on="table").groupby("sample_id", sort=False)
@@ -34,43 +34,47 @@ def sample_features(compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> 
 
 
 def compute_errors(held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
-    """Held-out compute samples (forward + backward) with their features and `error`, below 0 where too cheap."""
+    """Held-out compute samples (forward + backward) with their properties and their relative `error`.
+
+    The error is predicted / measured - 1: below 0 where the prediction is too low.
+    """
     rows = held_out[(held_out["model"] == "compute") & (held_out["measured_ms"] > 0)]
-    rows = rows.drop(columns="rank", errors="ignore").merge(sample_features(compute_samples, table_pool))
+    rows = rows.drop(columns="rank", errors="ignore").merge(sample_properties(compute_samples, table_pool))
     return rows.assign(error=rows["predicted_ms"] / rows["measured_ms"] - 1.0)
 
 
 def buckets(rows: pd.DataFrame, column: str, count: int) -> pd.Series:
-    """The number of every row's bucket: at most `count`, equally full, by rising `column`."""
+    """The number of every row's bucket: at most `count` buckets with equally many rows, ordered by `column`."""
     ranks = rows[column].rank(method="dense")
     return pd.qcut(ranks, min(count, max(int(ranks.nunique()), 1)), labels=False, duplicates="drop")
 
 
 def calibration_rows(held_out: pd.DataFrame, count: int = 5) -> pd.DataFrame:
-    """Held-out samples by predicted cost, for every model that has intervals.
+    """Held-out samples in buckets of predicted cost, for every model that has prediction intervals.
+
+    Args:
+        held_out: `train.held_out`.
+        count: number of buckets per model.
 
     Returns:
-        `model, predicted_ms` (median of the bucket), `ratio` and its quartiles `ratio_low, ratio_high` of measured to
-        predicted cost, `coverage`, `coverage_error` (its standard error), `tau` (null in tiny buckets), `samples`.
+        One row per model and bucket: `model`; `predicted_ms`, the median of the bucket; `ratio`, the median of
+        measured / predicted cost, with its quartiles `ratio_low, ratio_high`; `coverage`, the share of measurements
+        inside the prediction interval, with its standard error `coverage_error`; `tau`, Kendall's τ (NaN in buckets
+        with very few samples); `samples`.
     """
     known = held_out.dropna(subset=["low_ms", "high_ms"])
     known = known[(known["measured_ms"] > 0) & (known["predicted_ms"] > 0)]
     lines = []
     for model, rows in known.groupby("model", sort=False):
         for _, bucket in rows.groupby(buckets(rows, "predicted_ms", count)):
-            lines.append({"model": model, **_bucket(bucket)})
-    return pd.DataFrame(lines, columns=_CALIBRATION_COLUMNS)
+            lines.append({"model": model, **_calibration_of(bucket)})
+    return pd.DataFrame(lines)
 
 
-_CALIBRATION_COLUMNS = [
-    "model", "predicted_ms", "ratio", "ratio_low", "ratio_high", "coverage", "coverage_error", "tau", "samples",
-]  # fmt: skip
-
-
-def _bucket(rows: pd.DataFrame) -> dict[str, float]:
+def _calibration_of(rows: pd.DataFrame) -> dict[str, float]:
     ratio = rows["measured_ms"] / rows["predicted_ms"]
     inside = float(((rows["measured_ms"] >= rows["low_ms"]) & (rows["measured_ms"] <= rows["high_ms"])).mean())
-    few = len(rows) < _SMALLEST_BUCKET
+    has_order = len(rows) >= _LEAST_SAMPLES_FOR_TAU
     return {
         "predicted_ms": float(rows["predicted_ms"].median()),
         "ratio": float(ratio.median()),
@@ -78,30 +82,26 @@ def _bucket(rows: pd.DataFrame) -> dict[str, float]:
         "ratio_high": float(ratio.quantile(0.75)),
         "coverage": inside,
         "coverage_error": float(np.sqrt(max(inside * (1 - inside), 0.0) / len(rows))),
-        "tau": np.nan if few else kendall_tau(rows["measured_ms"], rows["predicted_ms"]),
+        "tau": kendall_tau(rows["measured_ms"], rows["predicted_ms"]) if has_order else np.nan,
         "samples": len(rows),
     }
 
 
 def worst_samples(errors: pd.DataFrame, most: int = 10) -> list[list[str]]:
-    """Header and one line for each of the compute samples that were predicted worst, the worst first."""
+    """Header and one line for each of the compute samples with the largest errors, the largest error first.
+
+    Args:
+        errors: the result of `compute_errors`.
+        most: number of samples.
+    """
     worst = errors.reindex(errors["error"].abs().sort_values(ascending=False).index).head(most)
-    costs = list(worst["measured_ms"]) + list(worst["predicted_ms"])
-    decimals = decimals_for([float(cost) for cost in costs])
-    lines = [["sample", "error", "measured ms", "predicted ms", "90 % interval", *list(FEATURES.values())[1:]]]
+    decimals = decimals_for([*worst["measured_ms"], *worst["predicted_ms"]])
+    lines = [["sample", "error", "measured ms", "predicted ms", "90 % interval, ms", *list(PROPERTIES.values())[1:]]]
     for row in worst.to_dict("records"):
-        bounds = [number(float(row[name]), decimals) for name in ("low_ms", "high_ms")]
-        lines.append(
-            [
-                str(row["sample_id"]),
-                f"{100 * row['error']:+.1f} %",
-                number(float(row["measured_ms"]), decimals),
-                number(float(row["predicted_ms"]), decimals),
-                " to ".join(bounds),
-                str(row["tables"]),
-                f"{row['mean_dim']:.0f}",
-                f"{row['mean_pooling']:.1f}",
-                f"{row['rows']:,}",
-            ]
+        measured, predicted, low, high = (
+            fixed(float(row[name]), decimals) for name in ("measured_ms", "predicted_ms", "low_ms", "high_ms")
         )
+        properties = [str(row["tables"]), f"{row['mean_dim']:.0f}", f"{row['mean_pooling']:.1f}", f"{row['rows']:,}"]
+        error = f"{100 * row['error']:+.1f} %"
+        lines.append([str(row["sample_id"]), error, measured, predicted, f"{low} to {high}", *properties])
     return lines

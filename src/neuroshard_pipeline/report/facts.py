@@ -1,4 +1,4 @@
-"""The report's tables of numbers: accuracy, measurements, tasks, and any nested mapping as rows."""
+"""Tables of the report: accuracy, measurements, tasks, and any nested mapping as rows."""
 
 from __future__ import annotations
 
@@ -7,82 +7,69 @@ from typing import Any
 
 import pandas as pd
 
+from neuroshard_pipeline.evaluation.totals import basis_of
 from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
-from neuroshard_pipeline.report.totals import basis
-from neuroshard_pipeline.report.wording import NOTHING, amount, decimals_for, number, percent
+from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent
 
-#: What every model reports, and how a page calls it.
-_METRIC_NAMES = {
+#: Metrics of a cost model on held-out samples and their column names.
+_MODEL_METRICS = {
     "mape": "mean error",
     "median_ape": "median error",
     "bias": "bias",
     "noise_floor": "noise floor",
     "coverage_90": "in interval",
-    "mean_relative_width": "width",
+    "mean_relative_width": "interval width",
     "r2": "R²",
     "kendall_tau": "Kendall's τ",
     "n_test": "samples",
 }
-#: What is said of the predictions of plans.
-_PLAN_FIGURES = {
+#: Metrics of the predictions of plans and their column names.
+_PLAN_METRICS = {
     "mape": "mean error",
     "bias": "bias",
     "drift": "drift since training",
-    "mape_net_of_drift": "mean error net",
-    "bias_net_of_drift": "bias net",
+    "mape_net_of_drift": "mean error without drift",
+    "bias_net_of_drift": "bias without drift",
     "coverage_90": "in interval",
-    "coverage_90_net_of_drift": "in interval net",
-    "mean_relative_width": "width",
+    "coverage_90_net_of_drift": "in interval without drift",
+    "mean_relative_width": "interval width",
+    "count": "compared",
 }
-_SHARES = {
-    "mape",
-    "median_ape",
-    "bias",
-    "noise_floor",
-    "coverage_90",
-    "mean_relative_width",
-    "drift",
-    "mape_net_of_drift",
-    "bias_net_of_drift",
-    "coverage_90_net_of_drift",
-}
+#: The metrics above that are plain numbers; all others are shares.
+_NUMBERS = {"r2": ".3f", "kendall_tau": ".3f", "n_test": ",", "count": ","}
 
-#: The model of `train.metrics` that predicts a part of the embedding cost.
+#: The model of `train.metrics` that predicts each part of the embedding cost.
 _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
 
 
 def accuracy_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Header and one line per model; metrics that no model reports are left out."""
-    keys = [key for key in _METRIC_NAMES if any(key in values for values in metrics.values())]
-    lines = [["model", *(_METRIC_NAMES[key] for key in keys)]]
-    for name, values in metrics.items():
-        lines.append([name.replace("_", " "), *(_metric(key, values.get(key)) for key in keys)])
-    return lines
+    """Header and one line per cost model; metrics that no model reports are left out."""
+    return _metric_table("model", metrics, _MODEL_METRICS)
+
+
+def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
+    """Header and one line per part of the embedding cost with the errors on plans; None if no plan was measured."""
+    errors = summary.get("prediction_on_plans")
+    return _metric_table("part", errors, _PLAN_METRICS) if errors else None
+
+
+def _metric_table(first: str, rows: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> list[list[str]]:
+    """Header and one line per entry of `rows`, with the metrics of `names` that any row has."""
+    keys = [key for key in names if any(key in values for values in rows.values())]
+    lines = [[first, *(names[key] for key in keys)]]
+    return lines + [
+        [name.replace("_", " "), *(_metric(key, values.get(key)) for key in keys)] for name, values in rows.items()
+    ]
 
 
 def _metric(key: str, value: float | None) -> str:
     if value is None or pd.isna(value):
-        return NOTHING
-    if key in _SHARES:
-        return f"{100 * value:.1f} %"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
-    """Header and one line per part of the embedding cost: how well plans were predicted; None if not measured."""
-    errors = summary.get("prediction_on_plans")
-    if not errors:
-        return None
-    keys = [key for key in _PLAN_FIGURES if any(key in values for values in errors.values())]
-    lines = [["part", *(_PLAN_FIGURES[key] for key in keys), "compared"]]
-    for part, values in errors.items():
-        shares = [_metric(key, values.get(key)) for key in keys]
-        lines.append([part.replace("_", " "), *shares, f"{values['count']:,}"])
-    return lines
+        return MISSING
+    return format(value, _NUMBERS[key]) if key in _NUMBERS else f"{100 * value:.1f} %"
 
 
 def noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Noise floor of every model, as a share of the cost; models that report none are left out."""
+    """Noise floor of every model as a share of the cost; models that report none are left out."""
     floors = {name: values.get("noise_floor") for name, values in metrics.items()}
     return {name: float(floor) for name, floor in floors.items() if floor is not None}
 
@@ -94,7 +81,7 @@ def rank_noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, flo
 
 
 def attempt_failures(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Header and one line per task that a sharder found no plan for, with its reason."""
+    """Header and one line per task for which a sharder found no plan, with the reason."""
     lines = [
         [sharder, str(task_id), str(reason)]
         for sharder, values in summary["sharders"].items()
@@ -111,7 +98,7 @@ def measurement_table(
     Args:
         compute_costs: `measure.compute_costs`.
         comm_costs: `measure.comm_costs`.
-        hardware: `measure.hardware`, whose noise floor is shown where it has one.
+        hardware: `measure.hardware`, whose noise floor is shown if it has one.
     """
     floors = hardware.get("noise_floor") or {}
     columns = [
@@ -119,7 +106,7 @@ def measurement_table(
         _measured_facts(comm_costs) | _noise_facts(floors.get("comm") or {}),
     ]
     header = ["", "compute", "communication"]
-    return [header, *([name, *(facts.get(name, NOTHING) for facts in columns)] for name in columns[0] | columns[1])]
+    return [header, *([name, *(facts.get(name, MISSING) for facts in columns)] for name in columns[0] | columns[1])]
 
 
 def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
@@ -132,48 +119,53 @@ def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
         return facts
     if "repeats" in known:
         fewest, most = int(known["repeats"].min()), int(known["repeats"].max())
-        facts["repeats per sample"] = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        facts["visits per sample"] = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     for direction in ("forward", "backward"):
         low, middle, high = known[f"{direction}_ms"].quantile([0.05, 0.5, 0.95])
         facts[f"{direction} cost, ms: median"] = amount(middle)
         facts[f"{direction} cost, ms: 5th to 95th percentile"] = f"{amount(low)} to {amount(high)}"
     spread = relative_spread(known).dropna()
     if len(spread):
-        facts["spread of repeats: median"] = percent(float(spread.median()))
-        facts["spread of repeats: 90th percentile"] = percent(float(spread.quantile(0.9)))
+        facts["spread of visits: median"] = percent(float(spread.median()))
+        facts["spread of visits: 90th percentile"] = percent(float(spread.quantile(0.9)))
     return facts
 
 
 def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
-    """How far two independent measurements lie apart: `{samples, total: {median, p90}, ...}` of the campaign."""
+    """The difference between two independent measurements: `{samples, total: {median, p90}, ...}` as lines."""
     total = floor.get("total") or {}
     names = {"median": "noise floor: median", "p90": "noise floor: 90th percentile"}
     shown = {names[key]: percent(float(total[key])) for key in names if total.get(key) is not None}
-    return {"samples measured twice": str(floor.get("samples", NOTHING)), **shown} if shown else {}
+    return {"samples measured twice": str(floor.get("samples", MISSING)), **shown} if shown else {}
 
 
 def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most: int = 5) -> list[tuple[str, int]]:
-    """The commonest errors of failed samples and how many rows each concerns."""
+    """The most frequent errors of failed samples, each with its number of rows."""
     errors = pd.concat([compute_costs["error"], comm_costs["error"]]).dropna().astype(str)
     counts = errors[errors != ""].value_counts()
     return [(str(message), int(count)) for message, count in counts.head(most).items()]
 
 
 def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]:
-    """Header and one line per task: ranks, then every sharder's embedding cost in ms, the cheapest starred."""
-    column = f"{basis(totals)}_ms"
+    """Header and one line per task: ranks, then every sharder's embedding cost in ms; a star marks the cheapest.
+
+    Args:
+        totals: the result of `plan_totals`.
+        sharders: the columns, in this order.
+    """
+    column = f"{basis_of(totals)}_ms"
     lines = [["task", "ranks", *sharders]]
     for task_id, plans in totals.groupby("task_id", sort=False):
         costs = plans.set_index("sharder")[column].reindex(list(sharders))
         decimals = decimals_for([float(cost) for cost in costs.dropna()])
-        cells = [number(None if pd.isna(cost) else float(cost), decimals) for cost in costs]
+        cells = [fixed(None if pd.isna(cost) else float(cost), decimals) for cost in costs]
         marked = [f"{cell} *" if cost == costs.min() else cell for cell, cost in zip(cells, costs, strict=True)]
         lines.append([str(task_id), str(int(plans["world_size"].max())), *marked])
     return lines
 
 
 def nested_rows(value: Mapping[Any, Any], depth: int = 0) -> list[tuple[int, str, str]]:
-    """A nested mapping as `(depth, key, text)`; a key that only holds further keys has an empty text."""
+    """A nested mapping as rows `(depth, key, text)`; the text is empty where further keys follow below."""
     rows: list[tuple[int, str, str]] = []
     for key, item in value.items():
         inner = dict(enumerate(item, start=1)) if _is_list_of_mappings(item) else item
@@ -191,7 +183,7 @@ def _is_list_of_mappings(item: Any) -> bool:
 
 def _text(item: Any) -> str:
     if item is None:
-        return NOTHING
+        return MISSING
     if isinstance(item, bool):
         return "yes" if item else "no"
     if isinstance(item, float):

@@ -1,9 +1,9 @@
-"""What the report is made of."""
+"""The data that the report shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,13 +11,13 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """Everything that the report shows; every field is the dataset of the same name.
+    """All data of the report. Every field holds the dataset that is named beside it.
 
     Attributes:
         hardware: `measure.hardware`, any nested mapping.
-        metrics: `train.metrics`, per model `mape, median_ape, r2, kendall_tau, noise_floor`.
+        metrics: `train.metrics`: per model `mape, median_ape, r2, kendall_tau, noise_floor`.
         summary: `search.summary`.
-        lineage: versions that went into the run and came out of it, any nested mapping.
+        lineage: `lineage`, the versions of the run's inputs and outputs, any nested mapping.
         compute_costs: `measure.compute_costs`.
         comm_costs: `measure.comm_costs`.
         held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms, low_ms, high_ms`.
@@ -27,7 +27,6 @@ class ReportInputs:
         table_pool: `augment.table_pool`.
         reuse_comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
         compute_samples: `augment.compute_samples`.
-        refinement: `refine.summary`, empty where nothing was refined.
     """
 
     hardware: Mapping[str, Any]
@@ -43,4 +42,3 @@ class ReportInputs:
     table_pool: pd.DataFrame
     reuse_comparison: pd.DataFrame
     compute_samples: pd.DataFrame
-    refinement: Mapping[str, Any] = field(default_factory=dict)

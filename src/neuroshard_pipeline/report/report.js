@@ -1,4 +1,4 @@
-// Draws every figure of the page from the data beside it; runs once, after Plotly itself.
+// Draws every figure of the page from the JSON that follows it. Runs once, after Plotly has been loaded.
 (function () {
   "use strict";
   const byMouse = window.matchMedia("(pointer: fine)").matches;
@@ -12,18 +12,18 @@
   for (const holder of document.querySelectorAll(".plot")) {
     const spec = JSON.parse(document.getElementById(holder.dataset.spec).textContent);
     spec.layout.autosize = true;
-    // A finger on a figure scrolls the page; only a mouse draws a zoom box.
+    // A finger that moves over a figure scrolls the page; only a mouse draws a zoom box.
     spec.layout.dragmode = byMouse ? "zoom" : false;
     holder.textContent = "";
     Plotly.newPlot(holder, spec.data, spec.layout, config);
     plots.push(holder);
   }
-  // What is drawn inside a closed section does not know its width until that is opened.
+  // A figure in a closed <details> has no width until the section is opened.
   for (const section of document.querySelectorAll("details")) {
     section.addEventListener("toggle", () =>
       section.querySelectorAll(".plot").forEach((plot) => Plotly.Plots.resize(plot)));
   }
-  // Paper is narrower than a screen, and a browser does not lay figures out again for it.
+  // Paper is narrower than a screen, and browsers do not resize figures for printing.
   window.addEventListener("beforeprint", () => plots.forEach((plot) => Plotly.relayout(plot, { width: 660 })));
   window.addEventListener("afterprint", () => plots.forEach((plot) => Plotly.relayout(plot, { width: null })));
 })();

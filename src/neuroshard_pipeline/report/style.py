@@ -1,7 +1,7 @@
 """One look for every figure: a colour per sharder, a colour per part of the cost, one Plotly template.
 
-Colours are those of Okabe and Ito, "Color Universal Design" (2008), which people with any common form of colour
-blindness tell apart.
+The colours are those of Okabe and Ito, "Color Universal Design" (2008). People with any common form of colour
+blindness can distinguish them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
-#: The sharders that this project is about; figures draw them in the strongest colours.
-OURS: tuple[str, ...] = ("neuroshard", "neuroshard_plus")
+from neuroshard_pipeline.evaluation.comparison import OURS
 
 INK = "#1f2933"
 MUTED = "#66737f"
@@ -34,7 +34,7 @@ _SHARDER_COLOURS = {
     "dreamshard": "#2b2b2b",
     "random": "#8c96a0",
 }
-#: For sharders that this file has never heard of, in the order of their names.
+#: Colours of sharders without an entry above, assigned in alphabetical order of the names.
 _SPARE_COLOURS = ("#6b8e9e", "#a05195", "#5c7a29", "#9e4b4b")
 
 #: Parts of the embedding cost, in the order in which they are stacked.
@@ -46,22 +46,28 @@ PART_NAMES = {
 }
 DIRECTION_COLOURS = {"forward": "#0072B2", "backward": "#E69F00"}
 
+#: A thin dotted line that marks a reference value.
+REFERENCE_LINE = {"color": INK, "width": 1, "dash": "dot"}
+
+#: A scatter plot draws at most this many points; more make the page heavy without showing more.
+MAX_POINTS = 1200
+
 
 def sharder_colours(sharders: Iterable[str]) -> dict[str, str]:
-    """A colour for every name; a known sharder has the same one in every figure."""
+    """A colour for every name; a known sharder has the same colour in every figure."""
     names = list(dict.fromkeys(sharders))
     spare = iter(_SPARE_COLOURS * (1 + len(names) // len(_SPARE_COLOURS)))
-    strangers = {name: next(spare) for name in sorted(set(names) - set(_SHARDER_COLOURS))}
-    return {name: _SHARDER_COLOURS.get(name) or strangers[name] for name in names}
+    unknown = {name: next(spare) for name in sorted(set(names) - set(_SHARDER_COLOURS))}
+    return {name: _SHARDER_COLOURS.get(name) or unknown[name] for name in names}
 
 
 def emphasised(sharder: str) -> str:
-    """The name as HTML, bold where it is ours."""
+    """The name as HTML; sharders of this project are bold."""
     return f"<b>{sharder}</b>" if sharder in OURS else sharder
 
 
 def bar_colour(sharder: str, colour: str) -> str:
-    """The fill of a sharder's bar: full for ours, pale for the others."""
+    """The fill of a sharder's bar: strong for sharders of this project, pale for the others."""
     return faded(colour, 0.85 if sharder in OURS else 0.45)
 
 
@@ -71,24 +77,34 @@ def faded(colour: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
+def thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every n-th row, at most `MAX_POINTS` rows."""
+    return frame.iloc[:: max(math.ceil(len(frame) / MAX_POINTS), 1)]
+
+
+def rounded(values: Iterable[float]) -> list[float]:
+    """The values with four significant digits: enough for a figure, and the page stays small."""
+    return [float(f"{value:.4g}") for value in values]
+
+
 def styled(figure: go.Figure, title: str, *, height: int) -> go.Figure:
-    """The figure with the project's template, its title and a height in pixels; the width follows the page."""
+    """The figure with the project's template, a title and a height in pixels; the width follows the page."""
     figure.update_layout(
         template=_TEMPLATE, title={"text": title}, height=height, margin={"t": 84, "l": 64, "r": 20, "b": 56}
     )
     return figure
 
 
-def words(title: str, text: str) -> go.Figure:
-    """A figure that has nothing to draw, and says why."""
+def empty_figure(title: str, reason: str) -> go.Figure:
+    """A figure without data that states why there is none."""
     figure = styled(go.Figure(), title, height=200)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
-    return say(figure, text)
+    return with_message(figure, reason)
 
 
-def say(figure: go.Figure, text: str) -> go.Figure:
-    """The figure with words in its middle."""
+def with_message(figure: go.Figure, text: str) -> go.Figure:
+    """The figure with a text in its centre."""
     figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
     return figure
 
@@ -102,11 +118,11 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "tickvals": ticks,
-        "ticktext": [_short(tick) for tick in ticks],
+        "ticktext": [_tick_text(tick) for tick in ticks],
     }
 
 
-def _short(tick: float) -> str:
+def _tick_text(tick: float) -> str:
     """`0.02`, `50`, `20k`, `1M`."""
     for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if tick >= unit:

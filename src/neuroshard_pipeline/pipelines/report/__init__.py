@@ -1,4 +1,4 @@
-"""Stage report: figures and the page that a person reads."""
+"""Stage report: the figures and the HTML page."""
 
 from neuroshard_pipeline.pipelines.report.pipeline import create_pipeline
 

@@ -2,10 +2,9 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.pipelines.report import nodes
-from neuroshard_pipeline.report import FIGURES
+from neuroshard_pipeline.report import FIGURES, ReportInputs, draw_figures, render_report
 
-#: The arguments of `nodes.gather`, in order, and the datasets that they are.
+#: The fields of `ReportInputs` and the datasets that they hold.
 SHOWN = {
     "hardware": "measure.hardware",
     "metrics": "train.metrics",
@@ -18,17 +17,17 @@ SHOWN = {
     "plan_costs": "search.plan_costs",
     "sharding_tasks": "augment.sharding_tasks",
     "table_pool": "augment.table_pool",
-    "reuse": "augment.reuse_comparison",
+    "reuse_comparison": "augment.reuse_comparison",
     "compute_samples": "augment.compute_samples",
-    "refinement": "refine.newest_summary",
 }
 
 
 def create_pipeline() -> Pipeline:
-    """What all stages have left → figures and one page."""
+    """Results of all stages → figures and one HTML page."""
     stage = [
-        Node(nodes.gather, list(SHOWN), "inputs", name="gather"),
-        Node(nodes.draw, "inputs", {name: name for name in FIGURES}, name="draw"),
-        Node(nodes.render, "inputs", "report", name="render"),
+        Node(ReportInputs, SHOWN, "inputs", name="gather"),
+        Node(draw_figures, "inputs", {name: name for name in FIGURES}, name="draw"),
+        Node(render_report, "inputs", "report", name="render"),
     ]
-    return Pipeline(stage, namespace="report", inputs=SHOWN, outputs={"report": "search.report"}, tags="report")
+    outputs = {"report": "search.report"}
+    return Pipeline(stage, namespace="report", inputs=set(SHOWN.values()), outputs=outputs, tags="report")

@@ -9,11 +9,19 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.report.style import INK, MUTED, PART_NAMES, faded, log_axis, sharder_colours, styled
-from neuroshard_pipeline.report.totals import PARTS, by_cost, plan_totals
-
-#: More points than this make a page heavy without showing more; every n-th one is drawn instead.
-MAX_POINTS = 1200
+from neuroshard_pipeline.evaluation.totals import plan_totals
+from neuroshard_pipeline.report.style import (
+    MUTED,
+    PART_NAMES,
+    REFERENCE_LINE,
+    faded,
+    log_axis,
+    rounded,
+    sharder_colours,
+    styled,
+    thinned,
+)
+from neuroshard_pipeline.report.totals import by_cost
 
 _PANEL_PX = 370
 
@@ -27,12 +35,12 @@ def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
     totals = plan_totals(plan_costs)
     known = totals.dropna(subset=["measured_ms", "predicted_ms"])
     figure = make_subplots(rows=1, cols=1)
-    _add_identity(figure, known["measured_ms"], known["predicted_ms"], None, 1)
+    _add_identity(figure, known, 1, 1)
     order = by_cost(totals)
     colours = sharder_colours(order)
     for sharder, plans in _by_sharder(known, order):
         figure.add_trace(_scatter(plans, sharder, plans["task_id"], colours[sharder]), row=1, col=1)
-    _label(figure, "embedding cost of the plan, ms", 1)
+    _label(figure, "embedding cost of the plan, ms", 1, 1)
     styled(figure, "Embedding cost of every plan, predicted against measured", height=520)
     return _legend(figure, columns=1)
 
@@ -42,25 +50,25 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
 
     Args:
         plan_costs: `search.plan_costs`; ranks without measurements are left out.
-        noise_floors: per part (`compute`, `backward_comm`, `forward_comm`), the relative error that repeating the
-            measurement has by itself, drawn as a band around the line of perfect prediction.
+        noise_floors: per part (`compute`, `backward_comm`, `forward_comm`), the relative difference of repeated
+            measurements, drawn as a band around the line of perfect prediction.
     """
     floors = noise_floors or {}
     order = by_cost(plan_totals(plan_costs))
     colours = sharder_colours(order)
-    titles = [PART_NAMES[part].capitalize() for part in PARTS]
-    figure = make_subplots(rows=1, cols=len(PARTS), subplot_titles=titles, horizontal_spacing=0.09)
-    for column, part in enumerate(PARTS, start=1):
+    titles = [name.capitalize() for name in PART_NAMES.values()]
+    figure = make_subplots(rows=1, cols=len(PART_NAMES), subplot_titles=titles, horizontal_spacing=0.09)
+    for column, part in enumerate(PART_NAMES, start=1):
         names = {f"measured_{part}_ms": "measured_ms", f"predicted_{part}_ms": "predicted_ms"}
         ranks = plan_costs[["task_id", "sharder", "rank", *names]].rename(columns=names)
         ranks = ranks.dropna(subset=["measured_ms", "predicted_ms"])
-        _add_identity(figure, ranks["measured_ms"], ranks["predicted_ms"], floors.get(part), column)
-        for sharder, own in _by_sharder(_thinned(ranks), order):
+        _add_identity(figure, ranks, 1, column, noise_floor=floors.get(part))
+        for sharder, own in _by_sharder(thinned(ranks), order):
             where = own["task_id"].astype(str) + ", rank " + own["rank"].astype(str)
             figure.add_trace(_scatter(own, sharder, where, colours[sharder], in_legend=column == 1), row=1, col=column)
-        _label(figure, "ms", column)
+        _label(figure, "ms", 1, column)
     styled(figure, "Cost of every rank, predicted against measured", height=_PANEL_PX + 60)
-    return _legend(figure, columns=len(PARTS))
+    return _legend(figure, columns=len(PART_NAMES))
 
 
 def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] | None = None) -> go.Figure:
@@ -68,7 +76,7 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
 
     Args:
         held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms`; one panel per model.
-        noise_floors: per model, the relative error that repeating the measurement has by itself.
+        noise_floors: per model, the relative difference of repeated measurements, drawn as a band.
     """
     floors = noise_floors or {}
     models = list(dict.fromkeys(held_out["model"].astype(str)))
@@ -82,30 +90,24 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
         row, column = index // columns + 1, index % columns + 1
         samples = held_out[held_out["model"] == model]
         known = samples[(samples["measured_ms"] > 0) & (samples["predicted_ms"] > 0)]
-        floor = floors.get(model)
-        _add_identity(figure, known["measured_ms"], known["predicted_ms"], floor, column, row, log=True)
-        drawn = _thinned(known)
+        _add_identity(figure, known, row, column, noise_floor=floors.get(model), log=True)
+        drawn = thinned(known)
         trace = _scatter(drawn, "sample", drawn["sample_id"], "#0072B2", in_legend=False)
         figure.add_trace(trace, row=row, col=column)
-        _label(figure, "ms", column, row)
+        _label(figure, "ms", row, column)
     styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 40)
     return _legend(figure, columns=columns)
 
 
 def _by_sharder(frame: pd.DataFrame, order: list[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Rows of every sharder, the cheapest sharder last so that it is drawn on top."""
+    """The rows of every sharder; the cheapest sharder is last, so that it is drawn on top."""
     return [(name, frame[frame["sharder"] == name]) for name in reversed(order)]
-
-
-def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every n-th row, at most `MAX_POINTS`."""
-    return frame.iloc[:: max(math.ceil(len(frame) / MAX_POINTS), 1)]
 
 
 def _scatter(frame: pd.DataFrame, name: str, hover: pd.Series, colour: str, *, in_legend: bool = True) -> go.Scatter:
     return go.Scatter(
-        x=_short(frame["measured_ms"]),
-        y=_short(frame["predicted_ms"]),
+        x=rounded(frame["measured_ms"]),
+        y=rounded(frame["predicted_ms"]),
         mode="markers",
         name=name,
         legendgroup=name,
@@ -116,63 +118,54 @@ def _scatter(frame: pd.DataFrame, name: str, hover: pd.Series, colour: str, *, i
     )
 
 
-def _short(values: pd.Series) -> list[float]:
-    """Four significant digits: the eye sees no more, and the page stays small."""
-    return [float(f"{value:.4g}") for value in values]
-
-
 def _add_identity(
     figure: go.Figure,
-    measured: pd.Series,
-    predicted: pd.Series,
-    noise_floor: float | None,
+    costs: pd.DataFrame,
+    row: int,
     column: int,
-    row: int = 1,
     *,
+    noise_floor: float | None = None,
     log: bool = False,
 ) -> None:
-    """The line of perfect prediction over the range of the data, with the noise floor as a band around it."""
-    both = pd.concat([measured, predicted])
+    """Add the line of perfect prediction over the range of `costs`, with the noise floor as a band around it."""
+    both = pd.concat([costs["measured_ms"], costs["predicted_ms"]])
     if both.empty:
         return
     low, high = (float(both.min()) / 1.15 if log else 0.0), float(both.max()) * (1.15 if log else 1.06)
     scale = log_axis(low, high) if log else {"range": [low, high]}
     figure.update_xaxes(scale, row=row, col=column)
     figure.update_yaxes(scale, row=row, col=column)
-    if noise_floor:
-        edges = [low * (1 - noise_floor), high * (1 - noise_floor), high * (1 + noise_floor), low * (1 + noise_floor)]
-        band = go.Scatter(
-            x=[low, high, high, low],
-            y=edges,
-            fill="toself",
-            mode="lines",
-            line={"width": 0},
-            fillcolor=faded(MUTED, 0.18),
-            name="noise floor of the measurement",
-            legendgroup="noise",
-            showlegend=column == 1 and row == 1,
-            hoverinfo="skip",
-        )
-        figure.add_trace(band, row=row, col=column)
-    line = go.Scatter(
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        line={"color": INK, "width": 1, "dash": "dot"},
-        name="predicted = measured",
-        legendgroup="identity",
-        showlegend=column == 1 and row == 1,
-        hoverinfo="skip",
+    lines = [_noise_band(low, high, noise_floor)] if noise_floor else []
+    lines.append(_identity_line(low, high))
+    for line in lines:
+        line.update(mode="lines", showlegend=column == 1 and row == 1, hoverinfo="skip")
+        figure.add_trace(line, row=row, col=column)
+
+
+def _noise_band(low: float, high: float, noise_floor: float) -> go.Scatter:
+    below, above = 1 - noise_floor, 1 + noise_floor
+    return go.Scatter(
+        x=[low, high, high, low],
+        y=[low * below, high * below, high * above, low * above],
+        fill="toself",
+        line={"width": 0},
+        fillcolor=faded(MUTED, 0.18),
+        name="noise floor of the measurement",
+        legendgroup="noise",
     )
-    figure.add_trace(line, row=row, col=column)
 
 
-def _label(figure: go.Figure, unit: str, column: int, row: int = 1) -> None:
+def _identity_line(low: float, high: float) -> go.Scatter:
+    ends = [low, high]
+    return go.Scatter(x=ends, y=ends, line=REFERENCE_LINE, name="predicted = measured", legendgroup="identity")
+
+
+def _label(figure: go.Figure, unit: str, row: int, column: int) -> None:
     figure.update_xaxes(title_text=f"measured {unit}", row=row, col=column)
     figure.update_yaxes(title_text=f"predicted {unit}", row=row, col=column)
 
 
 def _legend(figure: go.Figure, columns: int) -> go.Figure:
-    """The legend above the panels and their titles."""
+    """The figure with its legend above the panels and their titles."""
     figure.update_layout(legend={"y": 1.02 if columns == 1 else 1.09, "traceorder": "reversed"}, margin={"t": 132})
     return figure

@@ -1,4 +1,4 @@
-"""Figures of the benchmark: performance profile, cost against time, and what ours gains on every rival."""
+"""Figures of the benchmark: performance profile, cost against search time, our sharders against every other one."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from neuroshard_pipeline.evaluation.benchmark.judging import cost_table
-from neuroshard_pipeline.report.style import INK, OURS, emphasised, faded, log_axis, sharder_colours, styled, words
+from neuroshard_pipeline.evaluation.comparison import OURS
+from neuroshard_pipeline.evaluation.verdicts import cost_table
+from neuroshard_pipeline.report.style import (
+    REFERENCE_LINE,
+    emphasised,
+    empty_figure,
+    faded,
+    log_axis,
+    sharder_colours,
+    styled,
+)
 
-#: Plans dearer than this many times the best one are beyond the right edge of a profile.
+#: The right edge of a profile: plans that cost more than this many times the cheapest one are not shown.
 _WIDEST_PROFILE = 2.0
-_ROW_PX = 30
 _FRAME_PX = 150
 
 
 def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figure:
-    """Per sharder the share of tasks that it solves within x times the cheapest plan [Dolan2002].
+    """Per sharder, the share of tasks that it solves within x times the cost of the cheapest plan [Dolan2002].
 
     Args:
-        suite: its name.
+        suite: name of the suite.
         costs: the suite's rows of `benchmark.task_costs`.
-        basis: what is compared, measured or predicted cost.
+        basis: the costs that are compared, `measured` or `predicted`.
     """
     table = cost_table(costs)
     relative = table.div(table.min(axis=1), axis=0)
@@ -41,105 +49,102 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
             mode="lines",
             name=emphasised(name),
             line={"shape": "hv", "color": colours[name], "width": 3 if name in OURS else 1.6},
-            hovertemplate=f"{name}: %{{y:.0f}} % of tasks within %{{x:.3f}} times the best<extra></extra>",
+            hovertemplate=f"{name}: %{{y:.0f}} % of tasks within %{{x:.3f}} times the cheapest plan<extra></extra>",
         )
-    figure.update_xaxes(title_text=f"{basis} cost ÷ best plan's", range=[0.995, _WIDEST_PROFILE])
+    figure.update_xaxes(title_text=f"{basis} cost as a multiple of the cheapest plan's", range=[0.995, _WIDEST_PROFILE])
     figure.update_yaxes(title_text="tasks, %", range=[0, 103])
-    styled(figure, f"{suite}: tasks solved within a factor of the best plan", height=440)
+    styled(figure, f"{suite}: share of tasks solved within a factor of the cheapest plan", height=440)
     figure.update_layout(legend={"y": 1.0, "x": 1.02, "orientation": "v", "yanchor": "top"}, margin={"r": 170})
     return figure
 
 
-def cost_against_time(suite: str, judged: Mapping[str, Any]) -> go.Figure:
-    """One point per sharder: seconds per task, and its cost relative to the best of every task.
+def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
+    """One point per sharder: seconds per task, and its cost relative to the cheapest plan of every task.
 
     Args:
-        suite: its name.
-        judged: the suite in `benchmark.judgement`.
+        suite: name of the suite.
+        verdict: the suite's entry in `benchmark.verdicts`.
     """
-    title = f"{suite}: cost against the time to find a plan"
-    known = {name: values for name, values in judged["sharders"].items() if values["relative"]}
+    title = f"{suite}: cost of the plans against the time to find them"
+    known = {name: values for name, values in verdict["sharders"].items() if values["relative"]}
     if not known:
-        return words(title, "No task was solved by every compared sharder.")
-    colours = sharder_colours(judged["sharders"])
+        return empty_figure(title, "No task was solved by every compared sharder.")
+    colours = sharder_colours(verdict["sharders"])
     figure = go.Figure()
     for name, values in known.items():
         relative = values["relative"]
-        band = None
-        if relative["low"] is not None:
-            band = {
-                "array": [relative["high"] - relative["value"]],
-                "arrayminus": [relative["value"] - relative["low"]],
-                "color": faded(colours[name], 0.6),
-                "thickness": 1.4,
-            }
         figure.add_scatter(
             x=[values["seconds"]],
             y=[relative["value"]],
-            error_y=band,
+            error_y=None if relative["low"] is None else _error_bars([relative], "value", colours[name]),
             mode="markers+text",
             text=[emphasised(name)],
             textposition="middle right",
             marker={"color": colours[name], "size": 12 if name in OURS else 9},
-            hovertemplate=f"{name}: %{{x:.3g}} s per task, %{{y:.3f}} times the best<extra></extra>",
+            hovertemplate=f"{name}: %{{x:.3g}} s per task, %{{y:.3f}} times the cheapest plan<extra></extra>",
         )
     seconds = [values["seconds"] for values in known.values()]
     figure.update_xaxes(log_axis(min(seconds) / 2, max(seconds) * 12), title_text="seconds per task")
-    figure.update_yaxes(title_text=f"{judged['basis']} cost ÷ best plan's, mean")
+    figure.update_yaxes(title_text=f"mean {verdict['basis']} cost<br>as a multiple of the cheapest plan's")
     styled(figure, title, height=420)
     figure.update_layout(showlegend=False)
     return figure
 
 
-def gains(judgement: Mapping[str, Any], ours: str) -> go.Figure:
-    """How far `ours` lies below (left) or above (right) every rival, suite by suite, with intervals.
+def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
+    """By how many percent plans of `ours` are cheaper (left) or more expensive (right) than every other sharder's.
 
     Args:
-        judgement: `benchmark.judgement`.
+        verdicts: `benchmark.verdicts`.
         ours: one of our sharders.
     """
     pairs = [
         (suite, pair)
-        for suite, judged in judgement["suites"].items()
-        for pair in judged["pairs"]
+        for suite, verdict in verdicts["suites"].items()
+        for pair in verdict["pairs"]
         if pair["ours"] == ours and pair["ratio"] is not None
     ]
-    title = f"Cost of {ours} against every other sharder, per suite"
+    title = f"Cost of {ours} relative to every other sharder, per suite"
     if not pairs:
-        return words(title, f"{ours} and no other sharder solved a task in common.")
+        return empty_figure(title, f"{ours} and the other sharders have no solved task in common.")
     rivals = list(dict.fromkeys(pair["rival"] for _, pair in pairs))
-    suites = list(dict.fromkeys(suite for suite, _ in pairs))
     colours = sharder_colours(rivals)
     figure = go.Figure()
     for rival in rivals:
-        own = [(suite, pair) for suite, pair in pairs if pair["rival"] == rival]
+        suites = [suite for suite, pair in pairs if pair["rival"] == rival]
+        own = [_in_percent(pair) for _, pair in pairs if pair["rival"] == rival]
         figure.add_scatter(
-            x=[100 * (pair["ratio"] - 1) for _, pair in own],
-            y=[[suite for suite, _ in own], [rival] * len(own)],
-            error_x=_bars([pair for _, pair in own], colours[rival]),
+            x=[pair["ratio"] for pair in own],
+            y=[suites, [rival] * len(own)],
+            error_x=_error_bars(own, "ratio", colours[rival]),
             mode="markers",
-            marker={"color": colours[rival], "size": 8, "symbol": [_symbol(pair) for _, pair in own]},
-            text=[pair["statement"] for _, pair in own],
+            marker={
+                "color": colours[rival],
+                "size": 8,
+                "symbol": ["circle-open" if pair["low"] is None else "circle" for pair in own],
+            },
+            text=[pair["statement"] for pair in own],
             hovertemplate="%{text}<extra></extra>",
             showlegend=False,
         )
-    figure.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text=f"cost of {ours} over the other's, less 1, %")
+    figure.add_vline(x=0, line=REFERENCE_LINE)
+    figure.update_xaxes(title_text=f"cost of {ours} relative to the other sharder, %")
     figure.update_yaxes(type="multicategory", autorange="reversed", tickfont={"size": 11})
-    styled(figure, title, height=_FRAME_PX + max(6, len(pairs)) * 20 + 10 * len(suites))
-    return figure
+    height = _FRAME_PX + max(6, len(pairs)) * 20 + 10 * len({suite for suite, _ in pairs})
+    return styled(figure, title, height=height)
 
 
-def _bars(pairs: Sequence[Mapping[str, Any]], colour: str) -> dict[str, Any]:
-    """Intervals; none where too few tasks are behind the point."""
-    ends = [(pair["low"] or pair["ratio"], pair["high"] or pair["ratio"], pair["ratio"]) for pair in pairs]
+def _in_percent(pair: Mapping[str, Any]) -> dict[str, Any]:
+    """The pair with `ratio`, `low` and `high` as changes in percent."""
+    changes = {key: None if pair[key] is None else 100 * (pair[key] - 1) for key in ("ratio", "low", "high")}
+    return {**pair, **changes}
+
+
+def _error_bars(intervals: Sequence[Mapping[str, Any]], value: str, colour: str) -> dict[str, Any]:
+    """Confidence intervals; length 0 where there are too few tasks for one."""
     return {
-        "array": [100 * (high - middle) for _, high, middle in ends],
-        "arrayminus": [100 * (middle - low) for low, _, middle in ends],
+        "array": [0 if each["high"] is None else each["high"] - each[value] for each in intervals],
+        "arrayminus": [0 if each["low"] is None else each[value] - each["low"] for each in intervals],
         "color": faded(colour, 0.7),
-        "thickness": 1.6,
+        "thickness": 1.5,
     }
-
-
-def _symbol(pair: Mapping[str, Any]) -> str:
-    return "circle-open" if pair["low"] is None else "circle"

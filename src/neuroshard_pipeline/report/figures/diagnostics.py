@@ -1,4 +1,4 @@
-"""Figures of where the cost models err, and of whether they know it."""
+"""Figures of the errors of the cost models: by property of the sample, and how well predictions are calibrated."""
 
 from __future__ import annotations
 
@@ -9,77 +9,84 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.cost_models.intervals import COVERAGE
-from neuroshard_pipeline.report.diagnostics import FEATURES, buckets, calibration_rows, compute_errors
-from neuroshard_pipeline.report.style import INK, MUTED, faded, log_axis, styled, words
+from neuroshard_pipeline.report.diagnostics import PROPERTIES, buckets, calibration_rows, compute_errors
+from neuroshard_pipeline.report.style import (
+    MUTED,
+    REFERENCE_LINE,
+    empty_figure,
+    faded,
+    log_axis,
+    rounded,
+    styled,
+)
 
 _POINT = "#0072B2"
 _MODEL_COLOURS = {"compute": "#0072B2", "comm_forward": "#E69F00", "comm_backward": "#009E73"}
 _BUCKETS = 6
 _COLUMNS = 3
-_PANELS = ("Measured cost over predicted", "Inside the 90 % interval", "Kendall's τ within the bucket")
+_PANELS = ("Measured ÷ predicted cost", "Inside the 90 % interval", "Kendall's τ within the bucket")
 
 
 def errors_by_feature(
     held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame, noise_floor: float | None = None
 ) -> go.Figure:
-    """Signed error of held-out compute samples against what they are made of, one panel per feature.
+    """Signed error of held-out compute samples against properties of the samples, one panel per property.
 
     Args:
         held_out: `train.held_out`.
         compute_samples: `augment.compute_samples`.
         table_pool: `augment.table_pool`.
-        noise_floor: relative error that repeating the measurement has by itself, drawn as a band.
+        noise_floor: relative difference of repeated measurements, drawn as a band.
     """
-    title = "Error of held-out compute samples, by what they are made of"
+    title = "Prediction error of held-out compute samples, by property of the sample"
     rows = compute_errors(held_out, compute_samples, table_pool)
     if rows.empty:
-        return words(title, "No compute sample was held out.")
+        return empty_figure(title, "No compute sample was held out.")
     figure = make_subplots(
-        rows=2, cols=_COLUMNS, horizontal_spacing=0.08, vertical_spacing=0.2, subplot_titles=list(FEATURES.values())
+        rows=2, cols=_COLUMNS, horizontal_spacing=0.08, vertical_spacing=0.2, subplot_titles=list(PROPERTIES.values())
     )
-    for index, name in enumerate(FEATURES):
+    for index, name in enumerate(PROPERTIES):
         row, column = index // _COLUMNS + 1, index % _COLUMNS + 1
         figure.add_traces([_errors(rows, name), _medians(rows, name, index == 0)], rows=row, cols=column)
         low, high = float(rows[name].min()) / 1.1, float(rows[name].max()) * 1.1
         figure.update_xaxes(log_axis(low, high), row=row, col=column)
-        figure.add_hline(y=0, line={"color": INK, "width": 1, "dash": "dot"}, row=row, col=column)
+        figure.add_hline(y=0, line=REFERENCE_LINE, row=row, col=column)
         if noise_floor:
             band = {"fillcolor": faded(MUTED, 0.15), "line_width": 0}
             figure.add_hrect(y0=-100 * noise_floor, y1=100 * noise_floor, **band, row=row, col=column)
-    figure.update_yaxes(title_text="error, %", col=1)
+    figure.update_yaxes(title_text="error, % of the measured cost", col=1)
     styled(figure, title, height=640)
     figure.update_layout(margin={"t": 112}, legend={"y": 1.07})
     return figure
 
 
 def calibration(held_out: pd.DataFrame) -> go.Figure:
-    """By predicted cost: what was measured, how many measurements the intervals hold, and how well order is kept.
+    """By predicted cost: measured ÷ predicted cost, coverage of the prediction intervals, and Kendall's τ.
 
     Args:
-        held_out: `train.held_out`; models without intervals are left out.
+        held_out: `train.held_out`; models without prediction intervals are left out.
     """
     title = "Calibration of held-out predictions, by predicted cost"
     rows = calibration_rows(held_out)
     if rows.empty:
-        return words(title, "No held-out prediction has an interval.")
+        return empty_figure(title, "No held-out prediction has a prediction interval.")
     figure = make_subplots(rows=1, cols=len(_PANELS), horizontal_spacing=0.08, subplot_titles=_PANELS)
     for model, own in rows.groupby("model", sort=False):
         above, below = own["ratio_high"] - own["ratio"], own["ratio"] - own["ratio_low"]
-        quartiles = {"array": _short(above), "arrayminus": _short(below), "symmetric": False}
-        standard = {"array": _short(100 * own["coverage_error"])}
+        quartiles = {"array": rounded(above), "arrayminus": rounded(below), "symmetric": False}
+        standard_error = {"array": rounded(100 * own["coverage_error"])}
         lines = [
             _line(str(model), own, own["ratio"], quartiles, True),
-            _line(str(model), own, 100 * own["coverage"], standard, False),
+            _line(str(model), own, 100 * own["coverage"], standard_error, False),
             _line(str(model), own, own["tau"], None, False),
         ]
         figure.add_traces(lines, rows=1, cols=[1, 2, 3])
     low, high = float(rows["predicted_ms"].min()) / 1.3, float(rows["predicted_ms"].max()) * 1.3
     figure.update_xaxes(log_axis(low, high), title_text="predicted cost, ms (median of the bucket)")
     for column, expected in ((1, 1.0), (2, 100 * COVERAGE)):
-        figure.add_hline(y=expected, line={"color": INK, "width": 1, "dash": "dot"}, row=1, col=column)
-    figure.update_yaxes(title_text="ratio", row=1, col=1)
-    figure.update_yaxes(title_text="samples, %", row=1, col=2)
-    figure.update_yaxes(title_text="τ", row=1, col=3)
+        figure.add_hline(y=expected, line=REFERENCE_LINE, row=1, col=column)
+    for column, label in enumerate(("ratio", "samples, %", "τ"), start=1):
+        figure.update_yaxes(title_text=label, row=1, col=column)
     styled(figure, title, height=430)
     figure.update_layout(margin={"t": 112}, legend={"y": 1.12})
     return figure
@@ -87,8 +94,8 @@ def calibration(held_out: pd.DataFrame) -> go.Figure:
 
 def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
     return go.Scatter(
-        x=_short(rows[name]),
-        y=_short(100 * rows["error"]),
+        x=rounded(rows[name]),
+        y=rounded(100 * rows["error"]),
         text=rows["sample_id"],
         mode="markers",
         showlegend=False,
@@ -98,13 +105,13 @@ def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
 
 
 def _medians(rows: pd.DataFrame, name: str, in_legend: bool) -> go.Scatter:
-    """Median error of equally full buckets."""
+    """The median error of every bucket; all buckets hold the same number of samples."""
     middle = rows.groupby(buckets(rows, name, _BUCKETS))[[name, "error"]].median()
     return go.Scatter(
-        x=_short(middle[name]),
-        y=_short(100 * middle["error"]),
+        x=rounded(middle[name]),
+        y=rounded(100 * middle["error"]),
         mode="lines+markers",
-        name="median of equally full buckets",
+        name=f"median error of {_BUCKETS} buckets with equally many samples",
         showlegend=in_legend,
         line={"color": "#D55E00", "width": 2},
         hovertemplate="median %{y:+.1f} %<extra></extra>",
@@ -116,8 +123,8 @@ def _line(
 ) -> go.Scatter:
     known = values.notna()
     return go.Scatter(
-        x=_short(rows.loc[known, "predicted_ms"]),
-        y=_short(values[known]),
+        x=rounded(rows.loc[known, "predicted_ms"]),
+        y=rounded(values[known]),
         error_y={**bars, "width": 3, "thickness": 1} if bars else None,
         text=rows.loc[known, "samples"],
         mode="lines+markers",
@@ -127,7 +134,3 @@ def _line(
         line={"color": _MODEL_COLOURS.get(model, MUTED), "width": 2},
         hovertemplate=f"{model}: %{{y:.4g}} at %{{x:.3g}} ms, %{{text}} samples<extra></extra>",
     )
-
-
-def _short(values: pd.Series) -> list[float]:
-    return [float(f"{value:.4g}") for value in values]

@@ -1,4 +1,4 @@
-"""Figures of what was measured: how large the costs are and how well repeats of them agree."""
+"""Figures of the measured costs: how large they are and how well repeated measurements agree."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.report.figures.accuracy import MAX_POINTS
-from neuroshard_pipeline.report.style import DIRECTION_COLOURS, faded, log_axis, styled
+from neuroshard_pipeline.report.style import DIRECTION_COLOURS, faded, log_axis, rounded, styled, thinned
 
 _BINS = 40
-_DIRECTIONS = ("forward", "backward")
-_PANELS = {"compute": "Compute, one rank's lookup", "comm": "Communication, one rank's all-to-all"}
+_PANELS = ("Compute: lookups of one rank", "Communication: all-to-all of one rank")
 
 
 def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
@@ -24,11 +22,11 @@ def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) ->
         compute_costs: `measure.compute_costs`; failed samples are left out.
         comm_costs: `measure.comm_costs`, one row per rank of a sample.
     """
-    figure = make_subplots(rows=1, cols=2, subplot_titles=list(_PANELS.values()), horizontal_spacing=0.1)
+    figure = make_subplots(rows=1, cols=2, subplot_titles=_PANELS, horizontal_spacing=0.1)
     for column, costs in enumerate((succeeded(compute_costs), succeeded(comm_costs)), start=1):
-        edges = log_edges(pd.concat([costs[f"{direction}_ms"] for direction in _DIRECTIONS]))
-        for direction in _DIRECTIONS:
-            trace = histogram(costs[f"{direction}_ms"], edges, direction, DIRECTION_COLOURS[direction], "ms")
+        edges = log_edges(pd.concat([costs[f"{direction}_ms"] for direction in DIRECTION_COLOURS]))
+        for direction, colour in DIRECTION_COLOURS.items():
+            trace = histogram(costs[f"{direction}_ms"], edges, direction, colour, "ms")
             trace.update(showlegend=column == 1)
             figure.add_trace(trace, row=1, col=column)
         figure.update_xaxes(log_axis(edges[0], edges[-1]), row=1, col=column)
@@ -49,19 +47,19 @@ def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> 
         compute_costs: `measure.compute_costs`; failed samples are left out.
         comm_costs: `measure.comm_costs`, one row per rank of a sample.
     """
-    figure = make_subplots(rows=1, cols=2, subplot_titles=list(_PANELS.values()), horizontal_spacing=0.1)
+    figure = make_subplots(rows=1, cols=2, subplot_titles=_PANELS, horizontal_spacing=0.1)
     for column, costs in enumerate((succeeded(compute_costs), succeeded(comm_costs)), start=1):
         costs = costs.dropna(subset=["spread_ms"])
-        drawn = costs.iloc[:: max(-(-len(costs) // MAX_POINTS), 1)]
+        drawn = thinned(costs)
         cost_ms = drawn["forward_ms"] + drawn["backward_ms"]
         trace = go.Scatter(
-            x=cost_ms.map("{:.4g}".format).astype(float),
-            y=(100 * relative_spread(drawn)).round(2),
+            x=rounded(cost_ms),
+            y=rounded(100 * relative_spread(drawn)),
             text=drawn["sample_id"],
             mode="markers",
             showlegend=False,
             marker={"color": faded("#0072B2", 0.5), "size": 5},
-            hovertemplate="%{text}: %{x:.4g} ms + %{y:.2g} %<extra></extra>",
+            hovertemplate="%{text}: %{x:.4g} ms, spread %{y:.2g} %<extra></extra>",
         )
         figure.add_trace(trace, row=1, col=column)
         if len(costs):
@@ -72,7 +70,7 @@ def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> 
     figure.update_xaxes(title_text="forward + backward cost, ms")
     figure.update_yaxes(title_text="spread of repeats, % of the cost", rangemode="tozero", col=1)
     figure.update_yaxes(rangemode="tozero", col=2)
-    styled(figure, "How well repeated measurements agree", height=400)
+    styled(figure, "Agreement of repeated measurements", height=400)
     return figure
 
 
@@ -88,7 +86,7 @@ def relative_spread(costs: pd.DataFrame) -> pd.Series:
 
 
 def log_edges(values: pd.Series, bins: int = _BINS) -> np.ndarray:
-    """Edges of `bins` bins that are equally wide on a logarithmic axis and hold every positive value."""
+    """Edges of `bins` bins that have equal width on a logarithmic axis and contain every positive value."""
     positive = values[values > 0]
     if positive.empty:
         return np.array([0.1, 1.0])
@@ -97,7 +95,7 @@ def log_edges(values: pd.Series, bins: int = _BINS) -> np.ndarray:
 
 
 def histogram(values: pd.Series, edges: np.ndarray, name: str, colour: str, unit: str) -> go.Bar:
-    """Counts per bin as bars; counted here, as Plotly cannot bin on a logarithmic axis."""
+    """Bars with the number of values per bin; counted here because Plotly cannot bin on a logarithmic axis."""
     counts, _ = np.histogram(values.dropna(), bins=edges)
     spans = [f"{low:.3g} to {high:.3g} {unit}" for low, high in itertools.pairwise(edges)]
     return go.Bar(

@@ -1,4 +1,4 @@
-"""One task's plan as a picture: what every rank holds and what it costs, before and after."""
+"""Two plans of one task side by side: the shards, the cost and the memory of every rank."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.report.style import INK, MUTED, PART_COLOURS, PART_NAMES, emphasised, faded, styled
-from neuroshard_pipeline.report.totals import PARTS, Kind, rank_ms
+from neuroshard_pipeline.evaluation.comparison import Basis
+from neuroshard_pipeline.evaluation.totals import MEASURED_COLUMNS
+from neuroshard_pipeline.report.style import (
+    INK,
+    MUTED,
+    PART_COLOURS,
+    PART_NAMES,
+    REFERENCE_LINE,
+    emphasised,
+    faded,
+    styled,
+)
 
-#: Whole tables are grey, the darker the more they are looked up; the parts of a split table share a colour.
+#: Whole tables are grey, darker with more lookups; the shards of a split table share a colour.
 _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+_LEGEND = {"whole table": "#b4bac0", "shard of a split table": _SPLIT_COLOURS[0]}
 
 
 def plan_picture(
@@ -29,13 +40,15 @@ def plan_picture(
         plan_costs: `search.plan_costs`.
         sharding_tasks: `augment.sharding_tasks`.
         task_id: the task.
-        before: sharder on the left.
-        after: sharder on the right.
+        before: the sharder on the left.
+        after: the sharder on the right.
 
     Raises:
-        PlanError: one of the two has no plan for the task.
+        PlanError: one of the two sharders has no plan for the task.
     """
     tables = sharding_tasks[sharding_tasks["task_id"] == task_id]
+    costs = [_of(plan_costs, task_id, sharder) for sharder in (before, after)]
+    basis: Basis = "measured" if pd.concat(costs)[MEASURED_COLUMNS].notna().all(axis=None) else "predicted"
     figure = make_subplots(
         rows=3,
         cols=2,
@@ -46,19 +59,29 @@ def plan_picture(
         vertical_spacing=0.045,
         column_titles=[emphasised(before), emphasised(after)],
     )
-    pair = [_of(plan_costs, task_id, sharder) for sharder in (before, after)]
-    kind: Kind = "measured" if all(rank_ms(costs, "measured").notna().all() for costs in pair) else "predicted"
-    for column, (sharder, costs) in enumerate(zip((before, after), pair, strict=True), start=1):
+    for column, (sharder, own) in enumerate(zip((before, after), costs, strict=True), start=1):
         shards = _of(plans, task_id, sharder).merge(tables, on="table", suffixes=("", "_of_table"))
-        figure.add_trace(_shard_bars(shards), row=1, col=column)
-        for part in PARTS:
-            figure.add_trace(_part_bars(costs, part, kind, in_legend=column == 1), row=2, col=column)
-        _mark_embedding_cost(figure, costs, kind, column)
-        figure.add_trace(_memory_bars(costs, tables), row=3, col=column)
-    for colour, name in (("#b4bac0", "whole table"), (_SPLIT_COLOURS[0], "part of a split table")):
-        figure.add_trace(_legend_key(name, colour), row=1, col=1)
-    for row, label in enumerate(("columns", f"{kind} cost, ms", "memory, %"), start=1):
+        _add_plan(figure, column, shards, own, basis)
+    for name, colour in _LEGEND.items():
+        figure.add_trace(go.Bar(x=[None], y=[None], name=name, marker_color=colour), row=1, col=1)
+    for row, label in enumerate(("columns", f"{basis} cost, ms", "memory, %"), start=1):
         figure.update_yaxes(title_text=label, row=row, col=1)
+    return _laid_out(figure, task_id, tables)
+
+
+def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
+    """Add the three panels of one plan; a dotted line marks its embedding cost, that of the most expensive rank."""
+    figure.add_trace(_shard_bars(shards), row=1, col=column)
+    for part in PART_NAMES:
+        figure.add_trace(_part_bars(costs, part, basis, in_legend=column == 1), row=2, col=column)
+    rank_ms = costs[[f"{basis}_{part}_ms" for part in PART_NAMES]].astype(float).sum(axis=1, skipna=False)
+    cost_ms = float(rank_ms.max())
+    label = {"text": f"<b>{cost_ms:.3g} ms</b>", "yanchor": "bottom", "xanchor": "right", "font": {"color": INK}}
+    figure.add_hline(y=cost_ms, line=REFERENCE_LINE, annotation=label, row=2, col=column)
+    figure.add_trace(_memory_bars(costs, shards), row=3, col=column)
+
+
+def _laid_out(figure: go.Figure, task_id: str, tables: pd.DataFrame) -> go.Figure:
     world_size = int(tables["world_size"].iloc[0])
     figure.update_xaxes(tickmode="array", tickvals=list(range(world_size)), ticks="")
     figure.update_xaxes(title_text="rank", row=3)
@@ -72,12 +95,12 @@ def _of(frame: pd.DataFrame, task_id: str, sharder: str) -> pd.DataFrame:
     own = frame[(frame["task_id"] == task_id) & (frame["sharder"] == sharder)]
     if own.empty:
         solved = sorted(frame.loc[frame["task_id"] == task_id, "sharder"].unique())
-        raise PlanError(f"{task_id} has no plan by {sharder!r}; it has plans by {', '.join(solved) or 'nobody'}")
+        raise PlanError(f"{task_id} has no plan by {sharder!r}; it has plans by {', '.join(solved) or 'no sharder'}")
     return own.sort_values("rank", kind="stable")
 
 
 def _shard_bars(shards: pd.DataFrame) -> go.Bar:
-    """One segment per shard, as high as the shard is wide; the widest at the bottom."""
+    """One segment per shard, with the shard's width as its height; the widest shard is at the bottom."""
     ordered = shards.sort_values(["rank", "embedding_dim", "table"], ascending=[True, False, True])
     top = ordered.groupby("rank")["embedding_dim"].cumsum()
     return go.Bar(
@@ -96,8 +119,8 @@ def _colours(shards: pd.DataFrame) -> list[str]:
     lookups = np.log(shards["pooling_factor"].to_numpy(dtype=float))
     span = max(float(np.ptp(lookups)), 1e-9)
     greys = np.round(_LIGHT - (_LIGHT - _DARK) * (lookups - lookups.min()) / span).astype(int)
-    is_part = shards["embedding_dim"] < shards["embedding_dim_of_table"]
-    split = dict(zip(dict.fromkeys(shards.loc[is_part, "table"]), itertools.cycle(_SPLIT_COLOURS), strict=False))
+    is_split = shards["embedding_dim"] < shards["embedding_dim_of_table"]
+    split = dict(zip(dict.fromkeys(shards.loc[is_split, "table"]), itertools.cycle(_SPLIT_COLOURS), strict=False))
     shades = [f"rgb({grey},{grey + 6},{grey + 12})" for grey in greys]
     return [split.get(table, shade) for table, shade in zip(shards["table"], shades, strict=True)]
 
@@ -110,10 +133,10 @@ def _describe(shard: dict[Any, Any]) -> str:
     )
 
 
-def _part_bars(costs: pd.DataFrame, part: str, kind: Kind, *, in_legend: bool) -> go.Bar:
+def _part_bars(costs: pd.DataFrame, part: str, basis: Basis, *, in_legend: bool) -> go.Bar:
     return go.Bar(
         x=costs["rank"].tolist(),
-        y=costs[f"{kind}_{part}_ms"].astype(float).round(5).tolist(),
+        y=costs[f"{basis}_{part}_ms"].astype(float).round(5).tolist(),
         name=PART_NAMES[part],
         legendgroup=part,
         showlegend=in_legend,
@@ -122,20 +145,8 @@ def _part_bars(costs: pd.DataFrame, part: str, kind: Kind, *, in_legend: bool) -
     )
 
 
-def _mark_embedding_cost(figure: go.Figure, costs: pd.DataFrame, kind: Kind, column: int) -> None:
-    """A line at the dearest rank: the plan's embedding cost."""
-    cost = float(rank_ms(costs, kind).max())
-    figure.add_hline(
-        y=cost,
-        line={"color": INK, "width": 1, "dash": "dot"},
-        annotation={"text": f"<b>{cost:.3g} ms</b>", "yanchor": "bottom", "xanchor": "right", "font": {"color": INK}},
-        row=2,
-        col=column,
-    )
-
-
-def _memory_bars(costs: pd.DataFrame, tables: pd.DataFrame) -> go.Bar:
-    limits = np.broadcast_to(np.asarray(tables["memory_bytes"].iloc[0], dtype=float), len(costs))
+def _memory_bars(costs: pd.DataFrame, shards: pd.DataFrame) -> go.Bar:
+    limits = np.broadcast_to(np.asarray(shards["memory_bytes"].iloc[0], dtype=float), len(costs))
     used = costs["memory_bytes"].to_numpy(dtype=float)
     return go.Bar(
         x=costs["rank"].tolist(),
@@ -146,8 +157,3 @@ def _memory_bars(costs: pd.DataFrame, tables: pd.DataFrame) -> go.Bar:
         showlegend=False,
         hovertemplate="%{text} (%{y:.1f} %)<extra>rank %{x}</extra>",
     )
-
-
-def _legend_key(name: str, colour: str) -> go.Bar:
-    """An empty trace that explains a colour."""
-    return go.Bar(x=[None], y=[None], name=name, marker_color=colour)

@@ -1,4 +1,4 @@
-"""How the learned rivals learned."""
+"""Training progress of the learned sharders."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 
 from neuroshard_pipeline.report.style import faded, sharder_colours, styled
 
-#: Steps whose mean a point of the curve is.
+#: Number of training steps that a point of the curve averages.
 _WINDOW = 10
 
 
 def policy_training(progress: pd.DataFrame) -> go.Figure:
-    """Predicted cost by step of training, relative to the best greedy heuristic.
+    """Predicted cost of a policy's plans by training step, relative to the best greedy heuristic.
 
     Args:
         progress: `policies.progress`: `policy, step, reward, entropy, cost_ratio, validation_ratio`.
@@ -20,25 +20,23 @@ def policy_training(progress: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     colours = sharder_colours(progress["policy"])
     for name, rows in progress.groupby("policy", sort=False):
-        drawn, checked = (
-            rows["cost_ratio"].rolling(_WINDOW, min_periods=1).mean(),
-            rows.dropna(subset="validation_ratio"),
-        )
+        sampled = rows["cost_ratio"].rolling(_WINDOW, min_periods=1).mean()
+        validated = rows.dropna(subset="validation_ratio")
         colour = colours[str(name)]
         figure.add_scatter(
             x=rows["step"].tolist(),
-            y=(100 * drawn).round(2).tolist(),
-            name=f"{name}, single draws on training tasks",
+            y=(100 * sampled).round(2).tolist(),
+            name=f"{name}, training tasks, actions sampled",
             line={"color": faded(colour, 0.5), "width": 1},
         )
         figure.add_scatter(
-            x=checked["step"].tolist(),
-            y=(100 * checked["validation_ratio"]).round(2).tolist(),
-            name=f"{name}, highest scores on validation tasks",
+            x=validated["step"].tolist(),
+            y=(100 * validated["validation_ratio"]).round(2).tolist(),
+            name=f"{name}, validation tasks, most probable actions",
             mode="lines+markers",
             line={"color": colour, "width": 2},
         )
     figure.add_hline(y=100, line={"dash": "dot"})
-    figure.update_xaxes(title_text="step")
+    figure.update_xaxes(title_text="training step")
     figure.update_yaxes(title_text="predicted cost, % of the best greedy heuristic's")
-    return styled(figure, "How the learned rivals learned", height=420)
+    return styled(figure, "Training of the learned sharders: predicted cost of their plans", height=420)

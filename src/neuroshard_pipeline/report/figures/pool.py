@@ -1,6 +1,8 @@
-"""Figures of the table pool: its reuse against the published one, its rows and pooling factors."""
+"""Figures of the table pool: its reuse of rows beside the published one, its rows and pooling factors."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -12,7 +14,7 @@ from neuroshard_pipeline.report.style import log_axis, styled
 
 _QUANTITY_NAMES = {"unique_rows": "unique rows", "indices": "lookups"}
 _SOURCE_NAMES = {"published": "published dlrm_datasets", "drawn": "this pool"}
-_SOURCE_LOOKS = (
+_SOURCE_LINES = (
     {"color": "#1f2933", "dash": "solid"},
     {"color": "#D55E00", "dash": "dot"},
     {"color": "#0072B2", "dash": "dash"},
@@ -26,44 +28,43 @@ def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
     Args:
         comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
     """
-    quantities = list(dict.fromkeys(comparison["quantity"]))
-    names = [_QUANTITY_NAMES.get(quantity, quantity) for quantity in quantities]
-    titles = [f"Share of {name}" for name in names]
-    figure = make_subplots(rows=1, cols=len(quantities), subplot_titles=titles, horizontal_spacing=0.1)
-    for column, quantity in enumerate(quantities, start=1):
+    names = {name: _QUANTITY_NAMES.get(name, name) for name in dict.fromkeys(comparison["quantity"])}
+    titles = [f"Share of {name}" for name in names.values()]
+    figure = make_subplots(rows=1, cols=len(names), subplot_titles=titles, horizontal_spacing=0.1)
+    for column, (quantity, name) in enumerate(names.items(), start=1):
         here = comparison[comparison["quantity"] == quantity]
-        for look, (key, bins) in zip(_looks(), here.groupby("source", sort=False), strict=False):
-            source = _SOURCE_NAMES.get(str(key), str(key))
-            trace = go.Scatter(
-                x=bins["bin_label"].tolist(),
-                y=(100 * bins["cumulative_share"]).round(2).tolist(),
-                name=source,
-                legendgroup=source,
-                showlegend=column == 1,
-                mode="lines+markers",
-                line={"width": 2, **look},
-                marker={"size": 5},
-                hovertemplate=f"{source}, %{{x}} lookups: %{{y:.1f}} %<extra></extra>",
-            )
-            figure.add_trace(trace, row=1, col=column)
-        figure.update_yaxes(title_text=f"{names[column - 1]}, cumulative %", row=1, col=column)
-    figure.update_xaxes(title_text="how often one batch looks a row up", tickangle=-60, tickfont={"size": 11})
-    figure.update_xaxes(type="category")  # "3-4" would pass for a date
+        for index, (source, bins) in enumerate(here.groupby("source", sort=False)):
+            line = _reuse_line(bins, str(source), _SOURCE_LINES[index % len(_SOURCE_LINES)])
+            line.update(showlegend=column == 1)
+            figure.add_trace(line, row=1, col=column)
+        figure.update_yaxes(title_text=f"{name}, cumulative %", row=1, col=column)
+    figure.update_xaxes(title_text="lookups of the same row in one batch", tickangle=-60, tickfont={"size": 11})
+    figure.update_xaxes(type="category")  # Plotly would read "3-4" as a date.
     figure.update_yaxes(range=[0, 103])
-    styled(figure, "Reuse of rows within a batch: this pool and the published one", height=460)
+    styled(figure, "Reuse of rows within a batch: this pool and the published data", height=460)
     figure.update_layout(margin={"t": 116}, legend={"y": 1.1})
     return figure
 
 
-def _looks() -> list[dict]:
-    return [dict(look) for look in _SOURCE_LOOKS] * 4
+def _reuse_line(bins: pd.DataFrame, source: str, line: dict[str, Any]) -> go.Scatter:
+    name = _SOURCE_NAMES.get(source, source)
+    return go.Scatter(
+        x=bins["bin_label"].tolist(),
+        y=(100 * bins["cumulative_share"]).round(2).tolist(),
+        name=name,
+        legendgroup=name,
+        mode="lines+markers",
+        line={"width": 2, **line},
+        marker={"size": 5},
+        hovertemplate=f"{name}, %{{x}} lookups: %{{y:.1f}} %<extra></extra>",
+    )
 
 
 def pool_distributions(table_pool: pd.DataFrame) -> go.Figure:
-    """Histograms of rows and pooling factors of the pool's tables, on logarithmic axes.
+    """Histograms of the number of rows and of the pooling factors of the pool's tables, on logarithmic axes.
 
     Args:
-        table_pool: `augment.table_pool`, of which the generated tables are shown.
+        table_pool: `augment.table_pool`; only the generated tables are shown.
     """
     table_pool = generated_tables(table_pool)
     columns = {

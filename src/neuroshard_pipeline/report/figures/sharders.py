@@ -1,4 +1,4 @@
-"""Figures that compare sharders: cost, cost relative to the best, tasks solved."""
+"""Figures that compare sharders: mean cost, cost relative to the cheapest plan, tasks solved."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.report.style import INK, bar_colour, emphasised, faded, say, sharder_colours, styled
-from neuroshard_pipeline.report.totals import basis, by_cost, comparable, plan_totals, relative_to_best
-from neuroshard_pipeline.report.wording import amount, plural
+from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.report.formats import amount, plural
+from neuroshard_pipeline.report.style import (
+    INK,
+    REFERENCE_LINE,
+    bar_colour,
+    emphasised,
+    faded,
+    sharder_colours,
+    styled,
+    with_message,
+)
+from neuroshard_pipeline.report.totals import by_cost, comparable, relative_to_best
 
 _ROW_PX = 46
 _FRAME_PX = 150
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """Bars of the mean embedding cost on the tasks that every sharder solved, with one point per task.
+    """Bars of the mean embedding cost of the tasks that every sharder solved, with one point per task.
 
     Args:
-        plan_costs: `search.plan_costs`; costs are measured ones, or predicted ones where nothing was measured.
+        plan_costs: `search.plan_costs`; shows measured costs, or predicted ones if nothing was measured.
     """
     totals = plan_totals(plan_costs)
-    kind = basis(totals)
+    basis = basis_of(totals)
     sharders = by_cost(totals)
-    costs = comparable(totals, sharders, kind)
+    costs = comparable(totals, sharders, basis)
     if len(costs):
         sharders = [str(name) for name in costs.mean().sort_values(kind="stable").index]
     colours = sharder_colours(sharders)
@@ -43,32 +53,32 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
             )
         figure.add_trace(_points(costs[name], label, INK, "%{text}: %{x:.4g} ms"))
     if costs.empty:
-        say(figure, "No task was solved by every sharder.")
-    title = f"{kind.capitalize()} embedding cost on {plural(len(costs), 'task')} that every sharder solved"
-    figure.update_xaxes(title_text=f"{kind} embedding cost, ms", rangemode="tozero")
+        with_message(figure, "No task was solved by every sharder.")
+    title = f"{basis.capitalize()} embedding cost, mean over {plural(len(costs), 'task')} that every sharder solved"
+    figure.update_xaxes(title_text=f"{basis} embedding cost, ms", rangemode="tozero")
     return _rows(figure, title, len(sharders))
 
 
 def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
-    """Every plan's embedding cost over that of the cheapest plan of the same task, as points and a box.
+    """Every plan's embedding cost divided by that of the cheapest plan of the same task, as points and a box.
 
     Args:
-        plan_costs: `search.plan_costs`; all tasks that the sharder solved.
+        plan_costs: `search.plan_costs`; shows all tasks that the sharder solved.
     """
     totals = plan_totals(plan_costs)
-    kind = basis(totals)
-    relative = relative_to_best(totals, kind)
+    basis = basis_of(totals)
+    relative = relative_to_best(totals, basis)
     sharders = by_cost(totals)
     colours = sharder_colours(sharders)
     figure = go.Figure()
     for name in sharders:
         own = relative[relative["sharder"] == name].set_index("task_id")["relative"]
-        points = _points(own, emphasised(name), colours[name], "%{text}: %{x:.3f} times the best")
+        points = _points(own, emphasised(name), colours[name], "%{text}: %{x:.3f} times the cheapest plan")
         points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=faded(colours[name], 0.18))
         figure.add_trace(points)
-    figure.add_vline(x=1, line={"color": "#1f2933", "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text=f"{kind} cost ÷ best plan's")
-    return _rows(figure, "Cost of every plan relative to the best one of its task", len(sharders))
+    figure.add_vline(x=1, line=REFERENCE_LINE)
+    figure.update_xaxes(title_text=f"{basis} embedding cost as a multiple of the cheapest plan's")
+    return _rows(figure, "Cost of every plan relative to the cheapest plan of its task", len(sharders))
 
 
 def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: Sequence[str]) -> go.Figure:
@@ -76,46 +86,39 @@ def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: S
 
     Args:
         sharding_tasks: `augment.sharding_tasks`.
-        plans: `search.plans`; a sharder solved the tasks that it has a plan for.
-        sharders: every sharder that was tried, in the order of the rows.
+        plans: `search.plans`; a sharder solved the tasks for which it has a plan.
+        sharders: every sharder that was run, in the order of the rows.
     """
     tasks = sharding_tasks.drop_duplicates("task_id")
     solved = plans.drop_duplicates(["task_id", "sharder"]).merge(tasks[["task_id", "world_size"]], on="task_id")
     tried = tasks["world_size"].value_counts().sort_index()
-    colours = sharder_colours(sharders)
-    figure = make_subplots(
-        rows=1,
-        cols=len(tried),
-        shared_yaxes=True,
-        horizontal_spacing=0.1,
-        subplot_titles=[f"{world} ranks" for world in tried.index],
-    )
+    titles = [f"{world_size} ranks" for world_size in tried.index]
+    figure = make_subplots(rows=1, cols=len(tried), shared_yaxes=True, horizontal_spacing=0.1, subplot_titles=titles)
     for column, (world_size, count) in enumerate(tried.items(), start=1):
-        here = (
-            solved.loc[solved["world_size"] == world_size, "sharder"]
-            .value_counts()
-            .reindex(list(sharders), fill_value=0)
-        )
-        figure.add_bar(
-            x=[100 * number / count for number in here],
-            y=[emphasised(name) for name in sharders],
-            orientation="h",
-            text=[f"{number} of {count}" for number in here],
-            textposition="auto",
-            insidetextanchor="start",
-            marker_color=[bar_colour(name, colours[name]) for name in sharders],
-            hovertemplate="%{y}: %{text} tasks<extra></extra>",
-            row=1,
-            col=column,
-        )
+        counts = solved.loc[solved["world_size"] == world_size, "sharder"].value_counts()
+        figure.add_trace(_success_bars(counts.reindex(list(sharders), fill_value=0), int(count)), row=1, col=column)
     figure.update_xaxes(range=[0, 104], tickvals=[0, 50, 100])
     figure.update_xaxes(title_text="tasks solved, %", col=(len(tried) + 1) // 2)
-    figure.update_yaxes(autorange="reversed")
     return _rows(figure, "Tasks solved, by number of ranks", len(sharders), row_px=34)
 
 
+def _success_bars(solved: pd.Series, tried: int) -> go.Bar:
+    """One bar per sharder (the index of `solved`), labelled `3 of 4`."""
+    colours = sharder_colours(solved.index)
+    return go.Bar(
+        x=[100 * number / tried for number in solved],
+        y=[emphasised(name) for name in solved.index],
+        orientation="h",
+        text=[f"{number} of {tried}" for number in solved],
+        textposition="auto",
+        insidetextanchor="start",
+        marker_color=[bar_colour(name, colours[name]) for name in solved.index],
+        hovertemplate="%{y}: %{text} tasks<extra></extra>",
+    )
+
+
 def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
-    """One point per task on the row `label`; the box itself is invisible until the caller gives it a line."""
+    """One point per task in the row `label`; the box is invisible unless the caller gives it a line."""
     return go.Box(
         x=costs.round(5),
         y=[label] * len(costs),
@@ -134,7 +137,7 @@ def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
 
 
 def _rows(figure: go.Figure, title: str, count: int, row_px: int = _ROW_PX) -> go.Figure:
-    """One row per sharder from the top down, without a legend: the rows carry the names."""
+    """Lay the figure out with one row per sharder from the top down, without a legend: the rows carry the names."""
     styled(figure, title, height=_FRAME_PX + row_px * max(count, 2))
     figure.update_layout(showlegend=False, margin={"t": 64})
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)

@@ -1,0 +1,100 @@
+"""`benchmark.verdicts` as tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from neuroshard_pipeline.report.formats import MISSING, fixed, plural
+from neuroshard_pipeline.report.sharder_summary import origin_note
+from neuroshard_pipeline.report.terminal import aligned_table
+
+_HEADER = ["sharder", "solved", "cost ms", "vs best", "interval", "predicted ms", "imbalance", "s/task", "seeds"]
+
+
+def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
+    """All suites as text: per suite a table and one sentence that names the best sharder; then the noise floor.
+
+    Args:
+        verdicts: `benchmark.verdicts`.
+        hardware: `benchmark.hardware`.
+    """
+    parts = [
+        f"== {suite}\n{aligned_table(suite_table(verdict))}\n\n{suite}: {suite_verdict(verdict)}"
+        for suite, verdict in verdicts["suites"].items()
+    ]
+    return "\n\n".join([*parts, noise_note(hardware)])
+
+
+def suite_table(verdict: Mapping[str, Any]) -> list[list[str]]:
+    """Header and one line per sharder of a suite, the cheapest first; sharders without a cost come last."""
+    sharders = verdict["sharders"]
+    ranked = sorted(sharders, key=lambda name: (sharders[name]["cost_ms"] is None, sharders[name]["cost_ms"] or 0.0))
+    return [_HEADER, *(_sharder_line(name, sharders[name], verdict["basis"]) for name in ranked)]
+
+
+def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]:
+    relative = values["relative"] or {"value": None, "low": None, "high": None}
+    seeds = str(values["seeds"])
+    if basis == "measured" and values["measured_seeds"] < values["seeds"]:
+        seeds += f" ({values['measured_seeds']})"
+    return [
+        name,
+        f"{values['solved']}/{values['tried']}",
+        fixed(values["cost_ms"], 3),
+        fixed(relative["value"], 3),
+        MISSING if relative["low"] is None else f"{relative['low']:.3f}-{relative['high']:.3f}",
+        fixed(values["predicted_ms"], 3),
+        MISSING if values["imbalance"] is None else f"{100 * values['imbalance']:.0f} %",
+        fixed(values["seconds"], 3),
+        seeds,
+    ]
+
+
+def suite_verdict(verdict: Mapping[str, Any]) -> str:
+    """One sentence that names the best sharder of a suite, or the sharders that cannot be distinguished."""
+    common, possibly_best = verdict["common_tasks"], verdict["possibly_best"]
+    if not common:
+        return "no task was solved by every compared sharder."
+    where = f"by mean {verdict['basis']} embedding cost of {plural(common, 'task')}"
+    if verdict["best"]:
+        return f"{verdict['best']} is best {where}."
+    if possibly_best:
+        names = f"{', '.join(possibly_best[:-1])} and {possibly_best[-1]}"
+        return f"{names} are best, without a measurable difference between them, {where}."
+    return f"{plural(common, 'task')} are too few to name a best sharder." if common > 1 else "one task is too few."
+
+
+def suite_note(verdict: Mapping[str, Any]) -> str:
+    """Which tasks and sharders the table of a suite compares."""
+    basis, common, tasks = verdict["basis"], verdict["common_tasks"], verdict["tasks"]
+    left_out = [name for name in verdict["sharders"] if name not in verdict["compared"]]
+    who = "every compared sharder" if left_out else "every sharder"
+    parts = [f"No task of {tasks} was solved by {who}."]
+    if common:
+        parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those solved by {who}."]
+    if basis == "predicted":
+        parts.append("No plan of this suite was measured.")
+    if left_out:
+        parts.append(f"Not compared because they solved too few tasks: {', '.join(left_out)}.")
+    if verdict["not_run"]:
+        parts.append(f"Not run on this suite because they take too long: {', '.join(verdict['not_run'])}.")
+    return " ".join(parts)
+
+
+def noise_note(hardware: Mapping[str, Any]) -> str:
+    """By how much two independent measurements of the campaign differ, and which costs were not measured."""
+    origins = {part: hardware.get(f"{part}_costs_are", "measured") for part in ("compute", "comm")}
+    if hardware.get("recording"):
+        origins["compute"] = "recorded"
+    floor = hardware["noise_floor"]
+    known = {
+        "compute of a rank": floor["compute"].get("total", {}),
+        "backward communication": floor["comm"].get("backward", {}),
+        "forward communication": floor["comm"].get("forward", {}),
+    }
+    told = [f"{name} {100 * value['median']:.1f} %" for name, value in known.items() if value.get("median") is not None]
+    note = "Noise floor: nothing was measured twice."
+    if told:
+        note = f"Noise floor of this campaign (median difference of two measurements): {', '.join(told)}."
+    return f"{note} {origin_note(origins)}".strip()

@@ -1,0 +1,72 @@
+"""The report of a run as an HTML page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.report.diagnostics import compute_errors, worst_samples
+from neuroshard_pipeline.report.drawing import draw_figures
+from neuroshard_pipeline.report.facts import (
+    accuracy_table,
+    attempt_failures,
+    failure_messages,
+    measurement_table,
+    nested_rows,
+    plan_accuracy_table,
+    task_table,
+)
+from neuroshard_pipeline.report.inputs import ReportInputs
+from neuroshard_pipeline.report.page import render_page
+from neuroshard_pipeline.report.sharder_summary import (
+    comparison_notes,
+    cost_note,
+    headline,
+    origin_note,
+    sharder_rows,
+    sharder_table,
+)
+from neuroshard_pipeline.report.totals import comparable, example_task
+
+
+def render_report(inputs: ReportInputs) -> str:
+    """The report as one self-contained HTML page of about 5 MB, of which Plotly is 4.6 MB.
+
+    Args:
+        inputs: the data of the run. Plans need not have been measured (the page then compares predicted costs and
+            says so), sharders may have failed tasks, and there need not be a task that every sharder solved.
+    """
+    return render_page("report.html", draw_figures(inputs), **_comparison(inputs), **_evidence(inputs))
+
+
+def _comparison(inputs: ReportInputs) -> dict[str, Any]:
+    """The template's variables that compare sharders and plans."""
+    totals = plan_totals(inputs.plan_costs)
+    rows = sharder_rows(inputs.summary)
+    sharders = [row.sharder for row in rows]
+    return {
+        "headline": headline(inputs.summary),
+        "origin_note": origin_note(inputs.summary.get("costs_are", {})),
+        "cost_note": " ".join([cost_note(inputs.summary), *comparison_notes(inputs.summary)]),
+        "sharder_table": sharder_table(rows),
+        "attempt_failures": attempt_failures(inputs.summary),
+        "task_table": task_table(totals, sharders),
+        "basis": basis_of(totals),
+        "common_count": len(comparable(totals, sharders, basis_of(totals))),
+        "task_count": inputs.sharding_tasks["task_id"].nunique(),
+        "example": example_task(totals),
+    }
+
+
+def _evidence(inputs: ReportInputs) -> dict[str, Any]:
+    """The template's variables that describe cost models, measurements and versions."""
+    return {
+        "accuracy_table": accuracy_table(inputs.metrics),
+        "worst_samples": worst_samples(compute_errors(inputs.held_out, inputs.compute_samples, inputs.table_pool)),
+        "plan_accuracy_table": plan_accuracy_table(inputs.summary),
+        "measurement_table": measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
+        "failures": failure_messages(inputs.compute_costs, inputs.comm_costs),
+        # The noise floor is shown in the table of measurements.
+        "hardware_rows": nested_rows({key: inputs.hardware[key] for key in inputs.hardware if key != "noise_floor"}),
+        "lineage_rows": nested_rows(inputs.lineage),
+    }

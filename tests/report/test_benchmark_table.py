@@ -1,0 +1,61 @@
+from neuroshard_pipeline.report import benchmark_table
+from neuroshard_pipeline.report.benchmark_table import noise_note, suite_note, suite_table, suite_verdict
+from report.verdicts import FACTORS, HARDWARE, task_costs, verdicts_of
+
+
+def verdict_of(**kwargs):
+    return verdicts_of(task_costs(**kwargs))["suites"]["some"]
+
+
+def test_the_table_names_every_sharder_the_best_one_and_the_noise_floor():
+    text = benchmark_table(verdicts_of(task_costs()), HARDWARE)
+    assert all(name in text for name in FACTORS)
+    assert text.startswith("== some\nsharder ")
+    assert "some: neuroshard_plus is best by mean measured embedding cost of 20 tasks." in text
+    assert text.endswith("compute of a rank 2.1 %.")
+
+
+def test_the_terminal_gets_one_sentence_per_suite():
+    text = benchmark_table(verdicts_of(task_costs()), HARDWARE)
+    assert len(text.splitlines()) == 1 + 2 + len(FACTORS) + 1 + 1 + 1 + 1
+    assert "confidence interval" not in text
+
+
+def test_the_cheapest_comes_first_and_sharders_without_a_cost_last():
+    verdict = verdict_of(unsolved={(index, "random") for index in range(15)})
+    header, *lines = suite_table(verdict)
+    assert lines[0][0] == "neuroshard_plus"
+    assert lines[-1][:5] == ["random", "5/20", "-", "-", "-"]
+    assert all(len(line) == len(header) for line in lines)
+    assert "Not compared because they solved too few tasks: random." in suite_note(verdict)
+
+
+def test_sharders_that_cannot_be_distinguished_are_named_together():
+    verdict = verdict_of(factors={"neuroshard": 0.9, "milp": 0.9, "random": 1.5})
+    assert suite_verdict(verdict).startswith("neuroshard and milp are best, without a measurable difference")
+
+
+def test_few_tasks_give_no_verdict():
+    assert suite_verdict(verdict_of(count=4)) == "4 tasks are too few to name a best sharder."
+
+
+def test_a_suite_without_a_common_task_says_so():
+    verdict = {"common_tasks": 0, "possibly_best": [], "best": None, "tasks": 3, "basis": "measured"}
+    verdict |= {"sharders": {"one": {}}, "compared": ["one"], "not_run": ["milp"]}
+    assert suite_verdict(verdict) == "no task was solved by every compared sharder."
+    assert suite_note(verdict).startswith("No task of 3 was solved by every sharder.")
+    assert suite_note(verdict).endswith("Not run on this suite because they take too long: milp.")
+
+
+def test_predicted_costs_are_labelled():
+    verdict = verdict_of(is_measured=False)
+    assert "No plan of this suite was measured." in suite_note(verdict)
+    assert "mean predicted embedding cost" in suite_verdict(verdict)
+
+
+def test_recorded_and_modelled_costs_are_labelled():
+    assert "Not every" not in noise_note(HARDWARE)
+    note = noise_note({**HARDWARE, "comm_costs_are": "modelled", "recording": {"folder": "x"}})
+    assert note.endswith("compute costs are recorded and communication costs are modelled.")
+    nothing_twice = {"noise_floor": {"compute": {}, "comm": {}}}
+    assert noise_note(nothing_twice) == "Noise floor: nothing was measured twice."

@@ -1,0 +1,114 @@
+import pytest
+
+from neuroshard_pipeline.report.sharder_summary import (
+    as_sentence,
+    comparison_notes,
+    cost_note,
+    headline,
+    origin_note,
+    sharder_rows,
+    sharder_table,
+)
+
+
+def summary_of(*rows, common=3, measured=None):
+    keys = ("tasks_solved", "tasks_tried", "mean_measured_ms", "mean_predicted_ms", "mean_seconds_per_task")
+    sharders = {name: {**dict(zip(keys, values, strict=True)), "failures": {}} for name, *values in rows}
+    measured = common if measured is None else measured
+    return {"num_tasks": 3, "num_common_tasks": common, "num_measured_tasks": measured, "sharders": sharders}
+
+
+OURS = ("neuroshard", 3, 3, 0.8, 0.81, 1.0)
+GREEDY = ("dim_greedy", 3, 3, 1.0, 1.01, 0.001)
+
+
+def test_headline_of_a_win():
+    text = headline(summary_of(OURS, GREEDY))
+    assert "mean measured embedding cost is 0.800 ms with neuroshard." in text
+    assert "The best other sharder is dim_greedy with 1.00 ms; neuroshard is 20 % cheaper." in text
+    assert text.endswith("Every sharder solved every task.")
+
+
+def test_headline_admits_a_loss():
+    assert "neuroshard is 25 % more expensive." in headline(summary_of(("neuroshard", 3, 3, 1.25, 1.2, 1.0), GREEDY))
+
+
+def test_headline_compares_each_of_our_sharders_with_the_best_other_sharder():
+    text = headline(summary_of(OURS, ("neuroshard_plus", 3, 3, 0.7, 0.7, 2.0), GREEDY))
+    assert "0.700 ms with neuroshard_plus and 0.800 ms with neuroshard." in text
+    assert "neuroshard_plus is 30 % cheaper and neuroshard is 20 % cheaper." in text
+
+
+def test_headline_without_our_sharders_compares_the_two_best():
+    text = headline(summary_of(GREEDY, ("random", 3, 3, 2.0, 2.0, 0.1)))
+    assert "1.00 ms with dim_greedy. The best other sharder is random with 2.00 ms; dim_greedy is 50 % cheaper." in text
+
+
+def test_headline_without_another_sharder_compares_nothing():
+    assert "best other" not in headline(summary_of(OURS))
+    assert headline({"sharders": {}}) == "No sharder was run."
+
+
+def test_headline_says_predicted_if_nothing_was_measured():
+    rows = [("neuroshard", 3, 3, None, 0.81, 1.0), ("dim_greedy", 3, 3, None, 1.01, 0.001)]
+    summary = summary_of(*rows, measured=0)
+    assert "mean predicted embedding cost" in headline(summary)
+    assert cost_note(summary).endswith("No plan was measured.")
+
+
+def test_headline_without_a_common_task():
+    rows = [("neuroshard", 3, 3, None, None, 1.0), ("random", 0, 3, None, None, 0.1)]
+    text = headline(summary_of(*rows, common=0))
+    assert "No task was solved by every sharder" in text
+    assert text.endswith("neuroshard solved all 3 tasks; random found no plan that fits for 3 of them.")
+
+
+def test_headline_counts_the_sharders_that_failed_if_they_are_many():
+    rows = [(f"s{index}", index, 3, 1.0, 1.0, 0.1) for index in range(3)]
+    assert headline(summary_of(*rows)).endswith("3 sharders found no plan that fits for up to 3 of 3 tasks.")
+
+
+def test_headline_of_equal_costs():
+    assert "neuroshard is equally expensive." in headline(summary_of(("neuroshard", 3, 3, 1.0, 1.0, 1.0), GREEDY))
+
+
+def test_cost_note_says_that_fewer_tasks_were_measured():
+    assert "means over 2 of these tasks" in cost_note(summary_of(OURS, measured=2))
+
+
+def test_sharder_table_divides_by_the_cheapest():
+    lines = sharder_table(sharder_rows(summary_of(GREEDY, OURS)))
+    assert [line[0] for line in lines] == ["sharder", "neuroshard", "dim_greedy"]
+    assert [line[3] for line in lines] == ["vs best", "1.000", "1.250"]
+
+
+def test_sharder_table_has_a_dash_for_missing_values():
+    lines = sharder_table(sharder_rows(summary_of(("random", 0, 3, None, float("nan"), None), common=0)))
+    assert lines[1] == ["random", "0/3", "-", "-", "-", "-"]
+
+
+def test_recorded_and_modelled_costs_are_labelled():
+    summary = {"num_common_tasks": 3, "num_measured_tasks": 3, "costs_are": {"compute": "recorded", "comm": "modelled"}}
+    note = 'Not every "measured" cost was measured on this machine: '
+    assert cost_note(summary).endswith(f"{note}compute costs are recorded and communication costs are modelled.")
+    assert origin_note({"compute": "measured", "comm": "modelled"}) == f"{note}communication costs are modelled."
+    assert note not in cost_note(summary | {"costs_are": {"compute": "measured", "comm": "measured"}})
+
+
+def test_the_notes_compare_the_most_thorough_search_with_the_best_rival_and_the_paper():
+    plus = ("neuroshard_plus", 3, 3, 0.7, 0.7, 2.0)
+    names = [("neuroshard_plus", "random"), ("neuroshard_plus", "neuroshard"), ("neuroshard_plus", "dim_greedy")]
+    pairs = [{"ours": a, "rival": b, "ratio": 0.9, "statement": f"{a} against {b}"} for a, b in names]
+    summary = summary_of(OURS, plus, GREEDY, ("random", 3, 3, 2.0, 2.0, 0.1)) | {"pairs": pairs}
+    told = ["neuroshard_plus against neuroshard.", "neuroshard_plus against dim_greedy."]
+    assert comparison_notes(summary) == told
+    pairs[1]["ratio"] = None  # no task was solved by both
+    assert comparison_notes(summary) == told[1:]
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [("no measurable difference", "No measurable difference."), ("neuroshard costs", "neuroshard costs.")],
+)
+def test_a_sentence_keeps_the_lower_case_of_a_name(statement, sentence):
+    assert as_sentence(statement) == sentence
