@@ -1,10 +1,10 @@
 """Train a DLRM with TorchRec under a plan from NeuroShard; copy what you need.
 
-    pip install the extra `torchrec`, pretrain once (`make run`), then on any number of ranks:
+Install the extra `torchrec` and train cost models once (`make run`). Then run it on any number of ranks:
     torchrun --nproc_per_node 2 examples/torchrec_dlrm.py [data/06_models]
 
-Runs on GPUs with NCCL where there are any (with cost models that were measured on them), else on CPU with gloo.
-Expected on 2 cores: the plan in words, then a loss that falls from 0.7 to about 0.5, within 10 seconds.
+It uses NCCL on machines with GPUs, which needs cost models measured on these GPUs, and gloo on other machines. On 2
+cores it prints the plan in words and then a loss that falls from 0.7 to about 0.5, within 10 seconds.
 """
 
 import gc
@@ -32,7 +32,7 @@ FEATURES = [f"feature_{index}" for index in range(len(ROWS))]
 
 
 def build_model() -> DLRM:
-    """The model as you have it: unsharded, on the meta device, its tables with an optimizer in their backward."""
+    """Your model: unsharded, with tables on the meta device and an optimizer in the backward pass of the tables."""
     tables = [
         EmbeddingBagConfig(name=f"table_{feature}", num_embeddings=rows, embedding_dim=64, feature_names=[feature])
         for feature, rows in zip(FEATURES, ROWS, strict=True)
@@ -44,7 +44,7 @@ def build_model() -> DLRM:
 
 
 def batches(seed: int, device: torch.device) -> Iterator[tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]]:
-    """Your data loader: dense features, ids, labels. Here the label follows the first table's ids."""
+    """Your data loader: dense features, ids, labels. Here the label depends on the ids of the first table."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         lengths = torch.cat([torch.full((BATCH_PER_RANK,), count) for count in IDS_PER_SAMPLE])
@@ -59,13 +59,13 @@ def batches(seed: int, device: torch.device) -> Iterator[tuple[torch.Tensor, Key
 
 
 def train(rank: int, device: torch.device) -> None:
-    """Plan on rank 0, shard, train."""
+    """Plan on rank 0, shard the model, train it."""
     model, data = build_model(), batches(rank, device)
     planner = NeuroShardPlanner(
         models=ns.load_cost_models(sys.argv[1] if len(sys.argv) > 1 else "data/06_models"),
         topology=Topology(dist.get_world_size(), device.type, local_world_size=int(os.environ["LOCAL_WORLD_SIZE"])),
         batch_size=BATCH_PER_RANK,
-        batches=[next(data)[1] for _ in range(2 * dist.get_world_size())],  # the costs depend on your ids: show some
+        batches=[next(data)[1] for _ in range(2 * dist.get_world_size())],  # costs depend on your ids
     )
     plan = planner.collective_plan(model)
     if rank == 0:
@@ -84,14 +84,14 @@ def train(rank: int, device: torch.device) -> None:
 
 
 def main() -> None:
-    """Join the process group, train, and end the group's threads: they must not outlive the interpreter."""
+    """Join the process group, train, and end the threads of the group, which must not outlive the interpreter."""
     rank = int(os.environ["RANK"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if torch.cuda.is_available():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     train(rank, device)
-    gc.collect()  # the model referred to the group, in cycles; the group ends its threads when nothing does
+    gc.collect()  # frees the model, whose reference cycles keep the group and its threads alive
     dist.destroy_process_group()
 
 
