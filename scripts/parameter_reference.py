@@ -21,10 +21,18 @@ from kedro.framework.startup import bootstrap_project
 from kedro.pipeline.node import Node
 from pydantic import BaseModel
 
+from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
+
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf" / "base"
 PREFIX = "params:"
 LONGEST_VALUE = 60
+
+#: Types that state only what differs from another group: the type and the name of that group.
+OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
+    ComputeOverrides: (ComputeMeasureParams, "measure.compute"),
+    CommOverrides: (CommMeasureParams, "measure.comm"),
+}
 
 INTRODUCTION = """\
 # Parameters
@@ -72,6 +80,7 @@ def _hinted_inputs(node: Node) -> Iterator[tuple[str, Any]]:
 
 def meanings(params: type[BaseModel]) -> dict[str, str]:
     """The entries of the `Attributes:` sections of a type and of its bases."""
+    params = OVERRIDES.get(params, (params, ""))[0]
     found: dict[str, str] = {}
     for base in reversed(params.__mro__):
         if not isclass(base) or not issubclass(base, BaseModel) or base is BaseModel:
@@ -130,16 +139,20 @@ def _cell(text: str) -> str:
 
 def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str]) -> str:
     """One parameter group: a heading, its meaning, and a table of its entries."""
-    lines = [f"### `{name}`", "", _sentence(summary(params)), ""]
+    text, fields = _sentence(summary(params)), list(params.model_fields)
+    if params in OVERRIDES:
+        base = OVERRIDES[params][1]
+        text = f"What differs from [`{base}`](#{base.replace('.', '')}); everything else is as there."
+        fields = [field for field in fields if field in value]
+    lines = [f"### `{name}`", "", text, ""]
     lines += ["| parameter | default | meaning |", "| --- | --- | --- |"]
     texts = meanings(params)
-    for field in params.model_fields:
+    for field in fields:
         meaning = _sentence(texts.get(field, ""))
         note = notes.get(f"{name}.{field}")
         if note:
             meaning += f"<br><small>{_sentence(note)}</small>"
-        default = _shown(value[field]) if field in value else "as above"
-        lines.append(f"| `{field}` | {default} | {_cell(meaning)} |")
+        lines.append(f"| `{field}` | {_shown(value[field])} | {_cell(meaning)} |")
     return "\n".join(lines)
 
 
