@@ -9,7 +9,7 @@ from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskP
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.frames import TASK_COLUMNS, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import default_profile
-from neuroshard_pipeline.tables.readers import read_tables
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.table import Table, scale_rows
 from neuroshard_pipeline.tables.task import task_from_tables
 

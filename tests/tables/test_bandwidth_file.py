@@ -22,9 +22,9 @@ def test_rows_send_and_columns_receive(tmp_path):
     [
         ("0,1\n1,0\n", r"links\.csv: 2 lines of bandwidths, but world_size is 3; write one line per sending rank"),
         ("0,1,1\n1,0\n1,1,0\n", r"line 2 has 2 values, but world_size is 3; write one value per receiving rank"),
-        ("0,1,1\n1,0,fast\n1,1,0\n", r"line 2, column 3: 'fast' is no bandwidth; give GB/s above 0"),
-        ("0,1,1\n\n0,0,1\n1,1,0\n", r"line 3, column 1: '0' is no bandwidth"),
-        ("0,inf,1\n1,0,1\n1,1,0\n", r"line 1, column 2: 'inf' is no bandwidth"),
+        ("0,1,1\n1,0,fast\n1,1,0\n", r"line 2, column 3: 'fast' is not a bandwidth; give GB/s above 0"),
+        ("0,1,1\n\n0,0,1\n1,1,0\n", r"line 3, column 1: '0' is not a bandwidth"),
+        ("0,inf,1\n1,0,1\n1,1,0\n", r"line 1, column 2: 'inf' is not a bandwidth"),
         ("", r"0 lines of bandwidths"),
     ],
 )
@@ -38,5 +38,5 @@ def test_unreadable_files_are_named(tmp_path):
         read_bandwidths(tmp_path / "none.csv", 3)
     path = tmp_path / "links.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TableFileError, match="is no CSV text"):
+    with pytest.raises(TableFileError, match="byte 0 is not UTF-8"):
         read_bandwidths(path, 3)

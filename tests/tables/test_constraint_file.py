@@ -19,7 +19,7 @@ CONTENT = {
 
 
 @pytest.mark.parametrize(("suffix", "write"), [("yml", yaml.safe_dump), ("yaml", json.dumps), ("json", json.dumps)])
-def test_yaml_and_json_say_the_same(tmp_path, suffix, write):
+def test_yaml_and_json_are_read_alike(tmp_path, suffix, write):
     path = tmp_path / f"constraints.{suffix}"
     path.write_text(write(CONTENT))
     single = [
@@ -35,10 +35,10 @@ def test_yaml_and_json_say_the_same(tmp_path, suffix, write):
         ("tables: {a: {rank: [0]}}", "tables.a.rank: Extra inputs are not permitted"),
         ("tables: {a: {ranks: [zero]}}", r"tables.a.ranks.0: .* valid integer, but is 'zero'"),
         ("tables: {a: {ranks: []}}", "on table 'a': ranks is empty"),
-        ("together: [[a]]", "needs two at least"),
+        ("together: [[a]]", "needs at least two"),
         ("- a", "must hold keys such as 'tables'"),
         ("", "must hold keys"),
-        ("tables: {a: {split: false}, a: {max_shards: 3}}", "key 'a' stands 2 times"),
+        ("tables: {a: {split: false}, a: {max_shards: 3}}", "key 'a' occurs 2 times"),
         ("? [a, b]\n: 1", "not readable YAML or JSON"),
         ("tables: [", "not readable YAML or JSON"),
     ],
@@ -51,12 +51,12 @@ def test_a_bad_file_is_refused_with_its_name_and_key(tmp_path, content, message)
     assert str(path) in str(caught.value)
 
 
-def test_json_may_be_indented_by_tabs_and_repeats_no_key_either(tmp_path):
+def test_json_may_be_indented_by_tabs_but_not_repeat_keys(tmp_path):
     path = tmp_path / "constraints.json"
     path.write_text('{\n\t"min_width": 8\n}')
     assert read_constraints(path).min_width == 8
     path.write_text('{"min_width": 8, "min_width": 16}')
-    with pytest.raises(TableFileError, match="key 'min_width' stands 2 times"):
+    with pytest.raises(TableFileError, match="key 'min_width' occurs 2 times"):
         read_constraints(path)
 
 

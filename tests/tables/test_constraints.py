@@ -15,14 +15,14 @@ def a_task(*single, **rest):
     return ShardingTask(TABLES, 3, 32, 2**20, task_id="mine", constraints=Constraints(single, **rest))
 
 
-def test_a_task_has_none_by_default():
+def test_a_task_has_no_constraints_by_default():
     task = ShardingTask(TABLES, 3, 32, 2**20)
     assert task.constraints == UNCONSTRAINED
     assert not task.constraints
     assert a_task(min_width=8).constraints
 
 
-def test_the_stricter_of_a_table_s_own_and_the_general_constraint_holds():
+def test_the_stricter_of_a_tables_and_the_general_constraint_applies():
     constraints = a_task(
         TableConstraint("a", min_width=4, max_shards=5), TableConstraint("b", split=False), min_width=8, max_shards=3
     ).constraints
@@ -44,7 +44,7 @@ def test_pins_and_forbidden_ranks_combine():
         ([], {"together": [["a", "y"]]}, "'y', which the task does not have"),
         ([TableConstraint("a", ranks=[3])], {}, "on table 'a' names rank 3, outside 0..2"),
         ([TableConstraint("a", forbidden_ranks=[-1])], {}, "rank -1, outside 0..2"),
-        ([TableConstraint("a", ranks=[1], forbidden_ranks=[1])], {}, "on table 'a' leaves it no rank"),
+        ([TableConstraint("a", ranks=[1], forbidden_ranks=[1])], {}, "on table 'a' allows no rank"),
         (
             [TableConstraint("a", ranks=[0]), TableConstraint("b", ranks=[1, 2])],
             {"together": [["a", "b"]]},
@@ -52,7 +52,7 @@ def test_pins_and_forbidden_ranks_combine():
         ),
     ],
 )
-def test_what_cannot_hold_for_the_task_is_refused(single, rest, message):
+def test_constraints_that_the_task_cannot_meet_are_refused(single, rest, message):
     with pytest.raises(TaskError, match=message):
         a_task(*single, **rest)
 
@@ -65,11 +65,11 @@ def test_what_cannot_hold_for_the_task_is_refused(single, rest, message):
         (lambda: TableConstraint("a", min_width=0), "min_width 0 must be"),
         (lambda: TableConstraint("a", max_shards=0), "max_shards 0 must be"),
         (lambda: Constraints([TableConstraint("a"), TableConstraint("a")]), "'a' has 2 constraints"),
-        (lambda: Constraints(together=[["a"]]), "needs two at least"),
-        (lambda: Constraints(together=[["a", "b"], ["b", "c"]]), "'b' stands 2 times in groups"),
+        (lambda: Constraints(together=[["a"]]), "needs at least two"),
+        (lambda: Constraints(together=[["a", "b"], ["b", "c"]]), "'b' occurs 2 times in groups"),
     ],
 )
-def test_what_cannot_hold_for_any_task_is_refused(make, message):
+def test_impossible_constraints_are_refused(make, message):
     with pytest.raises(TaskError, match=message):
         make()
 

@@ -1,4 +1,4 @@
-"""The reader of Meta's files, on small files of that format."""
+"""The reader of Meta's files reads small files of that format and refuses all others."""
 
 import gzip
 
@@ -8,10 +8,9 @@ import torch
 
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.tables.dlrm_dataset import open_dlrm_dataset, read_dlrm_dataset
+from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.frames import POOL_COLUMNS, tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
-from neuroshard_pipeline.tables.profile import reuse_histogram
 
 NAME = "fbgemm_t856_bs65536_7.pt"
 
@@ -57,8 +56,8 @@ def test_a_smaller_batch_takes_the_first_samples(tmp_path):
     assert pool[["num_embeddings", "pooling_factor", "unique_rows"]].to_numpy().tolist() == [[6, 2.0, 1.0]]
 
 
-def test_drawn_ids_that_were_saved_have_their_profiles_again(tmp_path):
-    """Generator, ids and reader agree on what a profile is."""
+def test_ids_drawn_from_a_pool_have_its_profiles(tmp_path):
+    """The generator, the drawn ids and the reader agree on the profiles."""
     generated = generate_pool(PoolParams(num_tables=12, batch_size=128, row_scale=512.0, seed=0))
     drawn = [draw_ids(table, 128, seed=4) for table in tables_from_frame(generated)]
     lengths = [np.diff(ids.offsets).tolist() for ids in drawn]
@@ -67,12 +66,12 @@ def test_drawn_ids_that_were_saved_have_their_profiles_again(tmp_path):
     compared = [column for column in POOL_COLUMNS if column not in ("table", "num_embeddings")]
     np.testing.assert_allclose(pool[compared], generated[compared], atol=1e-9)
     assert (pool["num_embeddings"] <= generated["num_embeddings"]).all()
-    with open_dlrm_dataset(path) as dataset:
-        assert (dataset.num_tables, dataset.batch_size) == (12, 128)
-        np.testing.assert_array_equal(dataset.table_ids(5).indices, drawn[5].indices)
-        np.testing.assert_array_equal(dataset.table_ids(5).offsets, drawn[5].offsets)
-        first_half = dataset.table_ids(5, batch_size=64)
-        assert reuse_histogram(first_half.indices)[0] <= pool["unique_rows"][5]
+    first_half = read_dlrm_dataset(path, batch_size=64)
+    ids = drawn[5].indices[: drawn[5].offsets[64]]
+    row = first_half[first_half["table"] == "table_005"].iloc[0]
+    assert row["unique_rows"] == len(np.unique(ids)) <= pool["unique_rows"][5]
+    assert row["pooling_factor"] == len(ids) / 64
+    assert row["num_embeddings"] == pool["num_embeddings"][5]
 
 
 INDICES, OFFSETS, LENGTHS = SMALL

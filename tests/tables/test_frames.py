@@ -1,4 +1,4 @@
-"""Nouns survive the way into a frame, into a file and back."""
+"""Tables, tasks and samples do not change on the way into a frame, into a file and back."""
 
 import io
 
@@ -50,7 +50,7 @@ def through_a_file(frame):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(tables(), max_size=6))
-def test_tables_survive(given_tables):
+def test_tables_are_restored(given_tables):
     frame = through_a_file(tables_to_frame(given_tables))
     assert frame.columns[: len(TABLE_COLUMNS)].tolist() == list(TABLE_COLUMNS)
     assert tables_from_frame(frame) == given_tables
@@ -68,7 +68,7 @@ def tasks(draw):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(tasks(), max_size=3, unique_by=lambda task: task.task_id))
-def test_tasks_survive_apart_from_default_profiles(given_tasks):
+def test_tasks_are_restored_with_default_profiles(given_tasks):
     frame = tasks_to_frame(given_tasks)
     read = tasks_from_frame(through_a_file(frame))
     assert tasks_to_frame(read).equals(frame)
@@ -82,7 +82,7 @@ def test_tasks_survive_apart_from_default_profiles(given_tasks):
         assert all(table.has_profile for table in after.tables)
 
 
-def test_usual_tasks_have_exactly_the_columns_of_the_catalog():
+def test_tasks_with_fp32_and_sgd_have_exactly_the_columns_of_the_catalog():
     frame = tasks_to_frame([ShardingTask([Table("t", 10, 8, 1.0)], 2, 64, 1000)])
     assert frame.columns.tolist() == list(TASK_COLUMNS)
 
@@ -140,7 +140,7 @@ def test_samples_of_another_pool_are_refused(pool):
         compute_samples_from_frame(frame, pool)
 
 
-def test_comm_samples_survive_in_any_row_order(pool):
+def test_comm_samples_are_restored_in_any_row_order(pool):
     params = CommSampleParams(
         num_samples=9, batch_size=64, world_sizes=(2, 4), dimensions=(4, 8, 16), min_tables_per_4_ranks=4,
         max_tables_per_4_ranks=12, max_start_skew_ms=1.0, seed=0,
@@ -172,5 +172,5 @@ def test_settings_give_every_sample_its_optimizer(pool):
     made = compute_samples_from_frame(samples, pool.assign(data_type="fp16"), settings)
     assert [sample.optimizer for sample in made] == ["rowwise_adagrad", "sgd"]
     assert {shard.table.data_type for sample in made for shard in sample.shards} == {"fp16"}
-    with pytest.raises(TaskError, match="b: the samples' settings lack it"):
+    with pytest.raises(TaskError, match="b: has no settings"):
         compute_samples_from_frame(samples, pool, settings.iloc[1:])

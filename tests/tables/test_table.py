@@ -1,4 +1,4 @@
-"""Table and Shard refuse what cannot be."""
+"""Table and Shard refuse impossible values."""
 
 import math
 from dataclasses import replace

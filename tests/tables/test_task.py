@@ -1,4 +1,4 @@
-"""ShardingTask refuses what cannot be."""
+"""ShardingTask refuses impossible values."""
 
 import pytest
 
@@ -14,7 +14,7 @@ GOOD = {"tables": TABLES, "world_size": 2, "batch_size": 64, "memory_bytes": 100
     ("change", "named"),
     [
         ({"tables": []}, "at least one table"),
-        ({"tables": [TABLES[0], TABLES[0]]}, "'a' stands more than once"),
+        ({"tables": [TABLES[0], TABLES[0]]}, "'a' occurs 2 times"),
         ({"world_size": 0}, "world_size 0"),
         ({"world_size": 2.0}, "world_size 2.0"),
         ({"batch_size": -1}, "batch_size -1"),

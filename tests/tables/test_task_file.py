@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables.task_file import read_tasks
 HEADER = "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor"
 
 
-def test_rows_become_tasks_in_their_order(tmp_path):
+def test_rows_become_tasks_in_the_order_of_the_file(tmp_path):
     path = tmp_path / "tasks.csv"
     path.write_text(
         f"{HEADER},optimizer\nb,2,64,1000,x,10,4,1,adam\na,4,32,2000,x,10,8,2,\nb,2,64,1000,y,20,4,1,adam\n"
@@ -26,7 +26,7 @@ def test_rows_become_tasks_in_their_order(tmp_path):
     st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 32), st.floats(0.5, 100.0)), min_size=1, max_size=5),
     st.sampled_from([".csv", ".parquet"]),
 )
-def test_what_the_project_writes_it_reads(tmp_path_factory, shapes, suffix):
+def test_tasks_that_were_written_are_read_back(tmp_path_factory, shapes, suffix):
     tables = [Table(f"t{index}", rows, 4 * quads, pooling) for index, (rows, quads, pooling) in enumerate(shapes)]
     task = ShardingTask(tables, 4, 512, 2**30, task_id="one")
     path = tmp_path_factory.mktemp("tasks") / f"tasks{suffix}"
@@ -37,7 +37,7 @@ def test_what_the_project_writes_it_reads(tmp_path_factory, shapes, suffix):
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "parts"),
     [
         (["a,2,64,1000,x,10,4,1", "a,3,64,1000,y,10,4,1"], ["line 3", "world_size", "'3'", "differs from 2 in line 2"]),
         (["a,2,64,1000,x,10,4,1", "a,2,64,1000,x,10,4,1"], ["line 3", "'x'", "line 2"]),
@@ -47,12 +47,12 @@ def test_what_the_project_writes_it_reads(tmp_path_factory, shapes, suffix):
         (["a,2,64,1000,x,10,6,1"], ["line 2", "6", "multiple of 4"]),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_its_place(tmp_path, rows, told):
+def test_impossible_values_are_refused_with_file_and_line(tmp_path, rows, parts):
     path = tmp_path / "tasks.csv"
     path.write_text("\n".join([HEADER, *rows]) + "\n")
     with pytest.raises(TableFileError) as refused:
         read_tasks(path)
-    for word in ["tasks.csv", *told]:
+    for word in ["tasks.csv", *parts]:
         assert word in str(refused.value)
 
 

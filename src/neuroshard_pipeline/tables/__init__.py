@@ -1,17 +1,18 @@
-"""Embedding tables, sharding tasks and samples: the nouns, and one reader per kind of file.
+"""Embedding tables, sharding tasks and samples, and one reader per kind of file.
 
 Nouns            `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint),
                  `samples` (ComputeSample, CommSample)
-Ids and reuse    `profile` (what is assumed where nothing is known), `ids` (one batch of ids with a given profile)
-Readers          `readers` and `records` (a user's tables), `task_file` (a user's tasks), `constraint_file` (a user's
-                 constraints), `bandwidth_file` (a user's links), `criteo` (click logs), `dlrm_dataset` (Meta's files)
-Files            `frames` (nouns to data frames and back)
+Ids and reuse    `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
+A user's files   `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints),
+                 `bandwidth_file` (links between ranks); `records` reads the formats of tables and tasks
+Public data      `criteo` (click logs), `dlrm_dataset` (Meta's look-up data)
+Data frames      `frames` (tables, tasks and samples as data frames, and back)
 """
 
 from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
 from neuroshard_pipeline.tables.constraint_file import read_constraints
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
-from neuroshard_pipeline.tables.dlrm_dataset import DlrmDataset, open_dlrm_dataset, read_dlrm_dataset
+from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.frames import (
     comm_samples_from_frame,
     compute_samples_from_frame,
@@ -22,16 +23,15 @@ from neuroshard_pipeline.tables.frames import (
 )
 from neuroshard_pipeline.tables.ids import TableIds, draw_ids
 from neuroshard_pipeline.tables.profile import default_profile, reuse_histogram, with_profile
-from neuroshard_pipeline.tables.readers import read_tables
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 
 __all__ = [
     "CommSample",
     "ComputeSample",
     "Constraints",
-    "DlrmDataset",
     "Shard",
     "ShardingTask",
     "Table",
@@ -41,7 +41,6 @@ __all__ = [
     "compute_samples_from_frame",
     "default_profile",
     "draw_ids",
-    "open_dlrm_dataset",
     "read_bandwidths",
     "read_constraints",
     "read_dlrm_dataset",

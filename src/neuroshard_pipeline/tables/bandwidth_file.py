@@ -1,4 +1,4 @@
-"""Reads the bandwidth between every two ranks of a cluster, as a user measured it."""
+"""Reads the measured bandwidths between the ranks of a cluster from a CSV file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neuroshard_pipeline.errors import TableFileError
+from neuroshard_pipeline.tables.records import read_text
 
 
 def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
-    """Bandwidths in GB/s from a CSV file without a header: row p, column q is what rank p sends to rank q.
+    """Bandwidths in GB/s from a CSV file without a header; row p, column q is the bandwidth from rank p to rank q.
 
     Args:
-        path: the file; what it says of a rank and itself (0, say, or nothing) is passed over.
+        path: the file; the values on its diagonal are ignored and may be empty.
         world_size: W.
 
     Returns:
@@ -26,14 +27,11 @@ def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
         TableFileError: one message naming file, line, column, value and remedy.
     """
     path = Path(path)
+    reader = csv.reader(read_text(path).splitlines())
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except OSError as error:
-        raise TableFileError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableFileError(f"{path}: is no CSV text ({error}); write one line of numbers per rank") from error
+        lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    except csv.Error as error:
+        raise TableFileError(f"{path}: is not CSV ({error}); write one line of numbers per rank") from error
     if len(lines) != world_size:
         raise TableFileError(
             f"{path}: {len(lines)} lines of bandwidths, but world_size is {world_size}; write one line per sending rank"
@@ -57,5 +55,5 @@ def _bandwidth(cell: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise TableFileError(f"{where}: {cell.strip()!r} is no bandwidth; give GB/s above 0, such as 48.5")
+        raise TableFileError(f"{where}: {cell.strip()!r} is not a bandwidth; give GB/s above 0, such as 48.5")
     return value

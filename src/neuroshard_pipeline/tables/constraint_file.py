@@ -12,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.records import read_text
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
 _SUFFIXES = (".yml", ".yaml", ".json")
 
 
 class _TableEntry(BaseModel):
-    """What a file may say of one table; what it leaves out is not constrained."""
+    """Constraints of one table in a file, all optional."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -30,7 +31,7 @@ class _TableEntry(BaseModel):
 
 
 class _ConstraintFile(BaseModel):
-    """A whole file."""
+    """Content of a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -43,7 +44,7 @@ class _ConstraintFile(BaseModel):
 def read_constraints(path: str | Path) -> Constraints:
     """Constraints from a `.yml`, `.yaml` or `.json` file.
 
-    Keys, all optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`),
+    The keys are optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`),
     `together` (a list of lists of names), `min_width` and `max_shards` (for all tables); see `Constraints`.
 
     Raises:
@@ -52,12 +53,10 @@ def read_constraints(path: str | Path) -> Constraints:
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise TableFileError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(_SUFFIXES)}; write YAML or JSON")
+    text = read_text(path)
+    is_json = path.suffix.lower() == ".json"
     try:
-        text = path.read_text(encoding="utf-8")
-        is_json = path.suffix.lower() == ".json"
         content = json.loads(text, object_pairs_hook=_distinct) if is_json else yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise TableFileError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:  # TypeError: a key that is a list or a mapping
         raise TableFileError(f"{path}: not readable YAML or JSON ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
@@ -73,7 +72,7 @@ def read_constraints(path: str | Path) -> Constraints:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain YAML, refusing what it would else drop: all but the last of equal keys."""
+    """A SafeLoader that refuses repeated keys; plain YAML would silently keep the last one."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -87,7 +86,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     for key, count in Counter(key for key, _ in pairs).items():
         if count > 1:
-            raise ValueError(f"key {key!r} stands {count} times; keep one of them")
+            raise ValueError(f"key {key!r} occurs {count} times; keep one of them")
     return dict(pairs)
 
 

@@ -1,4 +1,4 @@
-"""What a plan must respect besides memory: where tables may lie, how they may be split, what stays together."""
+"""Constraints of plans besides memory: allowed ranks, allowed splits, and tables that share a rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
 @dataclass(frozen=True, slots=True)
 class TableConstraint:
-    """What holds for the shards of one table.
+    """Constraint of the shards of one table.
 
     Attributes:
         table: name of the table.
-        ranks: the only ranks that its shards may lie on (a pin), or None for all.
-        forbidden_ranks: ranks that its shards may not lie on.
-        min_width: columns of its narrowest shard at least; a narrower table is not split.
-        max_shards: most shards that it may have, or None for any number.
-        split: whether it may be split at all.
+        ranks: the only ranks that may hold its shards (a pin), or None for all ranks.
+        forbidden_ranks: ranks that may not hold its shards.
+        min_width: smallest number of columns of a shard; a narrower table is not split.
+        max_shards: largest number of shards, or None for any number.
+        split: whether the table may be split.
     """
 
     table: str
@@ -38,7 +38,7 @@ class TableConstraint:
             raise TaskError(f"constraint on table {self.table!r}: {problem}")
 
     def allowed_ranks(self, world_size: int) -> tuple[int, ...]:
-        """Ranks that shards of the table may lie on, ascending."""
+        """Ranks that may hold shards of the table, in ascending order."""
         pinned = range(world_size) if self.ranks is None else sorted(set(self.ranks))
         forbidden = set(self.forbidden_ranks)
         return tuple(rank for rank in pinned if rank not in forbidden)
@@ -50,10 +50,10 @@ class Constraints:
 
     Attributes:
         tables: at most one `TableConstraint` per table.
-        together: groups of tables whose columns all lie on one rank; their tables are therefore not split.
-        min_width: columns of every shard at least; a narrower table is not split. The stricter of this and a
-            table's own holds, and so for `max_shards`.
-        max_shards: most shards of any table, or None for any number.
+        together: groups of tables that share one rank; their tables are therefore not split.
+        min_width: smallest number of columns of any shard; a narrower table is not split. If a table has a constraint
+            too, the stricter one of both applies; the same holds for `max_shards`.
+        max_shards: largest number of shards of any table, or None for any number.
     """
 
     tables: Sequence[TableConstraint] = ()
@@ -73,7 +73,7 @@ class Constraints:
         return self != UNCONSTRAINED
 
     def of(self, table: str) -> TableConstraint:
-        """What holds for `table` by itself, without its group."""
+        """The constraint of `table`, without its group in `together`."""
         own = self._by_table.get(table, TableConstraint(table))
         limits = [limit for limit in (own.max_shards, self.max_shards, None if own.split else 1) if limit is not None]
         return TableConstraint(
@@ -87,7 +87,7 @@ class Constraints:
 
 
 def constraint_problems(constraints: Constraints, tables: Iterable[str], world_size: int) -> Iterator[str]:
-    """Why `constraints` cannot hold for these tables on `world_size` ranks."""
+    """Descriptions of the constraints that these tables cannot meet on `world_size` ranks."""
     names = set(tables)
     mentioned = [entry.table for entry in constraints.tables]
     for name in (*mentioned, *(name for group in constraints.together for name in group)):
@@ -98,7 +98,7 @@ def constraint_problems(constraints: Constraints, tables: Iterable[str], world_s
             if not 0 <= rank < world_size:
                 yield f"the constraint on table {entry.table!r} names rank {rank}, outside 0..{world_size - 1}"
         if not entry.allowed_ranks(world_size):
-            yield f"the constraint on table {entry.table!r} leaves it no rank; allow one of 0..{world_size - 1}"
+            yield f"the constraint on table {entry.table!r} allows no rank; allow one of 0..{world_size - 1}"
     for group in constraints.together:
         ranks = set(range(world_size))
         for name in group:
@@ -109,7 +109,7 @@ def constraint_problems(constraints: Constraints, tables: Iterable[str], world_s
 
 def _own_problems(constraint: TableConstraint) -> Iterator[str]:
     if constraint.ranks is not None and not constraint.ranks:
-        yield "ranks is empty; name at least one rank or leave it out"
+        yield "ranks is empty; name at least one rank or delete the key"
     for rank in (*(constraint.ranks or ()), *constraint.forbidden_ranks):
         if isinstance(rank, bool) or not isinstance(rank, int):
             yield f"rank {rank!r} is not a whole number"
@@ -126,14 +126,14 @@ def _split_problems(min_width: int, max_shards: int | None) -> Iterator[str]:
 def _repetitions(constraints: Constraints) -> Iterator[str]:
     for name, count in Counter(entry.table for entry in constraints.tables).items():
         if count > 1:
-            yield f"table {name!r} has {count} constraints; put them into one"
+            yield f"table {name!r} has {count} constraints; merge them"
     for group in constraints.together:
         if len(group) < 2:
-            yield f"a group of tables to keep together needs two at least, not {list(group)}"
+            yield f"a group of tables to keep together needs at least two, not {list(group)}"
     for name, count in Counter(name for group in constraints.together for name in group).items():
         if count > 1:
-            yield f"table {name!r} stands {count} times in groups kept together; make one group of them"
+            yield f"table {name!r} occurs {count} times in groups kept together; merge these groups"
 
 
-#: No constraint at all.
+#: Constraints that every plan meets.
 UNCONSTRAINED = Constraints()

@@ -1,7 +1,7 @@
 """Reads samples of Criteo's click logs: a label, 13 integers and 26 categories per line, separated by tabs.
 
-Criteo Kaggle and Criteo 1TB files have this form (https://ailab.criteo.com/ressources/). Integers and categories may
-be missing (nothing between two tabs); categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
+Criteo Kaggle and Criteo 1TB have this format (https://ailab.criteo.com/ressources/). Integers and categories may be
+missing (nothing between two tabs); categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.ids import TableIds
 NUM_INTEGERS = 13
 NUM_CATEGORIES = 26
 NUM_FIELDS = 1 + NUM_INTEGERS + NUM_CATEGORIES
-#: What stands for a missing category.
+#: Value of a missing category.
 MISSING = -1
 
 _LABEL = re.compile(rb"[01]")
@@ -37,7 +37,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class CriteoFileError(NeuroShardError):
-    """A file of click logs is missing, unreadable or has a line of another form."""
+    """A file of click logs is missing, unreadable or malformed."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class CriteoBatch:
     """Consecutive samples of a file.
 
     Attributes:
-        labels: 1 for a click, (B,).
-        integers: log(1 + x) of the integer features x, 0 where x is negative or missing, (B, 13).
-        categories: the category features, `MISSING` where there is none, (B, 26).
+        labels: 1 for a click, otherwise 0, (B,).
+        integers: log(1 + x) of the integer features x, 0 if x is negative or missing, (B, 13).
+        categories: the category features, `MISSING` if missing, (B, 26).
     """
 
     labels: NDArray[np.float32]
@@ -56,10 +56,10 @@ class CriteoBatch:
 
 
 def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
-    """Batches of a file from its first line on, read as they are asked for; the last one may be smaller.
+    """Iterate over the batches of a file, which is read lazily; the last batch may be smaller.
 
     Args:
-        path: the file, as text or compressed (`.gz`).
+        path: the file, plain text or compressed (`.gz`).
         batch_size: B.
 
     Raises:
@@ -81,14 +81,15 @@ def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
 
 
 def hashed_ids(categories: NDArray[np.int64], num_embeddings: int, feature: int) -> TableIds:
-    """Row numbers of one category feature: one id per sample, none where the category is missing.
+    """Row numbers of one category feature: one id per sample, none if the category is missing.
 
-    A category's row is its value, mixed with the feature's number by the finaliser of SplitMix64, modulo the rows.
+    The row of a category is its value, mixed with the feature's number by the finaliser of SplitMix64, modulo
+    `num_embeddings`.
 
     Args:
-        categories: (B,), `MISSING` where there is none.
+        categories: (B,), `MISSING` if missing.
         num_embeddings: rows of the table.
-        feature: number of the feature, so that features that share values do not share their collisions.
+        feature: number of the feature; features with equal values thus have different collisions.
     """
     present = categories != MISSING
     mixed = categories[present].astype(np.uint64) + np.uint64((feature + 1) * _GOLDEN % 2**64)
@@ -107,7 +108,7 @@ def _fields(path: Path, number: int, line: bytes) -> list[bytes]:
 
 
 def _problem(fields: list[bytes]) -> str:
-    """What is wrong with a line that does not match."""
+    """Description of what is wrong with a malformed line."""
     if len(fields) != NUM_FIELDS:
         return (
             f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: a label, {NUM_INTEGERS} integers and "

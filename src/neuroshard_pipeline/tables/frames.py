@@ -1,8 +1,12 @@
-"""Nouns to data frames and back: what stands between a stage's files and the code that works on them."""
+"""Tables, sharding tasks and samples as data frames, and back.
+
+A compute sample is stored in three frames: its tables and their widths (`augment.compute_samples`), the properties of
+the tables (`augment.table_pool`), and one row of settings (`augment.compute_sample_settings`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +15,33 @@ import pandas as pd
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, REUSE_COLUMNS, Table, whole
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.samples import TRAINING, CommSample, ComputeSample
+from neuroshard_pipeline.tables.table import (
+    COLUMN_GRANULARITY,
+    DEFAULT_DATA_TYPE,
+    PROFILE_COLUMNS,
+    Shard,
+    Table,
+    whole,
+)
+from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, ShardingTask
 
-PROFILE_COLUMNS: tuple[str, ...] = ("unique_rows", *REUSE_COLUMNS)
 TABLE_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "pooling_factor", *PROFILE_COLUMNS)
-POOL_COLUMNS: tuple[str, ...] = tuple(column for column in TABLE_COLUMNS if column != "embedding_dim")
-TASK_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes", *TABLE_COLUMNS)
 
-_DEFAULT_DATA_TYPE = "fp32"
-_DEFAULT_OPTIMIZER = "sgd"
+#: A pool has no widths: samples and tasks draw them.
+POOL_COLUMNS: tuple[str, ...] = tuple(column for column in TABLE_COLUMNS if column != "embedding_dim")
+
+_TASK_ONLY_COLUMNS = ("task_id", "world_size", "batch_size", "memory_bytes")
+TASK_COLUMNS: tuple[str, ...] = (*_TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
+
+_REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
 
 def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
-    """One row per table: `TABLE_COLUMNS`, and `data_type` where any is not fp32. Unknown profiles are NaN."""
+    """`TABLE_COLUMNS`, one row per table, and `data_type` if any table is not fp32. Unknown profiles are NaN."""
+    unknown = (np.nan,) * len(PROFILE_COLUMNS)
+    profiles = [unknown if table.reuse is None else (table.unique_rows, *table.reuse) for table in tables]
+    values = np.array(profiles, dtype=np.float64).reshape(len(tables), len(PROFILE_COLUMNS))
     frame = pd.DataFrame(
         {
             "table": [table.name for table in tables],
@@ -34,64 +50,57 @@ def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
             "pooling_factor": np.array([table.pooling_factor for table in tables], dtype=np.float64),
         }
     )
-    profiles = [
-        (table.unique_rows, *table.reuse) if table.unique_rows is not None and table.reuse is not None else None
-        for table in tables
-    ]
-    missing = (np.nan,) * len(PROFILE_COLUMNS)
-    values = np.array([profile or missing for profile in profiles], dtype=np.float64)
-    values = values.reshape(len(tables), len(PROFILE_COLUMNS))
     frame = pd.concat([frame, pd.DataFrame(values, columns=list(PROFILE_COLUMNS))], axis=1)
-    if any(table.data_type != _DEFAULT_DATA_TYPE for table in tables):
+    if any(table.data_type != DEFAULT_DATA_TYPE for table in tables):
         frame["data_type"] = [table.data_type for table in tables]
     return frame
 
 
 def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
-    """Tables of a frame with `TABLE_COLUMNS` or, as in a pool, without `embedding_dim`.
+    """Tables of a frame with `TABLE_COLUMNS`, or of a pool with `POOL_COLUMNS`.
 
-    Without that column a table gets the least width there is: whoever reads a pool gives the width that counts.
-    Profile columns may be missing or NaN.
+    A table of a pool gets the smallest possible width; the caller replaces it. Profile columns may be missing or NaN.
 
     Raises:
         TaskError: a column is missing or a value is impossible.
     """
-    required = [column for column in POOL_COLUMNS if column not in PROFILE_COLUMNS]
-    missing = [column for column in required if column not in frame.columns]
+    missing = [column for column in _REQUIRED_COLUMNS if column not in frame.columns]
     if missing:
-        raise TaskError(f"column {missing[0]!r} is missing; a frame of tables needs {', '.join(required)}")
+        raise TaskError(f"column {missing[0]!r} is missing; a frame of tables needs {', '.join(_REQUIRED_COLUMNS)}")
     dims = frame.get("embedding_dim", pd.Series(COLUMN_GRANULARITY, index=frame.index))
-    types = frame.get("data_type", pd.Series(_DEFAULT_DATA_TYPE, index=frame.index))
-    profiles: list[Any] = [None] * len(frame)
+    types = frame.get("data_type", pd.Series(DEFAULT_DATA_TYPE, index=frame.index))
+    profiles: list[Any] = [[np.nan]] * len(frame)
     if set(PROFILE_COLUMNS) <= set(frame.columns):
         profiles = frame[list(PROFILE_COLUMNS)].to_numpy(dtype=np.float64).tolist()
-    columns = [frame[column].tolist() for column in required]
+    columns = (*(frame[column].tolist() for column in _REQUIRED_COLUMNS), dims.tolist(), types.tolist(), profiles)
     return [
         Table(
             name=name,
             num_embeddings=rows,
             embedding_dim=dim,
-            pooling_factor=pooling,
-            unique_rows=None if profile is None or np.isnan(profile[0]) else profile[0],
-            reuse=None if profile is None or np.isnan(profile[0]) else tuple(profile[1:]),
+            pooling_factor=pooling_factor,
+            unique_rows=None if np.isnan(profile[0]) else profile[0],
+            reuse=None if np.isnan(profile[0]) else tuple(profile[1:]),
             data_type=data_type,
         )
-        for name, rows, pooling, dim, data_type, profile in zip(
-            *columns, dims.tolist(), types.tolist(), profiles, strict=True
-        )
+        for name, rows, pooling_factor, dim, data_type, profile in zip(*columns, strict=True)
     ]
 
 
 def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
-    """One row per table of every task: `TASK_COLUMNS`.
+    """`TASK_COLUMNS`, one row per table of every task.
 
-    Tables without a reuse profile get the default one. `data_type` and `optimizer` are added where any differs from
-    fp32 and sgd.
+    Tables without a reuse profile get the default one. The columns `data_type` and `optimizer` are added if any value
+    differs from fp32 and sgd.
 
     Raises:
-        TaskError: a task's ranks differ in memory or it has constraints, which the frame has no columns for.
+        TaskError: the ranks of a task differ in memory, or it has constraints; the frame has no columns for these.
     """
-    return _joined([_task_frame(task) for task in tasks], TASK_COLUMNS)
+    if not tasks:
+        return pd.DataFrame(columns=list(TASK_COLUMNS))
+    frame = pd.concat([_task_frame(task) for task in tasks], ignore_index=True)
+    defaults = {"data_type": DEFAULT_DATA_TYPE, "optimizer": DEFAULT_OPTIMIZER}
+    return frame.fillna({column: value for column, value in defaults.items() if column in frame})
 
 
 def _task_frame(task: ShardingTask) -> pd.DataFrame:
@@ -100,108 +109,106 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
     if task.constraints:
         raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
     frame = tables_to_frame([with_profile(table, task.batch_size) for table in task.tables])
-    head: dict[str, str | int] = {
-        "task_id": task.task_id,
-        "world_size": task.world_size,
-        "batch_size": task.batch_size,
-        "memory_bytes": task.memory_limits[0],
-    }
-    for place, (column, value) in enumerate(head.items()):
+    values = (task.task_id, task.world_size, task.batch_size, task.memory_limits[0])
+    for place, (column, value) in enumerate(zip(_TASK_ONLY_COLUMNS, values, strict=True)):
         frame.insert(place, column, value)
-    return frame if task.optimizer == _DEFAULT_OPTIMIZER else frame.assign(optimizer=task.optimizer)
-
-
-def _joined(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """Frames one below the other; optional columns are filled with their defaults."""
-    if not frames:
-        return pd.DataFrame(columns=list(columns))
-    joined = pd.concat(frames, ignore_index=True)
-    defaults = {"data_type": _DEFAULT_DATA_TYPE, "optimizer": _DEFAULT_OPTIMIZER}
-    return joined.fillna({column: value for column, value in defaults.items() if column in joined})
+    return frame if task.optimizer == DEFAULT_OPTIMIZER else frame.assign(optimizer=task.optimizer)
 
 
 def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
     """Tasks of a frame with `TASK_COLUMNS`, in the order of their first rows.
 
     Raises:
-        TaskError: a column is missing or a value is impossible.
+        TaskError: a column is missing, rows of a task disagree, or a value is impossible.
     """
-    for column in ("task_id", "world_size", "batch_size", "memory_bytes"):
+    for column in _TASK_ONLY_COLUMNS:
         if column not in frame.columns:
             raise TaskError(f"column {column!r} is missing; a frame of tasks needs {', '.join(TASK_COLUMNS)}")
-    tasks = []
-    for task_id, rows in frame.groupby("task_id", sort=False):
-        for column in ("world_size", "batch_size", "memory_bytes"):
-            values = sorted(set(rows[column].tolist()))
-            if len(values) != 1:
-                raise TaskError(f"{task_id}: {column} differs between rows: {values}; give a task one value")
-        first = rows.iloc[0]
-        tasks.append(
-            ShardingTask(
-                tables=tables_from_frame(rows),
-                world_size=int(first["world_size"]),
-                batch_size=int(first["batch_size"]),
-                memory_bytes=int(first["memory_bytes"]),
-                optimizer=str(first.get("optimizer", _DEFAULT_OPTIMIZER)),
-                task_id=str(task_id),
-            )
-        )
-    return tasks
+    return [_task(str(task_id), rows) for task_id, rows in frame.groupby("task_id", sort=False)]
+
+
+def _task(task_id: str, rows: pd.DataFrame) -> ShardingTask:
+    for column in _TASK_ONLY_COLUMNS[1:]:
+        values = sorted(set(rows[column].tolist()))
+        if len(values) != 1:
+            raise TaskError(f"{task_id}: {column} differs between rows: {values}; give a task one value")
+    first = rows.iloc[0]
+    return ShardingTask(
+        tables=tables_from_frame(rows),
+        world_size=int(first["world_size"]),
+        batch_size=int(first["batch_size"]),
+        memory_bytes=int(first["memory_bytes"]),
+        optimizer=str(first.get("optimizer", DEFAULT_OPTIMIZER)),
+        task_id=task_id,
+    )
 
 
 def compute_samples_from_frame(
     samples: pd.DataFrame, pool: pd.DataFrame, settings: pd.DataFrame | None = None
 ) -> list[ComputeSample]:
-    """Compute samples of `sample_id, batch_size, table, embedding_dim`, whose tables stand in `pool`.
+    """Join the three frames of compute samples.
 
-    A table of one width is one object in all samples, so that work per table can be shared.
+    Equal tables of equal width are one object in all samples, so that work per table can be shared.
 
     Args:
-        samples: one row per table of a sample.
-        pool: `augment.table_pool`.
-        settings: `sample_id, optimizer`, one row per sample; None where all are sgd.
+        samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
+        pool: `augment.table_pool`, the tables by name.
+        settings: `sample_id, optimizer`, one row per sample; None if all samples have SGD.
+
+    Returns:
+        The samples in the order of their first rows.
 
     Raises:
-        TaskError: a sample names a table that the pool lacks, or settings lack a sample.
+        TaskError: a sample names a table that the pool does not have, or has no settings.
     """
     by_name = {table.name: table for table in tables_from_frame(pool)}
-    made: dict[tuple[str, int], Table] = {}
-    shards: dict[str, list[Table]] = {}
-    batch_sizes: dict[str, int] = {}
-    columns = (samples[name].tolist() for name in ("sample_id", "batch_size", "table", "embedding_dim"))
-    for sample_id, batch_size, name, dim in zip(*columns, strict=True):
+    made: dict[tuple[str, int], Shard] = {}
+    shards: dict[str, list[Shard]] = {}
+    columns = (samples[name].tolist() for name in ("sample_id", "table", "embedding_dim"))
+    for sample_id, name, dim in zip(*columns, strict=True):
         if name not in by_name:
             raise TaskError(f"{sample_id}: table {name!r} is not in the pool; use the pool that the samples came from")
         if (name, dim) not in made:
-            made[name, dim] = replace(by_name[name], embedding_dim=dim)
+            made[name, dim] = whole(replace(by_name[name], embedding_dim=dim))
         shards.setdefault(sample_id, []).append(made[name, dim])
-        batch_sizes[sample_id] = batch_size
-    optimizers = _optimizers(shards, settings)
-    return [
-        ComputeSample(sample_id, batch_sizes[sample_id], tuple(whole(table) for table in tables), optimizers[sample_id])
-        for sample_id, tables in shards.items()
+    batch_sizes = dict(zip(samples["sample_id"].tolist(), samples["batch_size"].tolist(), strict=True))
+    optimizers = dict.fromkeys(shards, DEFAULT_OPTIMIZER)
+    if settings is not None:
+        optimizers = dict(zip(settings["sample_id"].tolist(), settings["optimizer"].tolist(), strict=True))
+    for sample_id in shards:
+        if sample_id not in optimizers:
+            raise TaskError(f"{sample_id}: has no settings; use the settings that were drawn with the samples")
+    return [ComputeSample(name, batch_sizes[name], tuple(own), optimizers[name]) for name, own in shards.items()]
+
+
+def compute_samples_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
+    """`sample_id, batch_size, table, embedding_dim`, one row per shard of a sample."""
+    rows = [
+        (sample.sample_id, sample.batch_size, shard.table.name, shard.embedding_dim)
+        for sample in samples
+        for shard in sample.shards
     ]
+    return pd.DataFrame(rows, columns=["sample_id", "batch_size", "table", "embedding_dim"])
 
 
-def _optimizers(sample_ids: Iterable[str], settings: pd.DataFrame | None) -> dict[str, str]:
-    """The optimizer of every sample."""
-    if settings is None:
-        return dict.fromkeys(sample_ids, _DEFAULT_OPTIMIZER)
-    optimizers = dict(zip(settings["sample_id"].tolist(), settings["optimizer"].tolist(), strict=True))
-    unknown = next((sample_id for sample_id in sample_ids if sample_id not in optimizers), None)
-    if unknown is not None:
-        raise TaskError(f"{unknown}: the samples' settings lack it; use the settings that were drawn with the samples")
-    return optimizers
+def compute_settings_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
+    """`sample_id, optimizer, purpose`, one row per sample; all samples are for training."""
+    rows = [(sample.sample_id, sample.optimizer, TRAINING) for sample in samples]
+    return pd.DataFrame(rows, columns=["sample_id", "optimizer", "purpose"])
 
 
 def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:
     """Communication samples of `sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`.
 
+    Returns:
+        The samples in the order of their first rows; the rows of a sample may have any order.
+
     Raises:
-        TaskError: a sample does not have exactly the ranks 0 to `world_size` - 1.
+        TaskError: the ranks of a sample are not 0 to `world_size` - 1.
     """
     samples = []
-    for sample_id, rows in frame.sort_values("rank", kind="stable").groupby("sample_id", sort=False):
+    for sample_id, rows in frame.groupby("sample_id", sort=False):
+        rows = rows.sort_values("rank")
         world_size = int(rows["world_size"].iloc[0])
         if rows["rank"].tolist() != list(range(world_size)):
             raise TaskError(f"{sample_id}: ranks are {rows['rank'].tolist()}, not 0 to {world_size - 1}")
@@ -213,5 +220,15 @@ def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:
                 start_skew_ms=tuple(rows["start_skew_ms"].tolist()),
             )
         )
-    order = {sample_id: place for place, sample_id in enumerate(frame["sample_id"].unique())}
-    return sorted(samples, key=lambda sample: order[sample.sample_id])
+    return samples
+
+
+def comm_samples_to_frame(samples: Sequence[CommSample]) -> pd.DataFrame:
+    """`sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`, one row per rank of a sample."""
+    rows = [
+        (sample.sample_id, sample.world_size, sample.batch_size, rank, dim_sum, skew_ms)
+        for sample in samples
+        for rank, (dim_sum, skew_ms) in enumerate(zip(sample.dim_sums, sample.start_skew_ms, strict=True))
+    ]
+    columns = ["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"]
+    return pd.DataFrame(rows, columns=columns).astype({"start_skew_ms": np.float64})

@@ -1,6 +1,6 @@
-"""Reads table files of any format into records: where a row stands for the user, and its raw values by column.
+"""Reads files of any format as records: the position of a row for error messages, and its raw values by column.
 
-Knows formats, not tables; what the values mean is `readers`' concern.
+This module knows file formats; `table_file` and `task_file` interpret the values.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from neuroshard_pipeline.errors import TableFileError
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a table file.
+    """One row of a file.
 
     Attributes:
-        where: what the user calls the row, e.g. `line 7`.
+        where: position of the row in the file, such as `line 7`.
         values: raw value of every column that the row gives.
     """
 
@@ -34,21 +34,18 @@ def read_records(path: Path) -> list[Record]:
     """Records of a CSV, Parquet or JSON file, at least one.
 
     Raises:
-        TableFileError: the file is missing, no file, of unknown suffix, empty, unreadable or malformed.
+        TableFileError: the file is missing, a directory, of unknown suffix, empty, unreadable or malformed.
     """
     parse = _PARSERS.get(path.suffix.lower())
     if path.is_dir():
-        raise TableFileError(f"{path}: is a directory; name the file with the tables in it")
+        raise TableFileError(f"{path}: is a directory; name the file that contains the tables")
     if not path.exists():
         raise TableFileError(f"{path}: no such file; check the path (relative paths start at {Path.cwd()})")
     if parse is None:
         raise TableFileError(
             f"{path}: suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}; save the tables as one of these"
         )
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TableFileError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    content = _read_bytes(path)
     if not content.strip():
         raise TableFileError(f"{path}: the file is empty; it needs one row per table")
     records = parse(path, content)
@@ -57,21 +54,35 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def _text(path: Path, content: bytes) -> str:
+def read_text(path: Path) -> str:
+    """Text of a UTF-8 file.
+
+    Raises:
+        TableFileError: the file cannot be read or is not UTF-8 text.
+    """
+    return _decoded(path, _read_bytes(path))
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TableFileError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from error
+
+
+def _decoded(path: Path, content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TableFileError(
-            f"{path}: byte {error.start} is not UTF-8 text; save the file as plain UTF-8 text"
-        ) from error
+        raise TableFileError(f"{path}: byte {error.start} is not UTF-8; save the file as plain UTF-8 text") from error
     if "\0" in text:
         raise TableFileError(f"{path}: holds binary data, not text; save the file as plain UTF-8 text")
     return text
 
 
 def _csv_records(path: Path, content: bytes) -> list[Record]:
-    """Lines are counted from 1 with the header, as an editor shows them; blank lines are skipped."""
-    reader = csv.reader(io.StringIO(_text(path, content), newline=""), strict=True)
+    """Records of CSV lines; the header is line 1, and blank lines are counted but skipped."""
+    reader = csv.reader(io.StringIO(_decoded(path, content), newline=""), strict=True)
     records: list[Record] = []
     header: list[str] = []
     start = 1
@@ -82,7 +93,7 @@ def _csv_records(path: Path, content: bytes) -> list[Record]:
             if not any(cells) and len(cells) <= 1:
                 continue
             if not header:
-                header = _checked_header(path, line, cells)
+                header = _checked_header(f"{path}: line {line}", cells)
             elif len(cells) != len(header):
                 raise TableFileError(
                     f"{path}: line {line} has {len(cells)} values, but the header has {len(header)} columns; give one "
@@ -95,24 +106,27 @@ def _csv_records(path: Path, content: bytes) -> list[Record]:
     return records
 
 
-def _checked_header(path: Path, line: int, names: list[str]) -> list[str]:
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise TableFileError(f"{path}: line {line}: column {name!r} stands {count} times; keep one of them")
+def _checked_header(where: str, names: list[str]) -> list[str]:
+    _refuse_repeated(where, names)
+    for name in names:
         if not name:
-            raise TableFileError(f"{path}: line {line}: column {names.index(name) + 1} has no name; name or delete it")
+            raise TableFileError(f"{where}: column {names.index(name) + 1} has no name; name or delete it")
         for separator, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
             if separator in name:
-                raise TableFileError(
-                    f"{path}: line {line}: columns are separated by {word} ({name!r}); separate them by commas"
-                )
+                raise TableFileError(f"{where}: columns are separated by {word} ({name!r}); separate them by commas")
     return names
 
 
+def _refuse_repeated(where: str, columns: Iterable[str]) -> None:
+    for name, count in Counter(columns).items():
+        if count > 1:
+            raise TableFileError(f"{where}: column {name!r} occurs {count} times; keep one of them")
+
+
 def _json_records(path: Path, content: bytes) -> list[Record]:
-    """Records are counted from 1."""
+    """Records of a JSON list, counted from 1."""
     try:
-        rows = json.loads(_text(path, content))
+        rows = json.loads(_decoded(path, content))
     except json.JSONDecodeError as error:
         raise TableFileError(
             f"{path}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); correct it there"
@@ -134,7 +148,7 @@ def _kind(value: Any) -> str:
 
 
 def _parquet_records(path: Path, content: bytes) -> list[Record]:
-    """Rows are counted from 1."""
+    """Records of Parquet rows, counted from 1."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -143,9 +157,7 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise TableFileError(f"{path}: not a readable Parquet file ({reason}); write it again") from error
-    for name, count in Counter(table.column_names).items():
-        if count > 1:
-            raise TableFileError(f"{path}: column {name!r} stands {count} times; keep one of them")
+    _refuse_repeated(str(path), table.column_names)
     names = [name for name in table.column_names if not name.startswith("__index_level_")]
     return [Record(f"row {number}", row) for number, row in enumerate(table.select(names).to_pylist(), start=1)]
 

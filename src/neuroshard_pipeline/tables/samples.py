@@ -1,12 +1,13 @@
-"""What one measurement runs: the shards of one rank, or the volumes of one collective."""
+"""Samples: what one measurement runs, the shards of one rank or the data volumes of one pair of collectives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
+from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER
 
-#: Purpose of the samples that models are trained on; the others belong to a group that models are judged by
+#: Purpose of the samples that models are trained on; all other purposes are groups of evaluation samples
 #: (`augment.varied_draws`).
 TRAINING = "training"
 
@@ -16,20 +17,20 @@ class ComputeSample:
     """The shards of one rank, looked up by one fused kernel.
 
     Attributes:
-        sample_id: stable name; the same id always means the same shards.
-        batch_size: global batch, as every rank looks up its tables for the whole batch.
-        shards: at least one; a table may stand more than once, with different columns.
-        optimizer: fused into the backward pass, one of `task.OPTIMIZERS`.
+        sample_id: name; equal names mean equal shards.
+        batch_size: global batch, because every rank looks up its tables for the whole batch.
+        shards: at least one shard; several shards may belong to one table.
+        optimizer: optimizer that is fused into the backward pass, one of `task.OPTIMIZERS`.
     """
 
     sample_id: str
     batch_size: int
     shards: tuple[Shard, ...]
-    optimizer: str = "sgd"
+    optimizer: str = DEFAULT_OPTIMIZER
 
     @property
     def lookup_bytes(self) -> float:
-        """Bytes of rows that one batch looks up, as often as its ids name them."""
+        """Bytes of all looked-up rows of one batch, where a row counts once per look-up."""
         return self.batch_size * sum(
             shard.table.pooling_factor * shard.embedding_dim * BYTES_PER_ELEMENT[shard.table.data_type]
             for shard in self.shards
@@ -41,10 +42,10 @@ class CommSample:
     """One pair of all-to-all collectives: pooled embeddings forward, their gradients backward.
 
     Attributes:
-        sample_id: stable name.
+        sample_id: name.
         batch_size: global batch.
-        dim_sums: per rank, the sum of the widths of its shards.
-        start_skew_ms: per rank, how much later than the first rank it enters the forward collective.
+        dim_sums: sum of the widths of the shards of every rank.
+        start_skew_ms: delay of every rank after the first one, when it enters the forward collective.
     """
 
     sample_id: str

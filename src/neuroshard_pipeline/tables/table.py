@@ -1,8 +1,9 @@
-"""The nouns of a sharding problem: a table, its reuse profile, and a shard of its columns."""
+"""Embedding tables, their reuse profiles, and shards of their columns."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
@@ -14,11 +15,15 @@ REUSE_BIN_EDGES: tuple[int, ...] = tuple(2**power for power in range(16))
 NUM_REUSE_BINS = len(REUSE_BIN_EDGES) + 1
 REUSE_COLUMNS: tuple[str, ...] = tuple(f"reuse_{index:02d}" for index in range(NUM_REUSE_BINS))
 
-#: Widths of shards are multiples of this: FBGEMM reads rows in 16-byte vectors of four floats.
+#: Columns of a reuse profile in files and frames.
+PROFILE_COLUMNS: tuple[str, ...] = ("unique_rows", *REUSE_COLUMNS)
+
+#: Widths of shards are multiples of this, because FBGEMM reads rows in 16-byte vectors of four floats.
 COLUMN_GRANULARITY = 4
 
-#: Bytes per element of every storage type a table may have (TorchRec's DataType names, lower case).
+#: Bytes per element of every storage type that a table may have (TorchRec's DataType names in lower case).
 BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2}
+DEFAULT_DATA_TYPE = "fp32"
 
 #: A table whose rows are scaled down keeps at least this many rows.
 LEAST_SCALED_ROWS = 4
@@ -30,17 +35,17 @@ MAX_POOLING_FACTOR = 2.0**20
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An embedding table as a trainer declares it, with what is known of the ids that look it up.
+    """An embedding table as a trainer declares it, and what is known about the ids that look it up.
 
     Attributes:
-        name: unique within a sharding task.
-        num_embeddings: rows.
-        embedding_dim: columns, a multiple of 4.
+        name: name, unique within a sharding task.
+        num_embeddings: number of rows.
+        embedding_dim: number of columns, a multiple of 4.
         pooling_factor: mean number of ids per sample of the batch.
-        unique_rows: distinct rows that one batch looks up, or None where unknown. It belongs to the batch size
-            of the task (or pool) that the table stands in.
-        reuse: the reuse profile, 17 shares of `unique_rows` by how often the batch looks a row up
-            (see `REUSE_BIN_EDGES`), summing to 1; None where unknown.
+        unique_rows: number of distinct rows that one batch looks up, or None if unknown. It refers to the batch size
+            of the task or pool that the table belongs to.
+        reuse: the reuse profile: 17 shares of `unique_rows` by the number of look-ups per batch (see
+            `REUSE_BIN_EDGES`), which sum to 1; None if unknown.
         data_type: storage type of the weights, a key of `BYTES_PER_ELEMENT`.
 
     Raises:
@@ -53,7 +58,7 @@ class Table:
     pooling_factor: float
     unique_rows: float | None = None
     reuse: tuple[float, ...] | None = None
-    data_type: str = "fp32"
+    data_type: str = DEFAULT_DATA_TYPE
 
     def __post_init__(self) -> None:
         for field in ("num_embeddings", "embedding_dim"):
@@ -65,18 +70,18 @@ class Table:
 
     @property
     def has_profile(self) -> bool:
-        """Whether the reuse profile was given rather than left to the documented default."""
-        return self.unique_rows is not None and self.reuse is not None
+        """Whether the reuse profile is known; otherwise the documented default profile is assumed."""
+        return self.reuse is not None
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights alone."""
+        """Bytes of the weights, without optimizer state."""
         return self.num_embeddings * self.embedding_dim * BYTES_PER_ELEMENT[self.data_type]
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A column range of one table: columns `column_offset` to `column_offset + embedding_dim`."""
+    """The columns `column_offset` to `column_offset + embedding_dim` of a table."""
 
     table: Table
     column_offset: int
@@ -96,12 +101,12 @@ class Shard:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the shard's weights alone."""
+        """Bytes of the shard's weights, without optimizer state."""
         return self.table.num_embeddings * self.embedding_dim * BYTES_PER_ELEMENT[self.table.data_type]
 
 
 def whole(table: Table) -> Shard:
-    """The shard that is all of `table`."""
+    """The shard of all columns of `table`."""
     return Shard(table, 0, table.embedding_dim)
 
 
@@ -117,44 +122,45 @@ def scale_rows(table: Table, row_scale: float) -> Table:
     return replace(table, num_embeddings=rows, unique_rows=unique_rows)
 
 
-def _table_problems(table: Table) -> list[str]:
-    """What is wrong with a table's values, in the order a reader would check them."""
-    problems = []
+def _table_problems(table: Table) -> Iterator[str]:
+    """Descriptions of impossible values, in the order of the fields."""
     if not isinstance(table.name, str) or not table.name.strip():
-        problems.append("the name is empty; give every table a unique name")
-    problems += _count_problems("num_embeddings", table.num_embeddings, MAX_NUM_EMBEDDINGS)
-    problems += _count_problems("embedding_dim", table.embedding_dim, MAX_EMBEDDING_DIM)
-    if not problems and table.embedding_dim % COLUMN_GRANULARITY:
-        problems.append(
+        yield "the name is empty; give every table a unique name"
+    yield from _count_problems("num_embeddings", table.num_embeddings, MAX_NUM_EMBEDDINGS)
+    yield from _count_problems("embedding_dim", table.embedding_dim, MAX_EMBEDDING_DIM)
+    if table.embedding_dim % COLUMN_GRANULARITY:
+        yield (
             f"embedding_dim {table.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}; pad the table to "
             f"{-(-table.embedding_dim // COLUMN_GRANULARITY) * COLUMN_GRANULARITY}"
         )
     if not isinstance(table.pooling_factor, Real):
-        problems.append(f"pooling_factor {table.pooling_factor!r} is not a number")
+        yield f"pooling_factor {table.pooling_factor!r} is not a number"
     elif not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # also refuses NaN
-        problems.append(f"pooling_factor {table.pooling_factor} must be above 0 and at most {MAX_POOLING_FACTOR:g}")
+        yield f"pooling_factor {table.pooling_factor} must be above 0 and at most {MAX_POOLING_FACTOR:g}"
     if table.data_type not in BYTES_PER_ELEMENT:
-        problems.append(f"data_type {table.data_type!r} is unknown; use one of {', '.join(BYTES_PER_ELEMENT)}")
-    return problems + _profile_problems(table)
+        yield f"data_type {table.data_type!r} is unknown; use one of {', '.join(BYTES_PER_ELEMENT)}"
+    yield from _profile_problems(table)
 
 
-def _count_problems(field: str, value: int, maximum: int) -> list[str]:
+def _count_problems(field: str, value: int, maximum: int) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int):
-        return [f"{field} {value!r} is not a whole number"]
-    if not 0 < value <= maximum:
-        return [f"{field} {value} must be between 1 and {maximum}"]
-    return []
+        yield f"{field} {value!r} is not a whole number"
+    elif not 0 < value <= maximum:
+        yield f"{field} {value} must be between 1 and {maximum}"
 
 
-def _profile_problems(table: Table) -> list[str]:
-    if (table.unique_rows is None) != (table.reuse is None):
-        return ["unique_rows and reuse_00..reuse_16 belong together; give both or neither"]
+def _profile_problems(table: Table) -> Iterator[str]:
+    if table.unique_rows is None and table.reuse is None:
+        return
     if table.unique_rows is None or table.reuse is None:
-        return []
+        yield "unique_rows and reuse_00..reuse_16 belong together; give both or neither"
+        return
     if not 0 < table.unique_rows <= table.num_embeddings:
-        return [f"unique_rows {table.unique_rows} must be above 0 and at most num_embeddings {table.num_embeddings}"]
-    if len(table.reuse) != NUM_REUSE_BINS or not all(0 <= share <= 1 for share in table.reuse):
-        return [f"the reuse profile needs {NUM_REUSE_BINS} shares between 0 and 1, got {table.reuse}"]
+        yield f"unique_rows {table.unique_rows} must be above 0 and at most num_embeddings {table.num_embeddings}"
+    if len(table.reuse) != NUM_REUSE_BINS:
+        yield f"the reuse profile needs {NUM_REUSE_BINS} shares, not {len(table.reuse)}"
+    for column, share in zip(REUSE_COLUMNS, table.reuse, strict=True):
+        if not 0 <= share <= 1:
+            yield f"{column} {share} is not a share between 0 and 1; give the share of unique rows in this reuse bin"
     if not math.isclose(sum(table.reuse), 1.0, abs_tol=0.01):
-        return [f"the reuse shares sum to {sum(table.reuse):.4f}, not to 1"]
-    return []
+        yield f"the reuse shares sum to {sum(table.reuse):.4f}, not to 1; divide them by their sum"

@@ -1,9 +1,9 @@
-"""The sharding task: what a plan is asked for."""
+"""Sharding tasks: the tables, ranks and memory that a plan is made for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -13,20 +13,21 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table, scale_rows
 
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
+DEFAULT_OPTIMIZER = "sgd"
 
 
 @dataclass(frozen=True)
 class ShardingTask:
-    """Tables to be spread over the ranks of a training job.
+    """Tables that are to be spread over the ranks of a training job.
 
     Attributes:
-        tables: at least one, with unique names.
+        tables: at least one table; names are unique.
         world_size: number of ranks (devices).
         batch_size: the global batch, samples per iteration over all ranks.
         memory_bytes: memory for embeddings on every rank, or one number per rank.
-        optimizer: one of `OPTIMIZERS`; decides the optimizer state that counts against the memory.
-        task_id: how frames and errors call the task.
-        constraints: what plans must respect besides memory; none by default.
+        optimizer: one of `OPTIMIZERS`; its state counts against the memory.
+        task_id: name of the task in frames and errors.
+        constraints: further conditions that plans must meet; none by default.
 
     Raises:
         TaskError: a value is impossible.
@@ -36,7 +37,7 @@ class ShardingTask:
     world_size: int
     batch_size: int
     memory_bytes: int | Sequence[int]
-    optimizer: str = "sgd"
+    optimizer: str = DEFAULT_OPTIMIZER
     task_id: str = "task"
     constraints: Constraints = UNCONSTRAINED
 
@@ -87,33 +88,28 @@ def task_from_tables(
     return ShardingTask(scaled, world_size, batch_size, memory_bytes, task_id=task_id)
 
 
-def _task_problems(task: ShardingTask) -> list[str]:
-    strangers = [table for table in task.tables if not isinstance(table, Table)]
-    if strangers:
-        return [f"tables must hold Table objects, as read_tables returns them, but hold {strangers[0]!r}"]
-    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
-    problems = [
-        f"memory_bytes {limit!r} must be a whole number of bytes; for 80 GiB say 80 * 2**30"
-        for limit in limits
-        if isinstance(limit, bool) or not isinstance(limit, int)
-    ]
+def _task_problems(task: ShardingTask) -> Iterator[str]:
+    """Descriptions of impossible values; each check relies on the ones before it."""
+    for table in task.tables:
+        if not isinstance(table, Table):
+            yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
+    for limit in task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,):
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            yield f"memory_bytes {limit!r} must be a whole number of bytes; write 80 GiB as 80 * 2**30"
     if not task.tables:
-        problems.append("a sharding task needs at least one table")
-    repeated = [name for name, count in Counter(table.name for table in task.tables).items() if count > 1]
-    if repeated:
-        problems.append(f"table names must be unique, but {repeated[0]!r} stands more than once")
+        yield "a sharding task needs at least one table"
+    for name, count in Counter(table.name for table in task.tables).items():
+        if count > 1:
+            yield f"table names must be unique, but {name!r} occurs {count} times"
     for field in ("world_size", "batch_size"):
         value = getattr(task, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            problems.append(f"{field} {value!r} must be a whole number of at least 1")
-    if problems:
-        return problems
+            yield f"{field} {value!r} must be a whole number of at least 1"
     if len(task.memory_limits) != task.world_size:
-        problems.append(f"memory_bytes has {len(task.memory_limits)} numbers for {task.world_size} ranks")
-    if min(task.memory_limits, default=1) < 1:
-        problems.append(f"memory_bytes {task.memory_bytes} must be at least 1 on every rank")
+        yield f"memory_bytes has {len(task.memory_limits)} numbers for {task.world_size} ranks"
+    if min(task.memory_limits) < 1:
+        yield f"memory_bytes {task.memory_bytes} must be at least 1 on every rank"
     if task.optimizer not in OPTIMIZERS:
-        problems.append(f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}")
+        yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
     if task.constraints:
-        problems += constraint_problems(task.constraints, (table.name for table in task.tables), task.world_size)
-    return problems
+        yield from constraint_problems(task.constraints, (table.name for table in task.tables), task.world_size)

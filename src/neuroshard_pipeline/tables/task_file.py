@@ -1,4 +1,4 @@
-"""Reads a user's sharding tasks, many in one file: the tables of a task are its rows."""
+"""Reads a user's sharding tasks from one file, with one row per table of a task."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
-from neuroshard_pipeline.tables.readers import (
+from neuroshard_pipeline.tables.records import Record, read_records
+from neuroshard_pipeline.tables.table_file import (
     OPTIONAL_COLUMNS,
     REQUIRED_COLUMNS,
     Cells,
     check_columns,
     tables_of_records,
 )
-from neuroshard_pipeline.tables.records import Record, read_records
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, ShardingTask
 
-#: What every row says of its task, the same in all rows of one task.
+#: Columns that describe the task; all rows of a task have the same values.
 TASK_FILE_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
 
 
 def read_tasks(path: str | Path) -> list[ShardingTask]:
-    """Sharding tasks from a `.csv`, `.parquet` or `.json` file, one row per table of a task.
+    """Sharding tasks from a `.csv`, `.parquet` or `.json` file.
 
-    Columns are `TASK_FILE_COLUMNS`, those of a table file (`readers.REQUIRED_COLUMNS`), and optionally
-    `readers.OPTIONAL_COLUMNS` and `optimizer`, as in `augment.sharding_tasks`.
+    The file has the columns `TASK_FILE_COLUMNS` and those of a table file (`table_file.REQUIRED_COLUMNS`), and
+    optionally `table_file.OPTIONAL_COLUMNS` and `optimizer`, as `augment.sharding_tasks` does.
 
     Args:
         path: the file.
@@ -47,25 +47,27 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
 
 def _task(path: Path, task_id: str, rows: list[Record]) -> ShardingTask:
     cells = [Cells(path, row) for row in rows]
-    counts = {name: _same(cells, name, task_id, Cells.count) for name in TASK_FILE_COLUMNS[1:]}
-    optimizer = _same(cells, "optimizer", task_id, _optimizer)
+    counts = {name: _common_value(cells, name, task_id, Cells.count) for name in TASK_FILE_COLUMNS[1:]}
+    optimizer = _common_value(cells, "optimizer", task_id, _optimizer)
     try:
         return ShardingTask(tables_of_records(path, rows), **counts, optimizer=optimizer, task_id=task_id)
     except TaskError as error:
         raise TableFileError(f"{path}: {rows[0].where}: {error}") from error
 
 
-def _same(cells: list[Cells], column: str, task_id: str, read: Callable[[Cells, str], Any]) -> Any:
-    """The one value that all rows of a task give."""
+def _common_value(cells: list[Cells], column: str, task_id: str, read: Callable[[Cells, str], Any]) -> Any:
+    """The value that all rows of a task have in a column."""
     first = read(cells[0], column)
     for cell in cells[1:]:
         if read(cell, column) != first:
-            raise cell.problem(column, f"differs from {first!r} in {cells[0].record.where}; give task {task_id} one")
+            raise cell.problem(
+                column, f"differs from {first!r} in {cells[0].record.where}; give all rows of task {task_id} one value"
+            )
     return first
 
 
 def _optimizer(cell: Cells, column: str) -> str:
-    return "sgd" if cell.is_empty(column) else _text(cell, column)
+    return DEFAULT_OPTIMIZER if cell.is_empty(column) else _text(cell, column)
 
 
 def _text(cell: Cells, column: str) -> str:

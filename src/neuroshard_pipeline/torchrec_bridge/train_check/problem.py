@@ -14,7 +14,7 @@ from neuroshard_pipeline.search.simulator import Models
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
-from neuroshard_pipeline.tables.readers import read_tables
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, criteo_batches, drawn_batches
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams, TrainTaskParams

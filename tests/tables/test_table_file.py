@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.tables.frames import tables_to_frame
-from neuroshard_pipeline.tables.readers import read_tables
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS, Table
+from neuroshard_pipeline.tables.table_file import read_tables
 
 HEAD = "table,num_embeddings,embedding_dim,pooling_factor"
 PROFILE_HEAD = f"{HEAD},unique_rows,{','.join(REUSE_COLUMNS)}"
@@ -43,7 +43,7 @@ BAD_CSV = {
         ["'Table'", "did you mean 'table'"],
     ),
     "unknown column": (csv(HEAD + ",colour", GOOD_ROW + ",red"), ["'colour'", "delete it"]),
-    "column twice": (csv(HEAD + ",table", GOOD_ROW + ",b"), ["line 1", "'table' stands 2 times", "keep one"]),
+    "column twice": (csv(HEAD + ",table", GOOD_ROW + ",b"), ["line 1", "'table' occurs 2 times", "keep one"]),
     "column without a name": (csv(HEAD + ",", GOOD_ROW + ",1"), ["line 1", "column 5 has no name"]),
     "semicolons": (
         csv(HEAD.replace(",", ";"), GOOD_ROW.replace(",", ";")),
@@ -81,7 +81,7 @@ BAD_CSV = {
     "absurd pooling factor": (csv(HEAD, "a,10,16,1e12"), ["pooling_factor 1000000000000.0", "at most"]),
     "name twice": (
         csv(HEAD, GOOD_ROW, "b,1,4,1", GOOD_ROW),
-        ["line 4", "'a' already stands in line 2", "name of its own"],
+        ["line 4", "'a' already occurs in line 2", "unique name"],
     ),
     "unknown data type": (
         csv(HEAD + ",data_type", GOOD_ROW + ",int4"),
@@ -99,10 +99,13 @@ BAD_CSV = {
         csv(PROFILE_HEAD, f"{GOOD_ROW},5,1,," + "0," * 14 + "0"),
         ["line 2", "'reuse_01'", "is empty while"],
     ),
-    "shares above one": (csv(PROFILE_HEAD, f"{GOOD_ROW},5,50,50" + ",0" * 15), ["'reuse_00'", "'50' is not a share"]),
+    "shares above one": (
+        csv(PROFILE_HEAD, f"{GOOD_ROW},5,50,50" + ",0" * 15),
+        ["line 2", "reuse_00 50.0 is not a share"],
+    ),
     "negative share": (
         csv(PROFILE_HEAD, f"{GOOD_ROW},5,1,-0.5,0.5" + ",0" * 14),
-        ["'reuse_01'", "'-0.5' is not a share"],
+        ["line 2", "reuse_01 -0.5 is not a share"],
     ),
     "shares do not sum to one": (
         csv(PROFILE_HEAD, f"{GOOD_ROW},5,0.5" + ",0" * 16),
@@ -145,7 +148,7 @@ BAD_JSON = {
         ["record 2", "'num_embeddings'", "is empty"],
     ),
     "an unknown key": (json.dumps([GOOD_RECORD, {**GOOD_RECORD, "table": "b", "dim": 8}]), ["'dim' in record 2"]),
-    "a name twice": (json.dumps([GOOD_RECORD, GOOD_RECORD]), ["record 2", "already stands in record 1"]),
+    "a name twice": (json.dumps([GOOD_RECORD, GOOD_RECORD]), ["record 2", "already occurs in record 1"]),
 }
 
 
@@ -209,7 +212,7 @@ def test_binary_content_is_refused(tmp_path, suffix, content):
         ({"embedding_dim": [8, 9]}, ["row 2", "embedding_dim 9", "pad the table to 12"]),
         ({"pooling_factor": [1.0, float("nan")]}, ["row 2", "'pooling_factor'", "is empty"]),
         ({"num_embeddings": ["10", "ten"]}, ["row 2", "'num_embeddings'", "'ten'"]),
-        ({"table": ["a", "a"]}, ["row 2", "already stands in row 1"]),
+        ({"table": ["a", "a"]}, ["row 2", "already occurs in row 1"]),
         ({"table": ["a", None]}, ["row 2", "'table'", "is empty"]),
         ({"rows": [1, 2]}, ["unknown column 'rows'"]),
     ],
