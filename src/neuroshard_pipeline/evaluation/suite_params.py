@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from neuroshard_pipeline.augment.drawing import TableLimits
-from neuroshard_pipeline.sharders.registry import SHARDERS
+from neuroshard_pipeline.sharders.names import SharderNames
 
 #: Suites of this project. Users add theirs under other names.
 SUITES: tuple[str, ...] = ("paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight")
@@ -20,18 +20,6 @@ def _known_suites(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("name every suite once")
     return names
-
-
-def _known_sharders(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if name not in SHARDERS:
-            raise ValueError(f"use some of {', '.join(SHARDERS)}, not {name!r}")
-    if len(set(names)) < len(names):
-        raise ValueError("name every sharder once")
-    return names
-
-
-SharderNames = Annotated[tuple[str, ...], AfterValidator(_known_sharders)]
 
 
 class _Params(BaseModel):
