@@ -1,17 +1,17 @@
-"""Samples per second and noise: the naive measuring loop against this project's, in one process, interleaved.
+"""Speed and noise of this project's measurement compared with a naive loop, interleaved in one process.
 
-The naive loop is what the reference code of [Zha2023] does: for every sample build an operator with fresh random
-weights, draw ids, run 5 + 10 iterations and take the median. Ours visits every sample several times, each time with
-a view of one arena, cached ids and a cached operator, takes the smallest of 2 or 4 iterations, and of the visits the
-smallest (as this project once did) or the lower quartile (as it does). The default profile visits dear samples less
-often than cheap ones. Noise is how far two independent measurements of the same sample lie apart, relative to their
-mean (forward + backward).
+The naive loop is that of the reference code of [Zha2023]: for every sample it builds an operator with new random
+weights, draws ids, runs 5 + 10 iterations and takes the median. This project visits every sample several times, each
+time with a view of one arena and with cached ids and operators. A visit takes the minimum of 2 or 4 iterations; the
+table shows both the minimum and the lower quartile of the visits, which the project uses. The default profile visits
+expensive samples less often. Noise is the relative difference between two independent measurements of the same sample
+(forward + backward).
 
     OMP_NUM_THREADS=1 python benchmarks/bench_measurement.py            # about a minute on 2 cores
 
-The last lines say where the time goes, most of it to the kernels themselves, which no measuring loop can save, and
-what follows for the speed-up that is possible at all: noise falls with the number of timed iterations, however these
-are spread over visits.
+The last lines show where the time goes. Most of it is the kernels' own, which no measuring loop can save: noise falls
+with the number of timed iterations, however they are distributed over visits. They also give the speed-up that a loop
+without any other work would reach.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool
 from neuroshard_pipeline.measurement import ComputeMeasureParams, fbgemm
-from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.measurement.chunks import rounds_of
+from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -42,13 +42,13 @@ NAIVE_WARMUP, NAIVE_ITERATIONS = 5, 10
 VISITS = (1, 2, 4, 6, 8, 12)
 ITERATIONS = (2, 4)
 LOWER_QUARTILE = 0.25
-#: Most and least visits where dear samples get fewer; the last pair is the default profile's, with 4 iterations.
+#: Maximum and minimum number of visits; expensive samples get fewer. The last pair, with 4 iterations, is the default.
 MOST_AND_LEAST_VISITS = ((2, 1), (4, 1), (6, 2), (12, 3))
 THOROUGH_LOOKUP_BYTES = 2**21
 
 
 def draw_samples(count: int, seed: int) -> list[ComputeSample]:
-    """Samples as in the default CPU profile, from a pool so small that each table stands in as many as there."""
+    """Samples as in the default CPU profile; the pool is smaller, so that a table occurs in as many samples."""
     num_tables = max(PROFILE_MAX_TABLES, round(PROFILE_TABLES * count / PROFILE_SAMPLES))
     pool = generate_pool(PoolParams(num_tables=num_tables, batch_size=BATCH_SIZE, row_scale=128, seed=seed))
     params = ComputeSampleParams(
@@ -64,7 +64,7 @@ def draw_samples(count: int, seed: int) -> list[ComputeSample]:
 
 
 def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> ComputeMeasureParams:
-    """The parameters of the default CPU profile that matter to one worker, and to how often a sample is visited."""
+    """The default CPU profile with other numbers of iterations and visits."""
     return ComputeMeasureParams(
         backend="fbgemm_cpu",
         engine="local",
@@ -91,7 +91,7 @@ def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> 
 
 
 def naive_ms(sample: ComputeSample, seed: int) -> float:
-    """Forward + backward of one sample the naive way, ms."""
+    """Forward + backward cost of one sample by the naive loop, ms."""
     host, cpu = fbgemm.EmbeddingLocation.HOST, fbgemm.ComputeDevice.CPU
     specs = [(shard.table.num_embeddings, shard.embedding_dim, host, cpu) for shard in sample.shards]
     operator = fbgemm.SplitTableBatchedEmbeddingBagsCodegen(specs, optimizer=fbgemm.OPTIMIZERS["sgd"])
@@ -121,21 +121,21 @@ class Noise(NamedTuple):
 
 
 def disagreement(first: np.ndarray, second: np.ndarray) -> Noise:
-    """Of two measurements of the same samples, (samples,) each."""
+    """Noise of two measurements of the same samples, (samples,) each."""
     apart = np.abs(first - second) / ((first + second) / 2)
     return Noise(float(np.median(apart)), float(np.quantile(apart, 0.9)))
 
 
 @dataclass
 class Ours:
-    """Visits of every sample by our loop.
+    """Visits of every sample by this project's loop.
 
     Attributes:
-        bench: what visits.
-        first_s: time of a first visit of all samples, which draws ids and builds operators.
-        costs_ms: (rounds, samples).
-        visits_s: time of every visit, likewise.
-        rounds_s: time of every later round.
+        bench: the bench.
+        first_s: time of the first round of visits, which draws ids and builds operators.
+        costs_ms: cost of every later visit, (rounds, samples).
+        visits_s: time of every later visit, (rounds, samples).
+        rounds_s: time of every later round, (rounds,).
     """
 
     bench: FbgemmCpuBench
@@ -145,7 +145,7 @@ class Ours:
     rounds_s: list[float]
 
     def visit(self, samples: Sequence[ComputeSample], order: np.ndarray) -> None:
-        """One more round in the given order."""
+        """Visit all samples once in the given order."""
         begin = time.perf_counter()
         timings = self.bench.measure([samples[index] for index in order])
         self.rounds_s.append(time.perf_counter() - begin)
@@ -156,12 +156,12 @@ class Ours:
         self.visits_s.append(seconds)
 
     def seconds(self, visits: int | np.ndarray) -> float:
-        """What so many visits take, of all samples or of every sample (samples,)."""
+        """Time of a campaign with this number of visits, one number for all samples or one per sample (samples,)."""
         share = np.mean(self.visits_s, axis=0) / np.sum(np.mean(self.visits_s, axis=0))
         return self.first_s + float(np.sum((visits - 1) * share)) * float(np.mean(self.rounds_s))
 
     def measured_twice(self, rounds: Sequence[Collection[int]], quantile: float) -> Noise:
-        """Noise where every sample is visited in the given of its rounds, and of its visits the quantile counts."""
+        """Noise if a sample is visited in the given rounds and its cost is this quantile of the visits."""
         costs = np.array(self.costs_ms)
         halves = [
             [np.quantile(costs[start::2][sorted(chosen), sample], quantile) for sample, chosen in enumerate(rounds)]
@@ -171,7 +171,7 @@ class Ours:
 
 
 def ours(samples: Sequence[ComputeSample], iterations: int, seed: int) -> Ours:
-    """A bench of our own after its first visit."""
+    """This project's loop after its first round."""
     bench = FbgemmCpuBench(protocol_params(iterations), seed)
     begin = time.perf_counter()
     bench.measure(samples)
@@ -179,7 +179,7 @@ def ours(samples: Sequence[ComputeSample], iterations: int, seed: int) -> Ours:
 
 
 def measure(samples: Sequence[ComputeSample], seed: int) -> None:
-    """Run all, interleaved, and print the table."""
+    """Run all loops, interleaved, and print the table."""
     loops = {iterations: ours(samples, iterations, seed) for iterations in ITERATIONS}
     rounds = 2 * max(VISITS)
     naive = np.zeros((2, len(samples)))
@@ -198,8 +198,8 @@ def measure(samples: Sequence[ComputeSample], seed: int) -> None:
     naive_rate = 2 * len(samples) / naive_s
     best_ms = min(loops.items())[1].costs_ms
     print(f"{len(samples)} samples, batch {BATCH_SIZE}, mean cost {np.min(best_ms, axis=0).mean():.2f} ms")
-    print("                                                 disagreement of two measurements, median / p90")
-    print("protocol                    samples/s   speed-up   smallest visit         lower quartile of visits")
+    print("                                                 difference of two measurements, median / p90")
+    print("protocol                    samples/s   speed-up   minimum of visits      lower quartile of visits")
     naive_noise = disagreement(*naive)
     print(f"naive, 5 + 10, median      {naive_rate:10.1f} {1:9.1f}x   {naive_noise}")
     quiet_enough: list[float] = []
@@ -212,37 +212,38 @@ def measure(samples: Sequence[ComputeSample], seed: int) -> None:
             counts = np.array([len(chosen) for chosen in rounds])
             low, quartile = (loop.measured_twice(rounds, q) for q in (0.0, LOWER_QUARTILE))
             name = f"{most} visits" if most == least else f"{most} to {least} visits"
-            tell(f"ours, {name} of {iterations}", len(samples) / loop.seconds(counts), naive_rate, low, quartile)
+            print_row(f"ours, {name} of {iterations}", len(samples) / loop.seconds(counts), naive_rate, low, quartile)
             if any(noise.median <= naive_noise.median and noise.p90 <= naive_noise.p90 for noise in (low, quartile)):
                 quiet_enough.append(float(np.mean(counts * kernels_ms)))
-    where_time_goes(samples, loops, seed)
-    tell_bound(quiet_enough, 1e3 / naive_rate)
+    print_time_parts(samples, loops, seed)
+    print_bound(quiet_enough, 1e3 / naive_rate)
 
 
-def tell(name: str, rate: float, naive_rate: float, low: Noise, quartile: Noise) -> None:
+def print_row(name: str, rate: float, naive_rate: float, low: Noise, quartile: Noise) -> None:
     """One line of the table."""
     print(f"{name:26s} {rate:10.1f} {rate / naive_rate:9.1f}x   {low!s:22s} {quartile}")
 
 
-def tell_bound(quiet_enough: Sequence[float], naive_ms: float) -> None:
-    """What a loop would reach that spends nothing but the kernels' time on its iterations.
+def print_bound(quiet_enough: Sequence[float], naive_ms: float) -> None:
+    """Print the speed-up of a loop that spends time on kernels only.
 
     Args:
-        quiet_enough: what the kernels of every protocol take that was as quiet as the naive loop, ms per sample.
-        naive_ms: of one naive measurement.
+        quiet_enough: kernel time of each protocol with no more noise than the naive loop, ms per sample.
+        naive_ms: time of one naive measurement.
     """
     if not quiet_enough:
-        print("\nNone of these was as quiet as the naive loop.")
+        print("\nEvery protocol had more noise than the naive loop.")
         return
     least_ms = min(quiet_enough)
     print(
-        f"\nOf the protocols as quiet as the naive loop, the shortest runs kernels for {least_ms:.1f} ms of its "
-        f"{naive_ms:.1f}; without any other work it would be {naive_ms / least_ms:.1f} times as fast."
+        f"\nOf the protocols with no more noise than the naive loop, the shortest runs kernels for {least_ms:.1f} ms "
+        f"per sample. The naive loop takes {naive_ms:.1f} ms, so without other work the speed-up would be "
+        f"{naive_ms / least_ms:.1f}."
     )
 
 
-def where_time_goes(samples: Sequence[ComputeSample], loops: dict[int, Ours], seed: int) -> None:
-    """Print how long the parts of a visit take."""
+def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], seed: int) -> None:
+    """Print the time of the parts of a visit."""
     begin = time.perf_counter()
     for sample in samples:
         for shard in sample.shards:
@@ -257,7 +258,7 @@ def where_time_goes(samples: Sequence[ComputeSample], loops: dict[int, Ours], se
             f"{kernels_ms:.2f} ms ({kernels_ms / round_ms:.0%}); the first visit takes "
             f"{loop.first_s * 1e3 / len(samples) - round_ms:.2f} ms more, for ids and FBGEMM's operator"
         )
-    print("The rest of a visit: slower iterations, joining ids, the reference probe, settling and the collector.")
+    print("The rest of a visit: slower iterations, joining ids, the reference probe, settling, garbage collection.")
 
 
 def main() -> None:

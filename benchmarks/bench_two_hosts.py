@@ -1,17 +1,18 @@
-"""What gloo's all-to-all costs between two emulated hosts, by the bandwidth of the wire between them.
+"""Costs of gloo's all-to-all between two emulated hosts, depending on the bandwidth between them.
 
-Each host is a network namespace, the second one with a monotonic clock of its own, too; a pair of veth devices is the
-wire, and `tc` (token bucket) sets its rate in both directions. Needs Linux, root, iproute2 and util-linux.
+Each host is a network namespace, and the second one also has a monotonic clock of its own. A pair of veth devices is
+the wire, whose rate `tc` (token bucket) limits in both directions. Needs Linux, root, iproute2 and util-linux.
 
     python benchmarks/bench_two_hosts.py --mbit 25 50 100      # ten seconds a rate on two cores
 
-Expect costs of once or twice the time on the wire. The wire carries both directions at once: opposite TCP streams of
-512 KiB each take 84 to 88 ms at 50 Mbit/s, one alone 83. But gloo lets a rank send only when the other has told that it
-is ready to receive, and that message takes its turn in the same stream as the data. A rank that comes later by more
-than the wire's latency finds the other one ready and sends all its data first, and its own readiness after; what it
-receives starts only then. So the earlier rank pays the wire once, after waiting for the later one, and the later rank
-pays it twice: the last two columns. Ranks that start together do one or the other by chance. Bare `isend` and `irecv`
-behave alike; where all receives are posted 30 ms before the sends, both directions overlap whoever is late.
+Expect costs of once or twice the time on the wire, although the wire carries both directions at once: opposite TCP
+streams of 512 KiB each take 84 to 88 ms at 50 Mbit/s, one alone takes 83 ms. But with gloo, a rank sends only after its
+peer has announced that it is ready to receive, and the announcement queues in the same stream as data. A rank that
+comes later by more than the latency of the wire finds its peer ready. It sends all its data first and its announcement
+afterwards, and receives only then. The earlier rank therefore waits for the later one and pays for the wire once; the
+later rank pays twice: see the last two columns. If both ranks start together, either case occurs by chance. Plain
+`isend` and `irecv` behave in the same way. If all receives are posted 30 ms before the sends, both directions overlap,
+whichever rank is late.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ADDRESSES = ("10.87.0.1", "10.87.0.2")
 BATCH_SIZE = 1024
 DIM_SUM = 256
 CLOCK_AHEAD_S = 1000
-#: Samples: all ranks start together, or those of the second host later.
+#: Names of samples: all ranks start together, or the ranks of the second host start later.
 EVEN, SKEWED = "even", "skewed"
 LATER_MS = 5.0
 ENDPOINT = f"{ADDRESSES[0]}:29500"
@@ -66,7 +67,7 @@ PROTOCOL = {
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[int, int]]:
-    """Process ids whose namespaces are the hosts, joined by a wire."""
+    """Create two hosts joined by a wire; yield the ids of the processes that own their namespaces."""
     clock = ["--time", "--monotonic", str(CLOCK_AHEAD_S)]
     waits = [["unshare", "--net", "sleep", "600"], ["unshare", "--net", *clock, "sleep", "600"]]
     hosts = [subprocess.Popen(wait) for wait in waits]
@@ -87,7 +88,7 @@ def two_hosts() -> Iterator[tuple[int, int]]:
 
 
 def set_rate(hosts: tuple[int, int], mbit: float) -> None:
-    """Limit the wire in both directions."""
+    """Limit the bandwidth of the wire in both directions."""
     for host in hosts:
         limit = ["tbf", "rate", f"{mbit:g}mbit", "burst", "32kb", "latency", "400ms"]
         on_host(host, ["tc", "qdisc", "replace", "dev", "wire", "root", *limit])
@@ -95,12 +96,12 @@ def set_rate(hosts: tuple[int, int], mbit: float) -> None:
 
 @contextmanager
 def started_ranks(hosts: tuple[int, int], ranks_per_host: int) -> Iterator[None]:
-    """Ranks of torchrun on both hosts."""
+    """Run torchrun on both hosts."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(ranks_per_host)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", ENDPOINT, "--rdzv-id", "ranks"),
     ]
-    # The hosts share one name, by which torchrun would find out which of them is to hold the store.
+    # Both hosts have the same name, so torchrun cannot decide by name which one holds the store.
     places = [["--local-addr", address, f"--rdzv-conf=is_host={1 - index}"] for index, address in enumerate(ADDRESSES)]
     module = ["-m", "neuroshard_pipeline.measurement.torchrun_ranks", ENDPOINT]
     with tempfile.TemporaryFile("w+") as log:
@@ -121,14 +122,14 @@ def started_ranks(hosts: tuple[int, int], ranks_per_host: int) -> Iterator[None]
 def measured_ms(hosts: tuple[int, int], ranks_per_host: int) -> pd.DataFrame:
     """Run a campaign from the first host and return its costs."""
     campaign = _started(hosts[0], [sys.executable, __file__, "--measure", str(ranks_per_host)])
-    told = campaign.communicate(timeout=240)[0]
+    output = campaign.communicate(timeout=240)[0]
     if campaign.returncode:
-        raise RuntimeError("the campaign failed; its error stands above")
-    return pd.read_json(io.StringIO(told), orient="records")
+        raise RuntimeError("the campaign failed; see its error above")
+    return pd.read_json(io.StringIO(output), orient="records")
 
 
 def measure(ranks_per_host: int) -> None:
-    """What the campaign runs on the first host; prints its costs as JSON."""
+    """Run the campaign on the first host and print its costs as JSON."""
     world_size = 2 * ranks_per_host
     params = CommMeasureParams(**PROTOCOL, local_world_size=ranks_per_host)
     later = (0.0,) * ranks_per_host + (LATER_MS,) * ranks_per_host
@@ -151,12 +152,12 @@ def on_host(host: int, command: list[str]) -> None:
 
 
 def _inside(host: int, command: list[str]) -> list[str]:
-    """The command in the host's network and time."""
+    """The command, to run in the namespaces of a host."""
     return [str(shutil.which("nsenter")), "--target", str(host), "--net", "--time", "--", *command]
 
 
 def _started(host: int, command: list[str], log: IO[str] | None = None) -> subprocess.Popen[str]:
-    """A command on a host; what it says goes to a log, or its output to us."""
+    """Start a command on a host; its output goes to `log`, or to a pipe if there is none."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "wire", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     return subprocess.Popen(
         _inside(host, command), env=environment, text=True, stdout=log or subprocess.PIPE, stderr=log
@@ -164,25 +165,25 @@ def _started(host: int, command: list[str], log: IO[str] | None = None) -> subpr
 
 
 def _until_apart(host: int) -> None:
-    """Wait until the process has its namespace."""
+    """Wait until the process has its own namespace."""
     while Path(f"/proc/{host}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
         pass
 
 
 def why_not() -> str | None:
-    """Why hosts cannot be emulated here, or None."""
+    """Why this machine cannot emulate hosts, or None if it can."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if not shutil.which(tool)]
     if missing:
         return f"{', '.join(missing)} not installed"
     if subprocess.run(
         [str(shutil.which("unshare")), "--net", "--time", "true"], capture_output=True, check=False
     ).returncode:
-        return "no permission to make namespaces"
+        return "no permission to create namespaces"
     return None
 
 
 def main() -> None:
-    """Read the command line and print a line per rate."""
+    """Read the command line and print one line per rate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mbit", type=float, nargs="+", default=[25.0, 50.0, 100.0, 400.0])
     parser.add_argument("--ranks-per-host", type=int, default=1)

@@ -1,21 +1,21 @@
-"""Record compute costs on this machine's GPU for people who have none: a resumable campaign, then a recording.
+"""Record compute costs on this machine's GPU, for machines without one: a resumable campaign and a recording.
 
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
     PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
 
-Writes OUT/shards (every finished stretch; run the same command again to resume after a kill or to top up with more
---samples) and at the end OUT/recording: table_pool, compute_samples and compute_costs as Parquet, and card.json with
-device, versions, protocol, noise floor and copy bandwidth. Put that folder at data/01_raw/h200_recording, and
-`kedro run --env h200` trains on it.
+The script writes every finished chunk to OUT/records; run the same command again to resume after a kill, or with more
+--samples to extend the campaign. At the end it writes OUT/recording: table_pool, compute_samples and compute_costs as
+Parquet, and card.json with device, versions, protocol, noise floor and copy bandwidth. Copy that folder to
+data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
 
 Needs Python 3.11 or newer with torch and fbgemm_gpu for CUDA (1.6 with torch 2.11, 1.8 with 2.13), numpy, pandas,
-pyarrow, and of this project's dependencies pydantic, psutil, tqdm, safetensors and scipy; not Kedro. To a machine
-without a package index take the last five along:
+pyarrow, pydantic, psutil, tqdm, safetensors and scipy; Kedro is not needed. For a machine without a package index,
+download the last five:
 
     pip download --dest wheels --only-binary :all: --python-version 3.12 pydantic psutil tqdm safetensors scipy
 
-The defaults are the published full scale (856 tables, 65,536 samples a batch). No run on a GPU has been recorded yet,
-so how many samples a minute measures is unknown: --max-seconds ends with what was measured until then.
+The defaults are the published full scale (856 tables, batches of 65,536 samples). No run on a GPU has been recorded
+yet, so its speed is unknown; with --max-seconds, the recording contains what was measured within that time.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from neuroshard_pipeline.tables.table import Table, whole
 _GIB = 2**30
 _SUFFIX = ".parquet"
 _COPIES = 10
-#: Absolute, for sums of a few dozen values of order one in float32.
+#: Absolute tolerance, for sums of a few dozen values of order one in float32.
 _KERNEL_TOLERANCE = 1e-3
 
 
 def main() -> None:
-    """Read the command line and run; what the project refuses is told in one line."""
+    """Read the command line and run; an error of the project ends the script with one line."""
     try:
         run(command_line().parse_args())
     except NeuroShardError as problem:
@@ -74,22 +74,22 @@ def run(args: argparse.Namespace) -> None:
     samples = compute_samples_from_frame(frame, pool, settings)
     params = measure_params(args)
     check_kernels(params, args.seed)
-    folder = args.out / "shards"
+    folder = args.out / "records"
     started = time.monotonic()
-    for key, shard in run_compute_campaign(samples, params, args.seed, stored(folder)):
-        store(shard, folder / f"{key}{_SUFFIX}")
+    for key, record in run_compute_campaign(samples, params, args.seed, stored(folder)):
+        store(record, folder / f"{key}{_SUFFIX}")
         late = args.max_seconds and time.monotonic() - started > args.max_seconds
-        if late and not shard["replica"].any():  # a second measurement is nothing without the first
+        if late and not record["replica"].any():  # a second measurement is useless without the first
             break
-    shards = stored(folder)
-    rows = load_rows(shards, campaign_hash(params, args.seed, fingerprint(params.backend)))
+    records = stored(folder)
+    rows = load_rows(records, campaign_hash(params, args.seed, fingerprint(params.backend)))
     known = set(rows.loc[~rows["replica"].astype(bool), "digest"])
     samples = [sample for sample in samples if digest(sample) in known]
     names = {sample.sample_id for sample in samples}
-    costs = reduce_compute(shards, samples, params, args.seed)
+    costs = reduce_compute(records, samples, params, args.seed)
     copied = copy_gb_per_s(_device(params), args.copy_mib)
     notes = CardNotes(False, copied, float(rows["seconds"].sum()), tuple(args.known_gap))
-    floor = noise_floor(shards, samples, params, args.seed)
+    floor = noise_floor(records, samples, params, args.seed)
     card = make_card(describe_machine(params.backend), params, floor, costs, notes)
     frame, settings = (every[every["sample_id"].isin(names)] for every in (frame, settings))
     write_recording(Recording(args.out / "recording", pool, frame, settings, costs, card))
@@ -103,10 +103,15 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the campaign")
     parser.add_argument("--backend", default="fbgemm_cuda", choices=["fbgemm_cuda", "fbgemm_cpu"])
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "rowwise_adagrad"])
-    parser.add_argument("--data-type", default="fp32", choices=["fp32", "fp16"], help="of all weights")
-    parser.add_argument("--seed", type=int, default=0, help="of pool, samples, ids and order")
-    parser.add_argument("--max-seconds", type=float, default=0, help="stop after this time; 0: measure everything")
-    parser.add_argument("--known-gap", action="append", default=[], help="a sentence for the card; may be repeated")
+    parser.add_argument("--data-type", default="fp32", choices=["fp32", "fp16"], help="data type of all weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of pool, samples, ids and order")
+    parser.add_argument("--max-seconds", type=float, default=0, help="stop after this time; 0: no limit")
+    parser.add_argument(
+        "--known-gap",
+        action="append",
+        default=[],
+        help="sentence for the card; repeatable",
+    )
     drawn = parser.add_argument_group("what is measured")
     drawn.add_argument("--pool", type=Path, help="Parquet of a pool, instead of a generated one")
     drawn.add_argument("--samples-file", type=Path, help="Parquet of samples of that pool, instead of drawn ones")
@@ -115,19 +120,19 @@ def command_line() -> argparse.ArgumentParser:
     drawn.add_argument("--row-scale", type=float, default=1.0)
     drawn.add_argument("--samples", type=int, default=20_000)
     drawn.add_argument("--min-tables", type=int, default=1)
-    drawn.add_argument("--max-tables", type=int, default=40, help="big ranks of a plan hold this many")
+    drawn.add_argument("--max-tables", type=int, default=40, help="the largest ranks of a plan have as many")
     drawn.add_argument("--dimensions", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128])
-    drawn.add_argument("--memory-gib", type=float, default=32.0, help="weights of the largest sample")
+    drawn.add_argument("--memory-gib", type=float, default=32.0, help="size of the weights of the largest sample")
     timed = parser.add_argument_group("how it is timed")
     timed.add_argument("--visits", type=int, default=2)
     timed.add_argument("--warmup-iterations", type=int, default=1)
     timed.add_argument("--iterations", type=int, default=5)
     timed.add_argument("--iteration-statistic", default="median", choices=["min", "median"])
-    timed.add_argument("--workers", type=int, default=1, help="GPUs used at the same time")
+    timed.add_argument("--workers", type=int, default=1, help="number of GPUs that measure at the same time")
     timed.add_argument("--arena-gib", type=float, default=36.0)
     timed.add_argument("--chunk-samples", type=int, default=100)
     timed.add_argument("--extra-visit-budget-s", type=float, default=60.0)
-    timed.add_argument("--copy-mib", type=int, default=4096, help="size of the copies that time the roofline")
+    timed.add_argument("--copy-mib", type=int, default=4096, help="size of the copies that measure the copy bandwidth")
     return parser
 
 
@@ -152,7 +157,7 @@ def pool_and_samples(args: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
-    """The protocol, with the shares of the default profile; the median of visits, as a GPU's clock moves both ways."""
+    """The protocol; it takes the median of visits, because the clock of a GPU varies in both directions."""
     return ComputeMeasureParams(
         backend=args.backend,
         engine="local",
@@ -182,7 +187,7 @@ def check_kernels(params: ComputeMeasureParams, seed: int) -> None:
     """Compare a small lookup with torch's embedding bag in float64 on the CPU.
 
     Raises:
-        MeasurementError: the outputs differ; FBGEMM, torch and the device do not go together.
+        MeasurementError: the outputs differ; FBGEMM, torch and the device are not compatible.
     """
     tables = [Table("check-wide", 1000, 128, 9.0), Table("check-narrow", 70, 4, 0.7)]
     sample = ComputeSample("check", 64, tuple(whole(table) for table in tables))
@@ -199,27 +204,27 @@ def check_kernels(params: ComputeMeasureParams, seed: int) -> None:
     worst = float((output.cpu().double() - torch.cat(expected, dim=1)).abs().max())
     if not worst < _KERNEL_TOLERANCE:
         raise MeasurementError(
-            f"{params.backend} gives outputs that are {worst:g} off torch's embedding_bag in float64; do the versions "
-            f"of torch ({torch.__version__}) and fbgemm_gpu go together?"
+            f"the outputs of {params.backend} differ by {worst:g} from torch's embedding_bag in float64; check that "
+            f"the versions of torch ({torch.__version__}) and fbgemm_gpu are compatible"
         )
 
 
 def stored(folder: Path) -> dict[str, partial[pd.DataFrame]]:
-    """The shards of earlier runs: key and a function that reads it."""
+    """The records of earlier runs: a function that reads each, by key."""
     paths = [path for path in sorted(folder.rglob(f"*{_SUFFIX}")) if not path.name.startswith(".")]
     return {path.relative_to(folder).as_posix().removesuffix(_SUFFIX): partial(pd.read_parquet, path) for path in paths}
 
 
-def store(shard: pd.DataFrame, path: Path) -> None:
-    """Write all of a shard or nothing."""
+def store(record: pd.DataFrame, path: Path) -> None:
+    """Write a record completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    shard.to_parquet(part, index=False)
+    record.to_parquet(part, index=False)
     os.replace(part, path)
 
 
 def copy_gb_per_s(device: str, mebibytes: int) -> float:
-    """Best of some device-to-device copies, bytes read + bytes written, in 1e9 bytes per second."""
+    """Fastest of several device-to-device copies: bytes read + bytes written, in 1e9 bytes per second."""
     source = torch.ones(mebibytes * 2**18, device=device)
     target = torch.empty_like(source)
     seconds = []

@@ -73,9 +73,9 @@ def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute
 
 
 def test_a_second_run_resumes_and_more_samples_top_it_up(recorded, monkeypatch):
-    before = {path: path.stat().st_mtime_ns for path in (recorded / "shards").rglob("*.parquet")}
+    before = {path: path.stat().st_mtime_ns for path in (recorded / "records").rglob("*.parquet")}
     campaign(recorded, monkeypatch, "--samples", "8")
-    after = {path: path.stat().st_mtime_ns for path in (recorded / "shards").rglob("*.parquet")}
+    after = {path: path.stat().st_mtime_ns for path in (recorded / "records").rglob("*.parquet")}
     assert {path: after[path] for path in before} == before
     assert len(after) > len(before)
     assert open_recording(RecordingParams(folder=str(recorded / "recording"))).card["samples"] == 8
