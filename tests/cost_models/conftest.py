@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel
+from neuroshard_pipeline.cost_models.comm_training import fit_comm
+from neuroshard_pipeline.cost_models.compute_training import fit_compute
+from neuroshard_pipeline.cost_models.measured import CommData, ComputeData, split_samples
 from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams
-from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training import ComputeData, fit_compute
-from neuroshard_pipeline.cost_models.training_comm import CommData, fit_comm
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table
 
@@ -50,18 +51,14 @@ def compute_training(tables: list[Table]) -> ComputeData:
 
 @pytest.fixture(scope="session")
 def compute_params() -> ComputeTrainParams:
-    return ComputeTrainParams(**FIT, architecture="universal", **HEAD)
+    return ComputeTrainParams(**FIT, **HEAD)
 
 
 @pytest.fixture(scope="session")
-def compute_models(compute_training: ComputeData, compute_params: ComputeTrainParams):
-    """Both architectures, trained on the made-up machine."""
+def compute_model(compute_training: ComputeData, compute_params: ComputeTrainParams) -> ComputeCostModel:
+    """A compute cost model, trained on the made-up machine."""
     split = split_samples(compute_training.sample_ids, 0.1, 0.2, 0)
-    paper = compute_params.model_copy(update={"architecture": "paper", "members": 1})
-    return {
-        params.architecture: fit_compute(compute_training, split, params, {"noise_floor": 0.01})[0]
-        for params in (compute_params, paper)
-    }
+    return fit_compute(compute_training, split, compute_params, {"noise_floor": 0.01})[0]
 
 
 @pytest.fixture(scope="session")
@@ -73,17 +70,11 @@ def comm_training() -> CommData:
 
 @pytest.fixture(scope="session")
 def comm_params() -> CommTrainParams:
-    return CommTrainParams(**FIT, architecture="universal")
+    return CommTrainParams(**FIT)
 
 
 @pytest.fixture(scope="session")
-def comm_models(comm_training: CommData, comm_params: CommTrainParams):
-    """`universal` on all world sizes, `paper` on four ranks."""
+def comm_model(comm_training: CommData, comm_params: CommTrainParams) -> CommCostModel:
+    """A communication cost model for all world sizes, trained on the made-up machine."""
     split = split_samples(comm_training.sample_ids, 0.1, 0.2, 0)
-    four = comm_training.take([row for row, s in enumerate(comm_training.samples) if s.world_size == 4])
-    four_split = split_samples(four.sample_ids, 0.1, 0.2, 0)
-    paper = comm_params.model_copy(update={"architecture": "paper", "members": 1})
-    return {
-        "universal": fit_comm(comm_training, split, comm_params, {})[0],
-        "paper": fit_comm(four, four_split, paper, {})[0],
-    }
+    return fit_comm(comm_training, split, comm_params, {})[0]

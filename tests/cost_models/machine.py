@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard_pipeline.cost_models.features import segment_sums, shard_features
+from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
 from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
 
@@ -25,15 +25,15 @@ def make_shards(rng: np.random.Generator, tables: list[Table], count: int) -> tu
 
 
 def true_compute_ms(shards: tuple[Shard, ...], batch_size: int) -> np.ndarray:
-    """A made-up machine: a launch, prices per unit of work, and dearer bytes once the working set is large."""
-    work = segment_sums(shard_features(shards, batch_size).work, [len(shards)])[0]
+    """A launch, prices per unit of work, and bytes that become more expensive as the working set grows."""
+    work = segment_sums(shard_features(shards, batch_size)[0], [len(shards)])[0]
     prices = np.array([[0.01, 0.01], [0, 0], [0.01, 0.02], [3, 8], [0.01, 0.02], [1, 4], [0.05, 0.1]])
     pressure = work[6] / (work[6] + 4.0)
     return np.array([0.05, 0.03]) + (work[:7] @ prices) * (1 + 0.4 * pressure)
 
 
 def true_comm_ms(sample: CommSample) -> np.ndarray:
-    """A made-up network: wait for the last, then latency per peer and the slower of sending and receiving."""
+    """A made-up network: wait for the last rank, then latency per peer and the slower of sending and receiving."""
     dims, skew = np.array(sample.dim_sums, dtype=float), np.array(sample.start_skew_ms)
     unit = sample.batch_size / sample.world_size * 4 / 2**20
     out, into = dims * unit * (sample.world_size - 1), (dims.sum() - dims) * unit

@@ -16,8 +16,9 @@ def folder(tmp_path):
 
 
 def test_round_trip(folder):
-    description, weights = checkpoint.load_checkpoint(folder, "Kind")
-    assert description["answer"] == 42
+    stored = checkpoint.load_checkpoint(folder, "Kind")
+    weights = stored.arrays
+    assert stored.field("answer") == 42
     assert set(weights) == {"a", "b"}
     for name, value in WEIGHTS.items():
         np.testing.assert_array_equal(weights[name], value)
@@ -69,4 +70,4 @@ def test_weights_with_a_matching_checksum_must_still_be_safetensors(folder):
 
 def test_missing_arrays_are_named(folder):
     with pytest.raises(CostModelError, match="weights c, d are missing"):
-        checkpoint.require_weights(WEIGHTS, {"a", "d", "c"}, folder)
+        checkpoint.load_checkpoint(folder, "Kind").take({"a", "d", "c"})

@@ -11,18 +11,18 @@ from neuroshard_pipeline.cost_models.comm_features import (
     REMOTE_TERMS,
     comm_features,
 )
+from neuroshard_pipeline.cost_models.comm_training import predict_comm
 from neuroshard_pipeline.cost_models.metrics import mape
-from neuroshard_pipeline.cost_models.training_comm import predict_comm
 from neuroshard_pipeline.errors import CostModelError
 
 from .machine import BATCH_SIZE, make_comm_sample, true_comm_ms
 
 
 @pytest.mark.parametrize(("world_size", "limit"), [(2, 0.05), (4, 0.05), (8, 0.05), (3, 0.08), (6, 0.08), (12, 0.2)])
-def test_one_network_holds_on_seen_and_unseen_world_sizes(comm_models, world_size, limit):
+def test_one_network_is_accurate_for_seen_and_unseen_world_sizes(comm_model, world_size, limit):
     rng = np.random.default_rng(5)
     samples = [make_comm_sample(rng, index, world_size) for index in range(30)]
-    predicted = np.concatenate(predict_comm(comm_models["universal"], samples))
+    predicted = predict_comm(comm_model, samples)
     truth = np.concatenate([true_comm_ms(sample) for sample in samples])
     assert mape(truth[:, 0], predicted[:, 0]) < limit
     assert mape(truth[:, 1], predicted[:, 1]) < limit
@@ -30,12 +30,12 @@ def test_one_network_holds_on_seen_and_unseen_world_sizes(comm_models, world_siz
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
-def test_permuting_ranks_permutes_costs(comm_models, world_size, seed):
+def test_permuting_ranks_permutes_costs(comm_model, world_size, seed):
     rng = np.random.default_rng(seed)
     dims, skew = 4 * rng.integers(0, 300, world_size), rng.uniform(0, 9, world_size)
     order = rng.permutation(world_size)
-    straight = comm_models["universal"].predict(dims, skew, BATCH_SIZE)
-    permuted = comm_models["universal"].predict(dims[order], skew[order], BATCH_SIZE)
+    straight = comm_model.predict(dims, skew, BATCH_SIZE)
+    permuted = comm_model.predict(dims[order], skew[order], BATCH_SIZE)
     for before, after in zip(straight, permuted, strict=True):
         np.testing.assert_allclose(after, before[order], rtol=1e-12)
 
@@ -52,7 +52,7 @@ def test_features_of_permuted_ranks_are_permuted_to_the_bit(direction):
         np.testing.assert_array_equal(permuted, straight[:, order])
 
 
-def test_volumes_are_what_a_pencil_says():
+def test_volumes_match_a_calculation_by_hand():
     work, context = comm_features([4, 8, 12, 0], [0, 1, 3, 1], 2**20, "forward")
     named = dict(zip(COMM_WORK_TERMS, work.T, strict=True))
     assert named["wait"].tolist() == [3, 2, 0, 2]
@@ -67,26 +67,25 @@ def test_volumes_are_what_a_pencil_says():
     assert back["receive_bytes"].tolist() == named["send_bytes"].tolist()
 
 
-def test_collectives_at_once_cost_the_same_as_each_alone(comm_models):
+def test_a_batch_of_collectives_costs_the_same_as_each_alone(comm_model):
     rng = np.random.default_rng(1)
     dims, skew = 4 * rng.integers(1, 99, (2, 3, 4)), rng.random((2, 3, 4))
-    forward, backward = comm_models["universal"].predict(dims, skew, BATCH_SIZE)
+    forward, backward = comm_model.predict(dims, skew, BATCH_SIZE)
     assert forward.shape == backward.shape == (2, 3, 4)
-    alone = comm_models["universal"].predict(dims[1, 2], skew[1, 2], BATCH_SIZE)
+    alone = comm_model.predict(dims[1, 2], skew[1, 2], BATCH_SIZE)
     np.testing.assert_allclose(forward[1, 2], alone[0], rtol=1e-12)
     np.testing.assert_allclose(backward[1, 2], alone[1], rtol=1e-12)
 
 
-def test_backward_does_not_know_the_start_skew(comm_models):
-    model = comm_models["universal"]
+def test_backward_does_not_depend_on_the_start_skew(comm_model):
+    model = comm_model
     _, still = model.predict([64, 128], [0, 0], BATCH_SIZE)
     _, skewed = model.predict([64, 128], [0, 5], BATCH_SIZE)
     np.testing.assert_array_equal(still, skewed)
 
 
-@pytest.mark.parametrize("architecture", ["universal", "paper"])
-def test_a_reload_predicts_identically(comm_models, architecture, tmp_path):
-    model = comm_models[architecture]
+def test_a_loaded_model_predicts_identically(comm_model, tmp_path):
+    model = comm_model
     model.save(tmp_path)
     again = CommCostModel.load(tmp_path)
     asked = ([64, 128, 4, 256], [0, 1, 2, 3], BATCH_SIZE)
@@ -95,21 +94,16 @@ def test_a_reload_predicts_identically(comm_models, architecture, tmp_path):
     assert again.world_sizes == model.world_sizes
 
 
-def test_the_papers_network_refuses_other_world_sizes(comm_models):
-    with pytest.raises(CostModelError, match=r"trained for 4 ranks and cannot be asked for 8.*architecture: universal"):
-        comm_models["paper"].predict([64] * 8, [0] * 8, BATCH_SIZE)
-
-
 @pytest.mark.parametrize(
     ("dims", "skew", "batch"), [([1, 2], [0], 512), (4, 0, 512), ([], [], 512), ([4, 4], [0, 0], 0)]
 )
-def test_impossible_questions_are_refused(comm_models, dims, skew, batch):
+def test_invalid_inputs_are_refused(comm_model, dims, skew, batch):
     with pytest.raises(CostModelError):
-        comm_models["universal"].predict(dims, skew, batch)
+        comm_model.predict(dims, skew, batch)
 
 
-def test_a_compute_model_is_not_a_comm_model(compute_models, tmp_path):
-    compute_models["universal"].save(tmp_path)
+def test_a_compute_model_is_not_a_comm_model(compute_model, tmp_path):
+    compute_model.save(tmp_path)
     with pytest.raises(CostModelError, match="kind is 'ComputeCostModel', not 'CommCostModel'"):
         CommCostModel.load(tmp_path)
 
@@ -133,7 +127,7 @@ def message_by_message(dims, direction, per_host):
 
 @pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_what_crosses_hosts_is_what_the_messages_add_up_to(world, per_host, direction):
+def test_traffic_between_hosts_is_the_sum_of_its_messages(world, per_host, direction):
     dims = 4.0 * np.random.default_rng(world).integers(0, 100, world)
     batch_size = world * 2**18  # 1 MiB per column and receiving rank
     work, _ = comm_features(dims, np.zeros(world), batch_size, direction, per_host)
@@ -143,7 +137,7 @@ def test_what_crosses_hosts_is_what_the_messages_add_up_to(world, per_host, dire
 
 
 @pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
-def test_remote_waits_are_those_for_ranks_on_other_hosts(world, per_host):
+def test_remote_wait_is_the_wait_for_ranks_on_other_hosts(world, per_host):
     skew = np.random.default_rng(world).uniform(0, 9, world)
     _, context = comm_features(np.ones(world), skew, 512, "forward", per_host)
     host = np.arange(world) // per_host
@@ -154,10 +148,10 @@ def test_remote_waits_are_those_for_ranks_on_other_hosts(world, per_host):
 
 @pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_renaming_ranks_that_share_hosts_renames_their_features(world, per_host, direction):
+def test_permuting_ranks_that_share_hosts_permutes_their_features(world, per_host, direction):
     rng = np.random.default_rng(world)
     dims, skew = 4.0 * rng.integers(0, 300, (5, world)), rng.uniform(0, 9, (5, world))
-    full = rng.permutation(world // per_host)  # whole hosts change places; a smaller last one stays last
+    full = rng.permutation(world // per_host)  # permutes whole hosts; a smaller last host stays last
     hosts = [*full, *([len(full)] if world % per_host else [])]
     ranks = [np.arange(host * per_host, min((host + 1) * per_host, world)) for host in hosts]
     order = np.concatenate([rng.permutation(of_host) for of_host in ranks])
@@ -168,12 +162,12 @@ def test_renaming_ranks_that_share_hosts_renames_their_features(world, per_host,
 
 
 @pytest.mark.parametrize("per_host", [None, 8, 9])
-def test_nothing_crosses_the_network_of_one_host(per_host):
+def test_a_single_host_has_no_remote_traffic(per_host):
     work, _ = comm_features(np.arange(8.0), np.arange(8.0), 512, "forward", per_host)
     assert not any(work[:, list(COMM_WORK_TERMS).index(name)].any() for name in REMOTE_TERMS)
 
 
-def test_a_model_knows_the_hosts_of_a_modelled_cluster_only():
+def test_only_a_modelled_cluster_has_ranks_per_host():
     assert ranks_per_host_of({"hardware": {"topology": {"gpus_per_host": 8}}}) == 8
     assert ranks_per_host_of({"hardware": {"cores": 2}}) is None
     assert ranks_per_host_of({}) is None

@@ -7,15 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import ComputeCostModel
-from neuroshard_pipeline.cost_models.compute import ARCHITECTURES
-from neuroshard_pipeline.cost_models.features import shard_features
+from neuroshard_pipeline.cost_models.compute import embed, price
+from neuroshard_pipeline.cost_models.compute_features import shard_features
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
 
 from .machine import BATCH_SIZE, DIMS, make_shards, make_table, true_compute_ms
-
-BOTH = pytest.mark.parametrize("architecture", ["universal", "paper"])
 
 
 def fresh_samples(tables, count, fewest, most, seed=7):
@@ -24,32 +22,28 @@ def fresh_samples(tables, count, fewest, most, seed=7):
     return samples, np.array([true_compute_ms(shards, BATCH_SIZE) for shards in samples])
 
 
-def test_it_learns_the_machine_and_beats_the_paper(compute_models, tables):
+def test_it_learns_the_machine(compute_model, tables):
     samples, truth = fresh_samples(tables, 100, 1, 15)
-    errors = {
-        name: mape(truth.sum(1), model.predict(samples, BATCH_SIZE).sum(1)) for name, model in compute_models.items()
-    }
-    assert errors["universal"] < 0.04
-    assert errors["universal"] < 0.5 * errors["paper"]
+    assert mape(truth.sum(1), compute_model.predict(samples, BATCH_SIZE).sum(1)) < 0.04
 
 
-def test_it_holds_on_larger_sets_than_any_trained_on(compute_models, tables):
+def test_it_is_accurate_for_larger_sets_than_any_training_sample(compute_model, tables):
     samples, truth = fresh_samples(tables, 40, 25, 60)
-    predicted = compute_models["universal"].predict(samples, BATCH_SIZE)
+    predicted = compute_model.predict(samples, BATCH_SIZE)
     assert mape(truth.sum(1), predicted.sum(1)) < 0.08
 
 
-def test_it_holds_on_tables_it_never_saw(compute_models):
+def test_it_is_accurate_for_tables_outside_the_training_samples(compute_model):
     rng = np.random.default_rng(99)
     samples, truth = fresh_samples([make_table(rng, f"new{index}") for index in range(60)], 60, 1, 15)
-    assert mape(truth.sum(1), compute_models["universal"].predict(samples, BATCH_SIZE).sum(1)) < 0.06
+    assert mape(truth.sum(1), compute_model.predict(samples, BATCH_SIZE).sum(1)) < 0.06
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_adding_a_shard_never_predicts_cheaper(compute_models, tables, data):
-    """By construction, so also for absurd tables, far outside the training range."""
-    model = compute_models["universal"]
+def test_adding_a_shard_never_lowers_a_cost(compute_model, tables, data):
+    """This holds by construction, and therefore also far outside the training range."""
+    model = compute_model
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     shards = list(make_shards(rng, tables, int(rng.integers(1, 60))))
     added = Shard(make_table(rng, "added"), 0, int(rng.choice(DIMS)))
@@ -58,13 +52,12 @@ def test_adding_a_shard_never_predicts_cheaper(compute_models, tables, data):
     assert np.all(before > 0)
 
 
-def test_embeddings_are_not_negative(compute_models, tables):
-    assert np.all(compute_models["universal"].shard_embeddings([Shard(t, 0, 8) for t in tables], BATCH_SIZE) >= 0)
+def test_embeddings_are_not_negative(compute_model, tables):
+    assert np.all(compute_model.shard_embeddings([Shard(t, 0, 8) for t in tables], BATCH_SIZE) >= 0)
 
 
-@BOTH
-def test_sums_of_embeddings_are_all_the_head_sees(compute_models, tables, architecture):
-    model = compute_models[architecture]
+def test_costs_follow_from_sums_of_embeddings(compute_model, tables):
+    model = compute_model
     samples, _ = fresh_samples(tables, 12, 1, 9)
     expected = model.predict(samples, BATCH_SIZE)
     sums = np.stack([model.shard_embeddings(shards, BATCH_SIZE).sum(axis=0) for shards in samples])
@@ -73,10 +66,9 @@ def test_sums_of_embeddings_are_all_the_head_sees(compute_models, tables, archit
     np.testing.assert_allclose(grid, expected.reshape(3, 4, 2), rtol=1e-12)
 
 
-@BOTH
-def test_many_sets_cost_the_same_as_each_alone(compute_models, tables, architecture):
+def test_a_batch_of_sets_costs_the_same_as_each_alone(compute_model, tables):
     """More sets than one chunk holds."""
-    model = compute_models[architecture]
+    model = compute_model
     base = model.shard_embeddings([Shard(t, 0, 8) for t in tables], BATCH_SIZE)
     sums = np.random.default_rng(0).random((9000, base.shape[1])) * base.mean(axis=0) * 8
     together = model.costs_from_sums(sums, BATCH_SIZE)
@@ -84,56 +76,52 @@ def test_many_sets_cost_the_same_as_each_alone(compute_models, tables, architect
         np.testing.assert_allclose(model.costs_from_sums(sums[row], BATCH_SIZE), together[row], rtol=1e-12)
 
 
-@BOTH
-def test_numpy_and_torch_compute_the_same(compute_models, tables, architecture):
-    model = compute_models[architecture]
-    kind = ARCHITECTURES[architecture]
+def test_numpy_and_torch_compute_the_same(compute_model, tables):
+    model = compute_model
+    network = model.network
     samples, _ = fresh_samples(tables, 1, 7, 7)
-    work, context = kind.inputs(shard_features(samples[0], BATCH_SIZE))
-    inputs = [torch.from_numpy(v) for v in (model.normalisation.work(work), model.normalisation.context(context))]
-    weights = {name: torch.from_numpy(value) for name, value in model.weights.items()}
-    sums = kind.embeddings(torch, weights, *inputs).sum(dim=1, keepdim=True)
-    costs = kind.costs(torch, weights, sums).mean(dim=0).numpy()
+    work, context = shard_features(samples[0], BATCH_SIZE)
+    inputs = [torch.from_numpy(v) for v in (network.normalisation.work(work), network.normalisation.context(context))]
+    weights = {name: torch.from_numpy(value) for name, value in network.weights.items()}
+    sums = embed(torch, weights, *inputs).sum(dim=1, keepdim=True)
+    costs = price(torch, weights, sums).mean(dim=0).numpy()
     np.testing.assert_allclose(costs, model.predict(samples, BATCH_SIZE), rtol=1e-9)
 
 
-@BOTH
-def test_no_sets_at_all_are_no_costs(compute_models, tables, architecture):
-    model = compute_models[architecture]
+def test_an_empty_batch_of_sets_has_no_costs(compute_model, tables):
+    model = compute_model
     none = model.shard_embeddings(make_shards(np.random.default_rng(0), tables, 1), BATCH_SIZE)[:0]
     assert model.costs_from_sums(none, BATCH_SIZE).shape == (0, 2)
 
 
-def test_no_shards_cost_nothing(compute_models, tables):
-    costs = compute_models["universal"].predict([[], [Shard(tables[0], 0, 8)], []], BATCH_SIZE)
+def test_no_shards_cost_nothing(compute_model, tables):
+    costs = compute_model.predict([[], [Shard(tables[0], 0, 8)], []], BATCH_SIZE)
     assert costs[0].tolist() == costs[2].tolist() == [0, 0]
     assert np.all(costs[1] > 0)
-    assert compute_models["universal"].predict([[]], BATCH_SIZE).tolist() == [[0, 0]]
+    assert compute_model.predict([[]], BATCH_SIZE).tolist() == [[0, 0]]
 
 
-@BOTH
-def test_a_reload_predicts_identically(compute_models, tables, architecture, tmp_path):
-    model = compute_models[architecture]
+def test_a_loaded_model_predicts_identically(compute_model, tables, tmp_path):
+    model = compute_model
     samples, _ = fresh_samples(tables, 20, 1, 20)
     model.save(tmp_path / "model")
     again = ComputeCostModel.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(samples, BATCH_SIZE), model.predict(samples, BATCH_SIZE))
-    assert (again.batch_size, again.architecture) == (BATCH_SIZE, architecture)
+    assert again.batch_size == BATCH_SIZE
     assert again.provenance == model.provenance
-    assert again.provenance["training"]["architecture"] == architecture
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("architecture", "transformer", "transformer"),
+        ("architecture", "paper", "architecture is 'paper', not 'universal'"),
         ("context_features", ["log_dim"], "context_features differ"),
         ("work_terms", None, "work_terms"),
         ("batch_size", None, "batch_size"),
     ],
 )
-def test_an_incompatible_description_is_refused(compute_models, tmp_path, field, value, message):
-    compute_models["universal"].save(tmp_path)
+def test_an_incompatible_description_is_refused(compute_model, tmp_path, field, value, message):
+    compute_model.save(tmp_path)
     description = json.loads((tmp_path / "model.json").read_text())
     description[field] = value
     if value is None:

@@ -7,14 +7,16 @@ import torch
 
 from neuroshard_pipeline.cost_models import CommTrainParams
 from neuroshard_pipeline.cost_models.fitting import fit, relative_loss
+from neuroshard_pipeline.cost_models.measured import Split
 
 from .conftest import FIT
 
-ROWS = np.arange(20)
+#: 16 training and 4 validation samples; the test samples do not matter.
+SPLIT = Split(np.arange(16), np.arange(16, 20), np.arange(0))
 
 
 def params(**changes):
-    return CommTrainParams(**{**FIT, "architecture": "universal", "weight_decay": 0.0, **changes})
+    return CommTrainParams(**{**FIT, "weight_decay": 0.0, **changes})
 
 
 def towards(target):
@@ -23,26 +25,26 @@ def towards(target):
     return lambda weights, rows: ((weights["slope"][:, 0] * x[rows] - target * x[rows]) ** 2).mean(dim=1)
 
 
-def run(loss_of, **changes):
-    start = {"slope": torch.zeros(3, 1, 1), "cost_scale": torch.ones(3, 1, 1)}
+def run(loss, **changes):
+    start = {"slope": torch.zeros(3, 1, 1), "once.terms": torch.ones(3, 1, 1)}
     generator = torch.Generator().manual_seed(0)
-    return start, fit(start, loss_of, ROWS[:16], ROWS[16:], params(**changes), generator, "line")
+    return start, fit(start, loss, SPLIT, params(**changes), generator, "line")
 
 
 def test_every_member_finds_the_line():
     start, fitted = run(towards(0.5), learning_rate=0.1, epochs=200, patience=200)
     np.testing.assert_allclose(fitted.weights["slope"].ravel(), 0.5, atol=0.02)
     assert torch.all(start["slope"] == 0), "the caller's weights must not change"
-    np.testing.assert_array_equal(fitted.weights["cost_scale"], np.ones((3, 1, 1)))
+    np.testing.assert_array_equal(fitted.weights["once.terms"], np.ones((3, 1, 1)))
 
 
 def test_the_best_epoch_is_kept_not_the_last():
-    """Validation pulls the other way: the first epoch, when least has been learned, is the best."""
+    """Training lowers its own loss and raises the validation loss, so that the first epoch is the best."""
 
-    def loss_of(weights, rows):
+    def loss(weights, rows):
         return towards(-1.0 if rows.max() >= 16 else 1.0)(weights, rows)
 
-    _, fitted = run(loss_of, learning_rate=0.1, epochs=60, patience=5)
+    _, fitted = run(loss, learning_rate=0.1, epochs=60, patience=5)
     assert fitted.best_epoch == [0, 0, 0]
     assert fitted.epochs == 6
     assert np.all(fitted.weights["slope"] < 0.2)

@@ -1,12 +1,12 @@
-"""Groups of samples that judge a model, and that training leaves aside."""
+"""Groups of samples that are excluded from training and evaluate a model."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from neuroshard_pipeline.cost_models.groups import judge_compute_model
+from neuroshard_pipeline.cost_models.compute_training import compute_data, predict_compute, train_compute_model
+from neuroshard_pipeline.cost_models.groups import accuracy_by_group
 from neuroshard_pipeline.cost_models.metrics import mape
-from neuroshard_pipeline.cost_models.training import compute_data, predict_compute, train_compute_model
 from neuroshard_pipeline.tables import tables_to_frame
 
 from .machine import true_compute_ms
@@ -39,7 +39,7 @@ def trained(frames, compute_params):
     return train_compute_model(samples, pool, costs, compute_params, {"noise_floor": 0.01}, settings)
 
 
-def test_judging_samples_are_not_trained_on(frames, trained):
+def test_samples_of_groups_are_not_trained_on(frames, trained):
     *_, settings = frames
     model, metrics, held_out = trained
     about = metrics["compute"]
@@ -53,11 +53,11 @@ def test_judging_samples_are_not_trained_on(frames, trained):
 def test_every_group_has_its_accuracy(frames, trained):
     samples, pool, costs, settings = frames
     model, _, held_out = trained
-    metrics, judged = judge_compute_model(model, samples, pool, settings, costs, held_out)
+    metrics, judged = accuracy_by_group(model, samples, pool, settings, costs, held_out)
     assert set(metrics) == {"compute_shop", "compute_batch_extrapolation", "compute_generated_tables"}
     for group in ("shop", "batch_extrapolation"):
         data = compute_data(*frames, group)
-        expected = mape(data.costs.sum(axis=1), predict_compute(model, data.samples).sum(axis=1))
+        expected = mape(data.costs_ms.sum(axis=1), predict_compute(model, data.samples).sum(axis=1))
         assert metrics[f"compute_{group}"]["mape"] == pytest.approx(expected)
         assert metrics[f"compute_{group}"]["n_test"] == len(data.samples)
         assert 0 <= metrics[f"compute_{group}"]["coverage_90"] <= 1
@@ -70,6 +70,6 @@ def test_failed_samples_are_left_out_of_their_group(frames, trained):
     model, _, held_out = trained
     failed = costs["sample_id"].isin(settings.loc[settings["purpose"] == "shop", "sample_id"])
     broken = costs.assign(forward_ms=costs["forward_ms"].where(~failed), error=np.where(failed, "out of memory", None))
-    metrics, _ = judge_compute_model(model, samples, pool, settings, broken, held_out)
+    metrics, _ = accuracy_by_group(model, samples, pool, settings, broken, held_out)
     assert "compute_shop" not in metrics
     assert "compute_batch_extrapolation" in metrics

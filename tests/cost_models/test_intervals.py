@@ -25,7 +25,7 @@ def calibration():
 
 
 @given(cost=positive, spread=share, overshoot=share, more=st.floats(0.01, 3))
-def test_an_interval_holds_its_prediction_and_widens_with_doubt(calibration, cost, spread, overshoot, more):
+def test_an_interval_contains_its_prediction_and_widens(calibration, cost, spread, overshoot, more):
     low, high = calibration.interval(np.array(cost), np.array(spread), np.array(overshoot))
     assert 0 < low < cost < high
     assert low * high == pytest.approx(cost**2)
@@ -35,7 +35,7 @@ def test_an_interval_holds_its_prediction_and_widens_with_doubt(calibration, cos
         assert other[1] > high
 
 
-def test_costs_beyond_all_training_costs_are_less_sure(calibration):
+def test_intervals_widen_beyond_all_training_costs(calibration):
     costs = np.array([10.0, 20.0, 40.0])
     ratio = np.divide(*calibration.interval(costs, np.zeros(3), np.zeros(3)).T)
     assert ratio[0] > ratio[1] > ratio[2]
@@ -47,7 +47,7 @@ def test_overshoot_is_the_farthest_distance_from_the_training_range(calibration)
 
 
 def drawn(rng, count):
-    """Members that disagree as much as they err, dearer costs being surer; and what was measured."""
+    """Members that disagree as much as they err, with smaller errors for expensive samples; and measured costs."""
     truth = np.exp(rng.normal(size=count))
     scale = 0.05 * truth**-0.5
     members = truth * np.exp(scale * rng.normal(size=(4, count)))
@@ -68,21 +68,21 @@ def test_calibrated_intervals_cover_new_samples_of_every_size(seed):
     )
 
 
-def test_the_scale_is_that_of_the_errors():
+def test_the_scale_recovers_known_coefficients():
     rng = np.random.default_rng(0)
     terms = np.column_stack([np.ones(20_000), rng.normal(size=(20_000, 2))])
     error = np.exp(terms @ [-3.0, 0.4, 0.2]) * rng.exponential(size=20_000)
     np.testing.assert_allclose(laplace_scale(terms, error), [-3.0, 0.4, 0.2], atol=0.05)
 
 
-def test_more_spread_is_never_surer():
+def test_more_spread_never_narrows_an_interval():
     rng = np.random.default_rng(1)
     terms = np.column_stack([np.ones(500), rng.normal(size=(500, 2))])
     error = np.exp(terms @ [-3.0, 0.0, -0.5]) * rng.exponential(size=500)
     assert laplace_scale(terms, error)[2] == pytest.approx(0)
 
 
-def test_a_single_member_has_no_spread_to_learn_from():
+def test_a_single_member_gets_no_coefficient_for_its_spread():
     rng = np.random.default_rng(0)
     terms = np.column_stack([np.ones(40), rng.normal(size=40), np.full(40, np.log(1e-3))])
     coefficients = laplace_scale(terms, np.abs(rng.laplace(size=40)))
@@ -92,7 +92,7 @@ def test_a_single_member_has_no_spread_to_learn_from():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_intervals_of_a_handful_of_wild_samples_are_finite(seed):
-    """Costs nearly alike, errors of any size: the scale's slopes are then anything."""
+    """Nearly equal costs with errors of any size leave the slopes of the scale undetermined."""
     rng = np.random.default_rng(seed)
 
     def wild(count):
@@ -107,38 +107,33 @@ def test_intervals_of_a_handful_of_wild_samples_are_finite(seed):
     assert np.isfinite(high**2).all()
 
 
-def test_the_conformal_quantile_counts_the_new_sample():
+def test_the_conformal_quantile_includes_the_new_sample():
     assert conformal_quantile(np.arange(1.0, 20.0)) == 18  # ceil(20 * 0.9) of 19
     assert conformal_quantile(np.arange(1.0, 5.0)) == 4
 
 
-def test_compute_intervals_cover_fresh_samples(compute_models, tables):
+def test_compute_intervals_cover_fresh_samples(compute_model, tables):
     rng = np.random.default_rng(11)
     samples = [make_shards(rng, tables, int(rng.integers(1, 16))) for _ in range(200)]
     truth = np.array([true_compute_ms(shards, BATCH_SIZE).sum() * rng.normal(1, 0.01) for shards in samples])
-    bounds = compute_models["universal"].interval(samples, BATCH_SIZE)
+    bounds = compute_model.interval(samples, BATCH_SIZE)
     assert 0.8 <= coverage(truth, bounds) <= 1.0
     assert relative_width(truth, bounds) < 0.3
 
 
-@pytest.mark.parametrize("architecture", ["universal", "paper"])
-def test_costs_and_intervals_come_from_the_same_sums(compute_models, tables, architecture):
-    model = compute_models[architecture]
+def test_costs_and_intervals_come_from_the_same_sums(compute_model, tables):
+    model = compute_model
     embeddings = model.shard_embeddings([Shard(table, 0, 16) for table in tables], BATCH_SIZE)
     sums = np.cumsum(embeddings, axis=0).reshape(4, -1, embeddings.shape[1])
-    costs, bounds = model.costs_and_interval_from_sums(sums, BATCH_SIZE)
-    np.testing.assert_array_equal(costs, model.costs_from_sums(sums, BATCH_SIZE))
-    np.testing.assert_array_equal(bounds, model.interval_from_sums(sums, BATCH_SIZE))
+    costs, bounds = model.costs_from_sums(sums, BATCH_SIZE), model.interval_from_sums(sums, BATCH_SIZE)
     assert bounds.shape == (4, len(tables) // 4, 2)
     total = costs.sum(axis=-1)
     assert np.all((bounds[..., 0] <= total) & (total <= bounds[..., 1]))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "beyond"), [("universal", "rows"), ("universal", "batch"), ("paper", "batch")]
-)
-def test_compute_intervals_widen_outside_the_training_range(compute_models, tables, architecture, beyond):
-    model = compute_models[architecture]
+@pytest.mark.parametrize("beyond", ["rows", "batch"])
+def test_compute_intervals_widen_outside_the_training_range(compute_model, tables, beyond):
+    model = compute_model
     table = tables[0]
     widths = []
     for factor in (1, 32, 1024):
@@ -150,8 +145,8 @@ def test_compute_intervals_widen_outside_the_training_range(compute_models, tabl
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_no_shards_are_surely_free(compute_models, comm_models, tables):
-    models = CostModels(compute_models["universal"], comm_models["universal"])
+def test_no_shards_cost_nothing_without_uncertainty(compute_model, comm_model, tables):
+    models = CostModels(compute_model, comm_model)
     low, high = models.compute_interval_ms([Shard(tables[0], 0, 16)])
     assert 0 < low < sum(models.compute_ms([Shard(tables[0], 0, 16)])) < high
     assert models.compute_interval_ms([]) == (0.0, 0.0)
@@ -159,8 +154,8 @@ def test_no_shards_are_surely_free(compute_models, comm_models, tables):
     assert both.tolist() == [[low, high], [0, 0]]
 
 
-def test_comm_intervals_cover_fresh_collectives_and_widen(comm_models):
-    model = comm_models["universal"]
+def test_comm_intervals_cover_fresh_collectives_and_widen(comm_model):
+    model = comm_model
     rng = np.random.default_rng(12)
     samples = [make_comm_sample(rng, index, 4) for index in range(60)]
     truth = np.concatenate([true_comm_ms(sample) for sample in samples])
@@ -175,9 +170,8 @@ def test_comm_intervals_cover_fresh_collectives_and_widen(comm_models):
     assert np.all(grid[1, :, 1] / grid[1, :, 0] > 1.2 * grid[0, :, 1] / grid[0, :, 0])
 
 
-@pytest.mark.parametrize("architecture", ["universal", "paper"])
-def test_reloaded_intervals_are_the_same(compute_models, comm_models, tables, architecture, tmp_path):
-    compute, comm = compute_models[architecture], comm_models[architecture]
+def test_loaded_models_have_the_same_intervals(compute_model, comm_model, tables, tmp_path):
+    compute, comm = compute_model, comm_model
     compute.save(tmp_path / "compute")
     comm.save(tmp_path / "comm")
     shards = [Shard(table, 0, 8) for table in tables[:5]]
@@ -188,14 +182,15 @@ def test_reloaded_intervals_are_the_same(compute_models, comm_models, tables, ar
     np.testing.assert_array_equal(again.forward_interval_ms(*collective), comm.forward_interval_ms(*collective))
 
 
-def test_a_model_that_was_not_calibrated_says_so(compute_models, comm_models, tables, tmp_path):
-    compute = dataclasses.replace(compute_models["universal"], calibration=None)
+def test_a_model_without_calibration_refuses_intervals_and_saving(compute_model, comm_model, tables, tmp_path):
+    bare_network = dataclasses.replace(compute_model.network, calibration=None)
+    compute = dataclasses.replace(compute_model, network=bare_network)
     sums = compute.shard_embeddings([Shard(tables[0], 0, 8)], BATCH_SIZE)
     assert np.all(compute.costs_from_sums(sums, BATCH_SIZE) > 0)
     for refused in (lambda: compute.interval_from_sums(sums, BATCH_SIZE), lambda: compute.save(tmp_path)):
         with pytest.raises(CostModelError, match="no calibrated intervals"):
             refused()
-    comm = comm_models["universal"]
+    comm = comm_model
     bare = {name: dataclasses.replace(network, calibration=None) for name, network in comm.networks.items()}
     with pytest.raises(CostModelError, match="no calibrated intervals"):
         dataclasses.replace(comm, networks=bare).backward_interval_ms((8, 8), BATCH_SIZE)

@@ -15,10 +15,11 @@ def save(model, path, name, version):
 
 
 @pytest.fixture
-def store(compute_models, comm_models, tmp_path):
-    for version, architecture in ((OLD, "paper"), (NEW, "universal")):
-        save(compute_models[architecture], tmp_path, "compute_cost_model", version)
-        save(comm_models[architecture], tmp_path, "comm_cost_model", version)
+def store(compute_model, comm_model, tmp_path):
+    """Two versions, which differ in the world sizes that the communication model states."""
+    for version, worlds in ((OLD, (2,)), (NEW, (2, 4, 8))):
+        save(compute_model, tmp_path, "compute_cost_model", version)
+        save(dataclasses.replace(comm_model, world_sizes=worlds), tmp_path, "comm_cost_model", version)
     return tmp_path
 
 
@@ -27,13 +28,12 @@ def test_shown_in_one_line(store):
     assert len(repr(load_cost_models(store))) < 200
 
 
-@pytest.mark.parametrize(("version", "architecture"), [(None, "universal"), (NEW, "universal"), (OLD, "paper")])
-def test_the_newest_version_unless_one_is_named(store, version, architecture):
-    models = load_cost_models(store, version)
-    assert models.compute.architecture == models.comm.architecture == architecture
+@pytest.mark.parametrize(("version", "worlds"), [(None, (2, 4, 8)), (NEW, (2, 4, 8)), (OLD, (2,))])
+def test_the_newest_version_is_loaded_unless_one_is_named(store, version, worlds):
+    assert load_cost_models(store, version).comm.world_sizes == worlds
 
 
-def test_an_unknown_version_is_refused_with_those_there_are(store):
+def test_an_unknown_version_is_refused_with_the_available_ones(store):
     with pytest.raises(CostModelError) as caught:
         load_cost_models(store, "yesterday")
     for part in (str(store), "'yesterday'", OLD, NEW, "kedro run --pipeline pretrain"):
@@ -46,12 +46,12 @@ def test_an_empty_folder_says_what_to_run(tmp_path):
 
 
 def test_a_half_written_version_is_not_the_newest(store):
-    (store / "compute_cost_model" / "2027-01-01T00.00.00.000Z").mkdir()
-    assert load_cost_models(store).compute.architecture == "universal"
+    (store / "comm_cost_model" / "2027-01-01T00.00.00.000Z").mkdir()
+    assert load_cost_models(store).comm.world_sizes == (2, 4, 8)
 
 
-def test_answers_are_plain_numbers_and_default_to_the_trained_batch_size(compute_models, comm_models, tables):
-    models = CostModels(compute_models["universal"], comm_models["universal"])
+def test_costs_are_plain_numbers_for_the_training_batch_size_by_default(compute_model, comm_model, tables):
+    models = CostModels(compute_model, comm_model)
     shards = [Shard(table, 0, 16) for table in tables[:4]]
     forward_ms, backward_ms = models.compute_ms(shards)
     assert isinstance(forward_ms, float)
@@ -69,9 +69,9 @@ def test_answers_are_plain_numbers_and_default_to_the_trained_batch_size(compute
         ({"provenance": {"hardware": {"cpu_model": "another"}}}, "another"),
     ],
 )
-def test_models_of_different_machines_or_batches_are_refused(compute_models, comm_models, change, told):
+def test_models_of_different_machines_or_batches_are_refused(compute_model, comm_model, change, told):
     hardware = {"hardware": {"cpu_model": "this"}}
-    compute = dataclasses.replace(compute_models["universal"], provenance=hardware)
-    comm = dataclasses.replace(comm_models["universal"], **{"provenance": hardware, **change})
+    compute = dataclasses.replace(compute_model, provenance=hardware)
+    comm = dataclasses.replace(comm_model, **{"provenance": hardware, **change})
     with pytest.raises(CostModelError, match=told):
         CostModels(compute, comm)

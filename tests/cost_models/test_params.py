@@ -5,7 +5,7 @@ from neuroshard_pipeline.cost_models import CommTrainParams, ComputeTrainParams
 
 from .conftest import FIT, HEAD
 
-COMPUTE = {**FIT, "architecture": "universal", **HEAD}
+COMPUTE = {**FIT, **HEAD}
 
 
 def test_good_parameters_are_taken_and_frozen():
@@ -31,7 +31,6 @@ def test_good_parameters_are_taken_and_frozen():
         ("distillation", "smc3"),
         ("distillation_weight", 1.0),
         ("view_noise", -0.1),
-        ("architecture", "deep"),
         ("gates", 0),
         ("pressures", 0),
         ("surprise", 1),

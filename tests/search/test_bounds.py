@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from neuroshard_pipeline.cost_models.architectures import DIRECTIONS
-from neuroshard_pipeline.cost_models.comm import CommCostModel, CommNetwork
+from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, comm_features
-from neuroshard_pipeline.cost_models.compute import ComputeCostModel
-from neuroshard_pipeline.cost_models.features import WORK_TERMS, shard_features
+from neuroshard_pipeline.cost_models.compute import DIRECTIONS, ComputeCostModel
+from neuroshard_pipeline.cost_models.compute_features import WORK_TERMS, shard_features
 from neuroshard_pipeline.cost_models.models import CostModels
+from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.search.bounds import cost_bound
 from neuroshard_pipeline.search.kinds import ShardKinds
@@ -33,25 +33,25 @@ def universal_models(seed, members=2, gates=2, pressures=2):
     """Models of the trained architecture with random weights, among them gates that open within a few shards."""
     rng = np.random.default_rng(seed)
     shards = [Shard(table, 0, table.embedding_dim) for table in random_tables(rng, 50)]
-    features = shard_features(shards, 512)
+    work, context = shard_features(shards, 512)
     channels = DIRECTIONS * (1 + gates) + pressures
-    weights = network(rng, members, features.context.shape[1], channels)
-    weights["log_price"] = rng.normal(size=(members, features.work.shape[1], channels))
+    weights = network(rng, members, context.shape[1], channels)
+    weights["log_price"] = rng.normal(size=(members, work.shape[1], channels))
     weights["log_launch"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
-    weights["once.terms"] = np.zeros((members, features.work.shape[1], 1))
+    weights["once.terms"] = np.zeros((members, work.shape[1], 1))
     weights["once.terms"][:, list(WORK_TERMS).index("output_bytes")] = 1.0  # that all shards have
     weights["once.log_cost"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
     weights["gate.log_weight"] = rng.normal(size=(members, pressures, DIRECTIONS * gates)) - 0.5
     weights["gate.bias"] = rng.normal(size=(members, 1, DIRECTIONS * gates)) - 2.0
-    compute = ComputeCostModel("universal", weights, Normalisation.fit(features.work, features.context), 512)
+    compute = ComputeCostModel(Network(weights, Normalisation.fit(work, context)), 512)
     networks = {}
     for direction in COMM_DIRECTIONS:
         work, context = comm_features(rng.uniform(0, 200, (40, 2)), rng.uniform(0, 2, (40, 2)), 512, direction)
         work, context = work.reshape(-1, work.shape[-1]), context.reshape(-1, context.shape[-1])
         made = network(rng, members, context.shape[1], 2)
         made["log_price"] = rng.normal(size=(members, work.shape[1] - 1, 1)) - 1.0
-        networks[direction] = CommNetwork(made, Normalisation.fit(work, context))
-    return CostModels(compute, CommCostModel("universal", networks, 512, (2, 3)))
+        networks[direction] = Network(made, Normalisation.fit(work, context))
+    return CostModels(compute, CommCostModel(networks, 512, (2, 3)))
 
 
 def every_split(table):

@@ -14,10 +14,10 @@ from cost_models.conftest import FIT, HEAD
 from cost_models.machine import make_comm_sample, make_shards, make_table, true_comm_ms, true_compute_ms
 from torchrec_bridge import needs_torchrec  # noqa: F401, skips this module where TorchRec is absent
 
+from neuroshard_pipeline.cost_models.comm_training import fit_comm
+from neuroshard_pipeline.cost_models.compute_training import fit_compute
+from neuroshard_pipeline.cost_models.measured import CommData, ComputeData, split_samples
 from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams
-from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training import ComputeData, fit_compute
-from neuroshard_pipeline.cost_models.training_comm import CommData, fit_comm
 from neuroshard_pipeline.tables.samples import ComputeSample
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
@@ -33,11 +33,11 @@ def models_folder(tmp_path: Path) -> Path:
     samples = tuple(ComputeSample(f"compute-{i}", 512, make_shards(rng, tables, 1 + i % 9)) for i in range(50))
     costs = np.array([true_compute_ms(sample.shards, 512) for sample in samples])
     data = ComputeData(samples, costs, left_out=0)
-    params = ComputeTrainParams(**QUICK, architecture="universal", **HEAD)
+    params = ComputeTrainParams(**QUICK, **HEAD)
     compute, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), params, {"hardware": {"device": "cpu"}})
     comm_samples = tuple(make_comm_sample(rng, index, 2) for index in range(50))
     volumes = CommData(comm_samples, tuple(true_comm_ms(sample) for sample in comm_samples), left_out=0)
-    comm_params = CommTrainParams(**QUICK, architecture="universal")
+    comm_params = CommTrainParams(**QUICK)
     comm, _ = fit_comm(volumes, split_samples(volumes.sample_ids, 0.1, 0.2, 0), comm_params, {})
     compute.save(tmp_path / "compute_cost_model" / "v1" / "compute_cost_model")
     comm.save(tmp_path / "comm_cost_model" / "v1" / "comm_cost_model")

@@ -1,13 +1,18 @@
-"""Cost models: from the shards of a rank, or the volumes of a collective, to milliseconds.
+"""Cost models: predict the cost in ms of a rank's lookups and of a collective.
 
-- `features`, `comm_features`: what a model sees of a shard, and of a collective
-- `architectures`: the formulas, for NumPy and torch alike
-- `compute`, `comm`: the models (predict, save, load); `models`: both together, as a user holds them
-- `training`, `training_comm`, `fitting`, `initialise`, `splits`: how they are fitted
-- `training_range`: what they were trained on; `baselines`, `metrics`, `groups`: what they are judged by
-- `checkpoint`: files without pickles
+Predicting, for which NumPy is enough; torch is imported only on first use of a function that trains:
 
-Predicting needs NumPy alone; whatever imports torch is imported when it is first asked for.
+- `models`: both cost models of one machine, as a user loads them
+- `compute_features`, `compute`: the compute cost model: its inputs; its formula, predictions and file format
+- `comm_features`, `comm`: likewise for the communication cost model
+- `network`, `normalisation`, `intervals`: what both are made of; `checkpoint`: files without pickles
+- `training_range`: caveats for tasks outside the training range
+
+Training:
+
+- `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
+- `compute_training`, `comm_training`: from frames to a trained model; `groups`: accuracy by group of samples
+- `fitting`: the training loop; `initial_weights`, `calibration`, `distillation`: its parts
 """
 
 from importlib import import_module
@@ -19,9 +24,9 @@ from neuroshard_pipeline.cost_models.models import CostModels, load_cost_models
 from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams
 
 if TYPE_CHECKING:
-    from neuroshard_pipeline.cost_models.groups import judge_compute_model
-    from neuroshard_pipeline.cost_models.training import train_compute_model
-    from neuroshard_pipeline.cost_models.training_comm import train_comm_model
+    from neuroshard_pipeline.cost_models.comm_training import train_comm_model
+    from neuroshard_pipeline.cost_models.compute_training import train_compute_model
+    from neuroshard_pipeline.cost_models.groups import accuracy_by_group
 
 __all__ = [
     "CommCostModel",
@@ -29,17 +34,21 @@ __all__ = [
     "ComputeCostModel",
     "ComputeTrainParams",
     "CostModels",
-    "judge_compute_model",
+    "accuracy_by_group",
     "load_cost_models",
     "train_comm_model",
     "train_compute_model",
 ]
 
-_NEEDS_TORCH = {"judge_compute_model": "groups", "train_compute_model": "training", "train_comm_model": "training_comm"}
+_NEEDS_TORCH = {
+    "accuracy_by_group": "groups",
+    "train_comm_model": "comm_training",
+    "train_compute_model": "compute_training",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch on first use."""
+    """Import functions that need torch on first use."""
     if name in _NEEDS_TORCH:
         return getattr(import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

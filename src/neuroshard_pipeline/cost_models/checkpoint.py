@@ -1,7 +1,7 @@
-"""Cost models on disk: `model.json` says what the weights are, `weights.safetensors` holds them.
+"""Models on disk: `model.json` describes a model, `weights.safetensors` holds its arrays.
 
-Nothing is ever unpickled. The JSON carries the checksum of the weights, so that a truncated or mixed-up pair of
-files is refused rather than half-believed. Writing the folder atomically is up to the caller.
+Loading never unpickles. The JSON carries the checksum of the weights, so that a truncated file, or a pair of files from
+two different models, is refused. The caller is responsible for writing the folder atomically.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Set
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,26 +19,100 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.errors import CostModelError, NeuroShardError
 
 MODEL_FILE = "model.json"
 WEIGHTS_FILE = "weights.safetensors"
 
-#: Raised whenever the meaning of a stored field changes; older checkpoints are then refused, not misread.
+#: Increased whenever the meaning of a stored field changes, so that older checkpoints are refused, not misread.
 FORMAT_VERSION = 3
 
-REMEDY = "train it again with: kedro run --pipeline pretrain"
+COMMAND = "kedro run --pipeline pretrain"
+REMEDY = f"train it again with: {COMMAND}"
 
 Weights = dict[str, NDArray[Any]]
+
+
+class ArrayGroup:
+    """Base of dataclasses whose fields are all arrays that are stored together."""
+
+    @classmethod
+    def names(cls, prefix: str = "") -> set[str]:
+        """Names of the arrays in a checkpoint: `<prefix><field>`."""
+        return {f"{prefix}{field.name}" for field in fields(cls)}  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    def arrays(self, prefix: str) -> Weights:
+        """Arrays by their names in a checkpoint."""
+        return {f"{prefix}{name}": value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Weights, prefix: str) -> Self:
+        """Inverse of `arrays`."""
+        return cls(**{name: np.asarray(arrays[f"{prefix}{name}"], dtype=np.float64) for name in cls.names()})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model that was read from disk.
+
+    Attributes:
+        folder: where it was read.
+        description: content of `model.json`.
+        arrays: content of `weights.safetensors`.
+    """
+
+    folder: Path
+    description: dict[str, Any]
+    arrays: Weights
+
+    def field(self, name: str) -> Any:
+        """A field of `model.json`.
+
+        Raises:
+            CostModelError: the field is missing.
+        """
+        if name not in self.description:
+            raise CostModelError(f"{self.folder / MODEL_FILE}: field {name!r} is missing; {REMEDY}")
+        return self.description[name]
+
+    def require(self, expected: Mapping[str, Any]) -> None:
+        """Refuse a model whose description differs from what this version of the code computes.
+
+        Args:
+            expected: values by field, for example lists of feature names.
+
+        Raises:
+            CostModelError: names the values that differ.
+        """
+        for name, value in expected.items():
+            stored = self.field(name)
+            if stored != value and isinstance(value, list) and isinstance(stored, list):
+                differing = sorted(set(stored) ^ set(value)) or value
+                raise CostModelError(
+                    f"{self.folder / MODEL_FILE}: {name} differ from this version's in {', '.join(differing)}; {REMEDY}"
+                )
+            if stored != value:
+                raise CostModelError(f"{self.folder / MODEL_FILE}: {name} is {stored!r}, not {value!r}; {REMEDY}")
+
+    def take(self, names: Set[str], prefix: str = "") -> Weights:
+        """Arrays by name, which are stored as `<prefix><name>`.
+
+        Raises:
+            CostModelError: names the missing arrays.
+        """
+        missing = sorted(f"{prefix}{name}" for name in names if f"{prefix}{name}" not in self.arrays)
+        if missing:
+            raise CostModelError(f"{self.folder / WEIGHTS_FILE}: weights {', '.join(missing)} are missing; {REMEDY}")
+        return {name: self.arrays[f"{prefix}{name}"] for name in names}
 
 
 def save_checkpoint(folder: Path | str, kind: str, description: Mapping[str, Any], weights: Weights) -> None:
     """Write a model.
 
     Args:
-        folder: is made where missing.
+        folder: is created where missing.
         kind: name of the model class, checked on loading.
-        description: JSON values: architecture, feature names, provenance and so on.
+        description: JSON values, for example feature names and provenance.
         weights: arrays by name.
     """
     folder = Path(folder)
@@ -48,11 +123,11 @@ def save_checkpoint(folder: Path | str, kind: str, description: Mapping[str, Any
     (folder / MODEL_FILE).write_text(json.dumps({**header, **description}, indent=2) + "\n", encoding="utf-8")
 
 
-def load_checkpoint(folder: Path | str, kind: str) -> tuple[dict[str, Any], Weights]:
-    """Read what `save_checkpoint` wrote.
+def load_checkpoint(folder: Path | str, kind: str) -> Checkpoint:
+    """Read the files that `save_checkpoint` wrote.
 
     Raises:
-        CostModelError: a file is missing, truncated or of another kind or format; names file and remedy.
+        CostModelError: a file is missing, truncated or of another kind or format; the message names file and remedy.
     """
     folder = Path(folder)
     description = _read_description(folder / MODEL_FILE)
@@ -67,46 +142,40 @@ def load_checkpoint(folder: Path | str, kind: str) -> tuple[dict[str, Any], Weig
             f"truncated or belongs to another model; {REMEDY}"
         )
     try:
-        return description, load_tensors(blob)
+        return Checkpoint(folder, description, load_tensors(blob))
     except SafetensorError as error:
         raise CostModelError(f"{folder / WEIGHTS_FILE}: not a safetensors file ({error}); {REMEDY}") from error
 
 
-def described(description: Mapping[str, Any], field: str, folder: Path | str) -> Any:
-    """A field of `model.json`.
+def version_folder(
+    folder: Path,
+    version: str | None,
+    noun: str = "cost model",
+    command: str = COMMAND,
+    error: type[NeuroShardError] = CostModelError,
+) -> Path:
+    """Folder of one version of a model.
+
+    Args:
+        folder: holds all versions in Kedro's layout, `<folder>/<version>/<name of folder>/`.
+        version: None for the newest.
+        noun: what the model is called in messages.
+        command: trains such a model.
+        error: type of the error.
 
     Raises:
-        CostModelError: the field is missing.
+        NeuroShardError: there is no model or no such version; names the folder, the available versions and the remedy.
     """
-    if field not in description:
-        raise CostModelError(f"{Path(folder) / MODEL_FILE}: field {field!r} is missing; {REMEDY}")
-    return description[field]
-
-
-def require_features(description: Mapping[str, Any], expected: Mapping[str, list[str]], folder: Path | str) -> None:
-    """Refuse a model whose features are not those that this version of the code computes.
-
-    Raises:
-        CostModelError: names the features that differ.
-    """
-    for field, names in expected.items():
-        stored = described(description, field, folder)
-        if stored != names:
-            differing = sorted(set(stored) ^ set(names)) or names
-            raise CostModelError(
-                f"{Path(folder) / MODEL_FILE}: {field} differ from this version's in {', '.join(differing)}; {REMEDY}"
-            )
-
-
-def require_weights(weights: Weights, names: Set[str], folder: Path | str) -> None:
-    """Refuse weights that lack an array of `names`.
-
-    Raises:
-        CostModelError: names the missing arrays.
-    """
-    missing = sorted(names - set(weights))
-    if missing:
-        raise CostModelError(f"{Path(folder) / WEIGHTS_FILE}: weights {', '.join(missing)} are missing; {REMEDY}")
+    entries = folder.iterdir() if folder.is_dir() else ()
+    versions = sorted(entry.name for entry in entries if (entry / folder.name).is_dir())
+    if not versions:
+        raise error(f"{folder}: holds no {noun}; train one with: {command}")
+    if version is not None and version not in versions:
+        raise error(
+            f"{folder}: has no version {version!r}; available are {', '.join(versions)}; leave the version out for the "
+            f"newest, or train a new one with: {command}"
+        )
+    return folder / (version or versions[-1]) / folder.name
 
 
 def _read_description(path: Path) -> dict[str, Any]:

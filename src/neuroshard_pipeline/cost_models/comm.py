@@ -1,6 +1,7 @@
-"""The communication cost model: what every rank pays for an all-to-all, for any world size.
+"""The communication cost model: cost of an all-to-all for every rank, for any world size.
 
-Shapes: W ranks of a collective, `...` any number of collectives, P work terms, F context features.
+Shapes: E ensemble members, R ranks of all collectives, W ranks of one collective, `...` any number of collectives,
+P work terms, F context features.
 """
 
 from __future__ import annotations
@@ -11,237 +12,205 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from neuroshard_pipeline.cost_models import architectures, checkpoint
+from neuroshard_pipeline.cost_models import checkpoint
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_CONTEXT_FEATURES,
     COMM_DIRECTIONS,
     COMM_WORK_TERMS,
     FloatArray,
     comm_features,
-    paper_comm_features,
 )
-from neuroshard_pipeline.cost_models.intervals import CALIBRATION_FIELDS, Calibration, member_spread
-from neuroshard_pipeline.cost_models.normalisation import NORMALISATION_FIELDS, Normalisation
+from neuroshard_pipeline.cost_models.intervals import member_spread
+from neuroshard_pipeline.cost_models.network import (
+    ARCHITECTURE,
+    CORRECTION_WEIGHTS,
+    Array,
+    Network,
+    Weights,
+    Xp,
+    correction,
+)
 from neuroshard_pipeline.errors import CostModelError
 
-#: Ranks whose costs are computed together: their hidden layers stay in the level-2 cache. 330 collectives of 8 ranks
-#: take 3.8 ms instead of 8.6 on one core of an AMD EPYC.
+COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
+
+#: Number of ranks whose costs are computed together, so that hidden layers stay in the level-2 cache. 330 collectives
+#: of 8 ranks take 3.8 ms instead of 8.6 ms on one core of an AMD EPYC.
 _CHUNK_RANKS = 1024
 
 #: More columns than any rank holds: 5,000 tables of the widest kind.
 MAX_DIM_SUM = 1e8
 
 
-@dataclass(frozen=True)
-class CommNetwork:
-    """The network of one direction.
+def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
+    """Costs of one direction of an all-to-all, rank by rank.
 
-    Attributes:
-        weights: members first.
-        normalisation: scaling of its features.
-        calibration: of its prediction intervals; None before it is calibrated, which training does.
+    `cost = wait * factor + (transfer work @ price) * factor`, with two learned factors. A rank waits until the last
+    rank enters, except where the wait overlaps with its own transfers, and pays for its share of the volume.
+
+    Args:
+        xp: array module.
+        weights: `log_price` (E, P - 1, 1), and the weights of `network.correction` with 2 outputs.
+        work: (R, P), the wait in ms first, then the transfer work.
+        context: (R, F), standardised.
+
+    Returns:
+        (E, R) in ms.
     """
-
-    weights: dict[str, FloatArray]
-    normalisation: Normalisation
-    calibration: Calibration | None = None
+    factors = correction(xp, weights, context)  # (E, R, 2)
+    transfer = (work[..., 1:] @ xp.exp(weights["log_price"]))[..., 0]
+    return work[..., 0] * factors[..., 0] + transfer * factors[..., 1]
 
 
 @dataclass(frozen=True)
 class CommCostModel:
-    """Predicts forward and backward all-to-all costs; NumPy only.
+    """Predicts forward and backward all-to-all costs; needs NumPy only.
 
     Attributes:
-        architecture: `universal`, or `paper` for the fixed-size rival.
-        networks: per direction of `COMM_DIRECTIONS`.
-        batch_size: the global batch that most training samples had.
-        world_sizes: world sizes trained on, ascending; `paper` has one and refuses all others.
+        networks: one per direction of `COMM_DIRECTIONS`, with the weights `COMM_WEIGHTS`.
+        batch_size: global batch size of most training samples.
+        world_sizes: world sizes of the training samples, ascending.
         provenance: hardware, data versions and training settings, JSON values.
     """
 
-    architecture: str
-    networks: dict[str, CommNetwork]
+    networks: dict[str, Network]
     batch_size: int
     world_sizes: tuple[int, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ranks_per_host(self) -> int | None:
-        """Of the cluster that was trained on; None where all ranks were on one host."""
+        """Ranks per host of the training cluster; None where all ranks were on one host."""
         return ranks_per_host_of(self.provenance)
 
     def predict(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward cost in ms of every rank, from its own start until it has everything.
+        """Forward and backward cost in ms of every rank, from its own start until it has all data.
 
-        The backward collective follows the dense model's gradients, which all ranks have at once: its cost does
-        not depend on the start skew.
+        The backward collective follows the dense model's gradients, which all ranks have at the same time: its cost
+        does not depend on the start skew.
 
         Args:
-            dim_sums: (..., W).
-            start_skew_ms: (..., W) of the forward collective.
-            batch_size: global batch.
+            dim_sums: (..., W) summed widths of each rank's shards.
+            start_skew_ms: (..., W) how much later than the first rank each rank enters the forward collective.
+            batch_size: global batch size.
 
         Returns:
             Two arrays (..., W).
 
         Raises:
-            CostModelError: shapes differ, or `paper` is asked for a world size that it was not trained on.
+            CostModelError: shapes differ, or a value is out of range.
         """
         return self.forward_ms(dim_sums, start_skew_ms, batch_size), self.backward_ms(dim_sums, batch_size)
 
     def forward_ms(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> FloatArray:
         """The forward half of `predict`."""
-        return self._costs("forward", *_forward_inputs(dim_sums, start_skew_ms), batch_size)
+        return self.member_costs("forward", dim_sums, start_skew_ms, batch_size).mean(axis=0)
 
     def backward_ms(self, dim_sums: ArrayLike, batch_size: int) -> FloatArray:
         """The backward half of `predict`."""
-        return self._costs("backward", *_backward_inputs(dim_sums), batch_size)
+        return self.member_costs("backward", dim_sums, None, batch_size).mean(axis=0)
 
     def forward_interval_ms(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> FloatArray:
-        """Lower and upper bound of every rank's forward cost (..., W, 2), between which 90 % of measurements lie.
+        """90 % prediction interval of every rank's forward cost: lower and upper bound in ms (..., W, 2).
 
-        The interval is wide where the members disagree, and grows with how far a rank's context lies outside the
-        training range (`intervals.Calibration`). It takes the start skews as given.
+        An interval is wide where the ensemble members disagree, and widens with the distance of a rank's context from
+        the training range (`intervals.Calibration`). It treats the start skews as exact.
 
         Raises:
             CostModelError: as `predict`, or the model is not calibrated.
         """
-        return self._interval("forward", *_forward_inputs(dim_sums, start_skew_ms), batch_size)
+        return self._interval("forward", dim_sums, start_skew_ms, batch_size)
 
     def backward_interval_ms(self, dim_sums: ArrayLike, batch_size: int) -> FloatArray:
-        """Lower and upper bound of every rank's backward cost (..., W, 2); see `forward_interval_ms`."""
-        return self._interval("backward", *_backward_inputs(dim_sums), batch_size)
+        """90 % prediction interval of every rank's backward cost (..., W, 2); see `forward_interval_ms`."""
+        return self._interval("backward", dim_sums, None, batch_size)
 
     def member_costs(
-        self, direction: str, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int
+        self, direction: str, dim_sums: ArrayLike, start_skew_ms: ArrayLike | None, batch_size: int
     ) -> FloatArray:
-        """Cost of every rank in ms as every member predicts it: (E, ..., W)."""
-        dims = np.asarray(dim_sums, dtype=np.float64)
-        return self._evaluate(direction, dims, np.asarray(start_skew_ms, dtype=np.float64), batch_size)[0]
+        """Cost of every rank in ms, predicted by each member: (E, ..., W); without start skews, they are 0."""
+        return self._evaluate(direction, dim_sums, start_skew_ms, batch_size)[0]
 
-    def _costs(self, direction: str, dims: FloatArray, skew: FloatArray, batch_size: int) -> FloatArray:
-        return self._evaluate(direction, dims, skew, batch_size)[0].mean(axis=0)
-
-    def _interval(self, direction: str, dims: FloatArray, skew: FloatArray, batch_size: int) -> FloatArray:
-        calibration = self.networks[direction].calibration
-        if calibration is None:
-            raise CostModelError(f"this communication cost model has no calibrated intervals; {checkpoint.REMEDY}")
-        by_member, context = self._evaluate(direction, dims, skew, batch_size)
+    def _interval(
+        self, direction: str, dim_sums: ArrayLike, start_skew_ms: ArrayLike | None, batch_size: int
+    ) -> FloatArray:
+        calibration = self.networks[direction].calibrated
+        by_member, context = self._evaluate(direction, dim_sums, start_skew_ms, batch_size)
         return calibration.interval(by_member.mean(axis=0), member_spread(by_member), calibration.overshoot(context))
 
     def _evaluate(
-        self, direction: str, dims: FloatArray, skew: FloatArray, batch_size: int
+        self, direction: str, dim_sums: ArrayLike, start_skew_ms: ArrayLike | None, batch_size: int
     ) -> tuple[FloatArray, FloatArray]:
         """Costs by member (E, ..., W), and the context (..., W, F) of every rank."""
-        if batch_size < 1:
-            raise CostModelError(f"batch_size {batch_size} must be at least 1")
-        if not ((dims >= 0) & (dims <= MAX_DIM_SUM)).all():
-            raise CostModelError(f"dim_sums must be widths between 0 and {MAX_DIM_SUM:g}, got {dims}")
+        dims = np.asarray(dim_sums, dtype=np.float64)
+        skew = np.zeros_like(dims) if start_skew_ms is None else np.asarray(start_skew_ms, dtype=np.float64)
+        _require_valid(dims, skew, batch_size)
         network = self.networks[direction]
         work, context = comm_features(dims, skew, batch_size, direction, self.ranks_per_host)
-        if self.architecture == "paper":
-            return _paper_costs(network, dims, skew, self.world_sizes[0]), context
         scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
         scaled_context = network.normalisation.context(context).reshape(-1, context.shape[-1])
         chunks = [slice(at, at + _CHUNK_RANKS) for at in range(0, max(len(scaled_work), 1), _CHUNK_RANKS)]
-        parts = [
-            architectures.comm_costs(np, network.weights, scaled_work[ranks], scaled_context[ranks]) for ranks in chunks
-        ]
+        parts = [rank_costs(np, network.weights, scaled_work[ranks], scaled_context[ranks]) for ranks in chunks]
         costs = np.concatenate(parts, axis=1)  # (E, R)
         return costs.reshape(len(costs), *dims.shape), context
 
     def save(self, folder: Path | str) -> None:
-        """Write `model.json` and `weights.safetensors` into `folder`."""
+        """Write `model.json` and `weights.safetensors` into `folder`.
+
+        Raises:
+            CostModelError: the model is not calibrated.
+        """
         description = {
-            "architecture": self.architecture,
-            "work_terms": list(COMM_WORK_TERMS),
-            "context_features": list(COMM_CONTEXT_FEATURES),
+            **_FORMULA,
             "batch_size": self.batch_size,
             "world_sizes": list(self.world_sizes),
             "provenance": self.provenance,
         }
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, FloatArray] = {}
         for direction, network in self.networks.items():
-            arrays |= {f"{direction}.{name}": value for name, value in network.weights.items()}
-            arrays |= network.normalisation.arrays(f"{direction}.normalisation.")
-            if network.calibration is not None:
-                arrays |= network.calibration.arrays(f"{direction}.calibration.")
+            arrays |= network.arrays(f"{direction}.")
         checkpoint.save_checkpoint(folder, "CommCostModel", description, arrays)
 
     @classmethod
     def load(cls, folder: Path | str) -> CommCostModel:
-        """Read what `save` wrote; predicts identically.
+        """Read the files that `save` wrote; the loaded model predicts identically.
 
         Raises:
-            CostModelError: missing, truncated or incompatible files; names file and remedy.
+            CostModelError: missing, truncated or incompatible files; the message names file and remedy.
         """
-        description, arrays = checkpoint.load_checkpoint(folder, "CommCostModel")
-        expected = {"work_terms": list(COMM_WORK_TERMS), "context_features": list(COMM_CONTEXT_FEATURES)}
-        checkpoint.require_features(description, expected, folder)
-        architecture = checkpoint.described(description, "architecture", folder)
-        if architecture not in COMM_WEIGHT_NAMES:
-            raise CostModelError(f"{folder}: architecture {architecture!r} is unknown; {checkpoint.REMEDY}")
-        networks = {}
-        for direction in COMM_DIRECTIONS:
-            scaling = {f"normalisation.{name}" for name in NORMALISATION_FIELDS}
-            scaling |= {f"calibration.{name}" for name in CALIBRATION_FIELDS}
-            names = COMM_WEIGHT_NAMES[architecture] | scaling
-            checkpoint.require_weights(arrays, {f"{direction}.{name}" for name in names}, folder)
-            weights = {name: arrays[f"{direction}.{name}"] for name in COMM_WEIGHT_NAMES[architecture]}
-            normalisation = Normalisation.from_arrays(arrays, f"{direction}.normalisation.")
-            calibration = Calibration.from_arrays(arrays, f"{direction}.calibration.")
-            networks[direction] = CommNetwork(weights, normalisation, calibration)
+        stored = checkpoint.load_checkpoint(folder, "CommCostModel")
+        stored.require(_FORMULA)
         return cls(
-            architecture=architecture,
-            networks=networks,
-            batch_size=int(checkpoint.described(description, "batch_size", folder)),
-            world_sizes=tuple(checkpoint.described(description, "world_sizes", folder)),
-            provenance=checkpoint.described(description, "provenance", folder),
+            networks={name: Network.from_checkpoint(stored, COMM_WEIGHTS, f"{name}.") for name in COMM_DIRECTIONS},
+            batch_size=int(stored.field("batch_size")),
+            world_sizes=tuple(stored.field("world_sizes")),
+            provenance=stored.field("provenance"),
         )
 
 
-COMM_WEIGHT_NAMES: dict[str, frozenset[str]] = {
-    "universal": frozenset(
-        {f"{layer}.{part}" for layer in ("in", "mid", "out") for part in ("weight", "bias")} | {"log_price"}
-    ),
-    "paper": frozenset(
-        {f"{layer}.{part}" for layer in range(5) for part in ("weight", "bias")} | {"cost_scale", "cost_mean"}
-    ),
+#: Fields of `model.json` that must match the code.
+_FORMULA = {
+    "architecture": ARCHITECTURE,
+    "work_terms": list(COMM_WORK_TERMS),
+    "context_features": list(COMM_CONTEXT_FEATURES),
 }
 
 
 def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
-    """Ranks per host of the hardware that a model remembers: those of a modelled cluster, else all on one host."""
+    """Ranks per host of the hardware in a model's provenance; None unless it is a modelled cluster of several hosts."""
     hardware = provenance.get("hardware")
     topology = hardware.get("topology") if isinstance(hardware, Mapping) else None
     return int(topology["gpus_per_host"]) if topology else None
 
 
-def _forward_inputs(dim_sums: ArrayLike, start_skew_ms: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    dims, skew = np.asarray(dim_sums, dtype=np.float64), np.asarray(start_skew_ms, dtype=np.float64)
+def _require_valid(dims: FloatArray, skew: FloatArray, batch_size: int) -> None:
     if dims.shape != skew.shape or dims.ndim == 0 or dims.shape[-1] == 0:
         raise CostModelError(f"dim_sums {dims.shape} and start_skew_ms {skew.shape} must both be (..., world_size)")
     if not (skew >= 0).all():  # also refuses NaN
         raise CostModelError("start_skew_ms must be at least 0: how much later than the first rank each one enters")
-    return dims, skew
-
-
-def _backward_inputs(dim_sums: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    dims = np.asarray(dim_sums, dtype=np.float64)
-    if dims.ndim == 0 or dims.shape[-1] == 0:
-        raise CostModelError(f"dim_sums {dims.shape} must be (..., world_size)")
-    return dims, np.zeros_like(dims)
-
-
-def _paper_costs(network: CommNetwork, dims: FloatArray, skew: FloatArray, world_size: int) -> FloatArray:
-    """(E, ..., W)."""
-    if dims.shape[-1] != world_size:
-        raise CostModelError(
-            f"the communication model of architecture 'paper' was trained for {world_size} ranks and cannot be asked "
-            f"for {dims.shape[-1]}; train with architecture: universal, which takes any world size"
-        )
-    features = network.normalisation.context(paper_comm_features(dims, skew)).reshape(-1, 2 * world_size)
-    costs = architectures.paper_comm_costs(np, network.weights, features)
-    return np.maximum(costs, 0.0).reshape(-1, *dims.shape)
+    if batch_size < 1:
+        raise CostModelError(f"batch_size {batch_size} must be at least 1")
+    if not ((dims >= 0) & (dims <= MAX_DIM_SUM)).all():
+        raise CostModelError(f"dim_sums must be widths between 0 and {MAX_DIM_SUM:g}, got {dims}")

@@ -1,7 +1,12 @@
-"""The compute cost model: what one fused lookup of a rank's shards costs, forward and backward apart.
+"""The compute cost model: forward and backward cost of one fused lookup of a rank's shards.
 
-Shapes: S shards, N shard sets, E ensemble members, C channels per member, H = E * C + 1 numbers of an embedding, of
-which the last is no channel: the cost of the shard alone times how far it lies outside the training range.
+The formula has two halves. `embed` maps each shard to a non-negative embedding; `price` maps the sum of a rank's
+embeddings to costs. Both are written once for NumPy (inference) and torch (training), see `network`.
+
+Shapes: S shards, N shard sets, E ensemble members, P work terms, F context features, D = 2 directions (forward,
+backward), G gates, K pressures, L launch terms, C = D * (1 + G) + K + L channels per member. A stored embedding has
+H = E * C + 1 numbers: the channels of all members, then the shard's own cost times its overshoot, which is how far the
+shard lies outside the training range.
 """
 
 from __future__ import annotations
@@ -14,112 +19,119 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_pipeline.cost_models import architectures, checkpoint
-from neuroshard_pipeline.cost_models.features import (
-    CONTEXT_FEATURES,
-    RAW_FEATURES,
-    WORK_TERMS,
-    ShardFeatures,
-    segment_sums,
-    shard_features,
+from neuroshard_pipeline.cost_models import checkpoint
+from neuroshard_pipeline.cost_models.compute_features import CONTEXT_FEATURES, WORK_TERMS, segment_sums, shard_features
+from neuroshard_pipeline.cost_models.intervals import SMALLEST_MS, member_spread
+from neuroshard_pipeline.cost_models.network import (
+    ARCHITECTURE,
+    CORRECTION_WEIGHTS,
+    Array,
+    Network,
+    Weights,
+    Xp,
+    correction,
+    sigmoid,
 )
-from neuroshard_pipeline.cost_models.intervals import CALIBRATION_FIELDS, SMALLEST_MS, Calibration, member_spread
-from neuroshard_pipeline.cost_models.normalisation import NORMALISATION_FIELDS, Normalisation
-from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
 
 FloatArray = NDArray[np.float64]
 
-#: Shard sets whose costs are computed together: their intermediate arrays stay in the level-2 cache. On one core of
-#: an AMD EPYC 6 million sets/s, against 1.6 million all at once; float32 would give 7, so it is not worth a second
-#: precision.
+DIRECTIONS = 2
+
+COMPUTE_WEIGHTS = CORRECTION_WEIGHTS | {
+    "log_price", "log_launch", "once.terms", "once.log_cost", "gate.log_weight", "gate.bias",
+}  # fmt: skip
+
+#: Number of shard sets whose costs are computed together, so that intermediate arrays stay in the level-2 cache. On one
+#: core of an AMD EPYC this prices 6 million sets/s, against 1.6 million without chunks. float32 would reach 7 million,
+#: which does not justify a second precision.
 _CHUNK_SETS = 4096
 
+#: Added to summed pressures before their logarithm is taken; the pressure of an average shard is about 1.
+_PRESSURE_FLOOR = 1e-6
 
-@dataclass(frozen=True)
-class Architecture:
-    """One kind of compute network.
+#: Far smaller than any scaled work: work / (work + this) is 1 for any work and 0 for none.
+_NO_WORK = 1e-9
 
-    Attributes:
-        embeddings: `(xp, weights, work, context) -> (E, S, C)`.
-        costs: `(xp, weights, sums (E, N, C)) -> (E, N, 2)`.
-        context_names: which features the network sees as context.
-        weight_names: arrays that a checkpoint must hold.
+
+def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
+    """Embeddings of shards: what each shard adds to the channels of its rank.
+
+    `embedding = (work @ price) * correction(context)`. The last L channels count the shards that have a launch term,
+    which is a work term that makes every launch more expensive.
+
+    Args:
+        xp: array module.
+        weights: `log_price` (E, P, C - L), the weights of `network.correction` with C - L outputs, and `once.terms`
+            (E, P, L), which is 1 for the launch terms.
+        work: (S, P), non-negative.
+        context: (S, F), standardised.
+
+    Returns:
+        (E, S, C), all non-negative.
     """
-
-    embeddings: Callable[..., Any]
-    costs: Callable[..., Any]
-    context_names: tuple[str, ...]
-    weight_names: frozenset[str]
-
-    def inputs(self, features: ShardFeatures) -> tuple[FloatArray, FloatArray]:
-        """Work (S, P) and context (S, F) before normalisation."""
-        return features.work, features.raw if self.context_names == tuple(RAW_FEATURES) else features.context
+    priced = (work @ xp.exp(weights["log_price"])) * correction(xp, weights, context)
+    marked = work @ weights["once.terms"]
+    return xp.concatenate([priced, marked / (marked + _NO_WORK)], axis=-1)
 
 
-def _layers(*names: str) -> set[str]:
-    return {f"{name}.{part}" for name in names for part in ("weight", "bias")}
+def price(xp: Xp, weights: Weights, sums: Array) -> Array:
+    """Costs of shard sets from their summed embeddings; adding to a sum never lowers a cost.
 
+    `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch, and what the launch
+    terms add to it (for example an optimizer with state, whose tensors are passed along), is paid once for any number
+    of shards. The base is paid for every shard. A gated part is paid as far as the pressure of the whole set (for
+    example on the caches) opens its gate. With all gates open the cost is additive, so that sets far larger than any
+    training sample are priced in proportion.
 
-ARCHITECTURES: dict[str, Architecture] = {
-    "universal": Architecture(
-        architectures.universal_embeddings,
-        architectures.universal_costs,
-        tuple(CONTEXT_FEATURES),
-        frozenset(
-            _layers("in", "mid", "out")
-            | {"log_price", "log_launch", "once.terms", "once.log_cost", "gate.log_weight", "gate.bias"}
-        ),
-    ),
-    "paper": Architecture(
-        architectures.paper_embeddings,
-        architectures.paper_costs,
-        tuple(RAW_FEATURES),
-        frozenset(_layers("table.in", "table.out", "head.in", "head.out") | {"cost_scale", "cost_mean"}),
-    ),
-}
+    Args:
+        xp: array module.
+        weights: `log_launch` (E, 1, D), `once.log_cost` (E, L, D), `gate.log_weight` (E, K, D * G), `gate.bias`
+            (E, 1, D * G).
+        sums: (E, N, C).
+
+    Returns:
+        (E, N, D) in ms.
+    """
+    gates = weights["gate.bias"].shape[-1] // DIRECTIONS
+    pressures, once = weights["gate.log_weight"].shape[-2], weights["once.log_cost"].shape[-2]
+    pressure = xp.log(sums[..., -pressures - once : -once] + _PRESSURE_FLOOR)
+    opened = sigmoid(xp, pressure @ xp.exp(weights["gate.log_weight"]) + weights["gate.bias"])  # (E, N, D * G)
+    gated = sums[..., DIRECTIONS : DIRECTIONS * (1 + gates)] * opened
+    absent = 1.0 - sums[..., -once:]
+    present = 1.0 - xp.maximum(absent, xp.zeros_like(absent))  # 1 as soon as one shard has the launch term
+    total = sums[..., :DIRECTIONS] + xp.exp(weights["log_launch"]) + present @ xp.exp(weights["once.log_cost"])
+    for gate in range(gates):
+        total = total + gated[..., gate * DIRECTIONS : (gate + 1) * DIRECTIONS]
+    return total
 
 
 @dataclass(frozen=True)
 class ComputeCostModel:
-    """Predicts the cost of shard sets from sums of shard embeddings; NumPy only.
+    """Predicts the costs of shard sets from sums of shard embeddings; needs NumPy only.
 
-    A search embeds every shard once, adds embeddings up as it places shards, and asks for the cost of millions of
-    sums.
+    A search embeds every shard once, adds embeddings up as it places shards, and prices millions of sums.
 
     Attributes:
-        architecture: a key of `ARCHITECTURES`.
-        weights: float64 arrays of that architecture, ensemble members first.
-        normalisation: scaling of the features.
-        batch_size: the global batch that most training samples had.
-        calibration: of the prediction intervals; None before it is calibrated, which training does.
+        network: its weights are those of `COMPUTE_WEIGHTS`.
+        batch_size: global batch size of most training samples.
         provenance: hardware, data versions and training settings, JSON values.
     """
 
-    architecture: str
-    weights: dict[str, FloatArray]
-    normalisation: Normalisation
+    network: Network
     batch_size: int
-    calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def members(self) -> int:
-        """Networks in the ensemble."""
-        return next(iter(self.weights.values())).shape[0]
-
     def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:
-        """What each shard adds to the sums of its rank: (S, H), non-negative; batch and optimizer are the task's."""
-        kind = ARCHITECTURES[self.architecture]
-        features = shard_features(shards, batch_size, optimizer)
-        work, context = kind.inputs(features)
-        scaled = self.normalisation.work(work), self.normalisation.context(context)
-        by_member = kind.embeddings(np, self.weights, *scaled)  # (E, S, C)
+        """Embeddings (S, H) of shards, all non-negative, for the batch size and optimizer of a task."""
+        work, context = shard_features(shards, batch_size, optimizer)
+        scaling, calibration = self.network.normalisation, self.network.calibration
+        by_member = embed(np, self.network.weights, scaling.work(work), scaling.context(context))  # (E, S, C)
         embeddings = np.zeros((len(shards), by_member.shape[0] * by_member.shape[2] + 1))
         embeddings[:, :-1] = np.moveaxis(by_member, 0, 1).reshape(len(shards), -1)
-        if self.calibration is not None:
+        if calibration is not None:
             alone_ms = self.costs_from_sums(embeddings, batch_size).sum(axis=-1)
-            embeddings[:, -1] = alone_ms * self.calibration.overshoot(features.context)
+            embeddings[:, -1] = alone_ms * calibration.overshoot(context)
         return embeddings
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:  # noqa: ARG002
@@ -127,80 +139,73 @@ class ComputeCostModel:
 
         Args:
             sums: (..., H).
-            batch_size: the global batch that the embeddings were made for, which already holds all its effect.
+            batch_size: global batch size of the embeddings, which already contain its whole effect.
 
         Returns:
-            (..., 2). The sum of no shards at all is a launch without work; whoever places shards knows that an
-            empty rank launches nothing and costs 0.
+            (..., 2). A sum of zeros costs a launch without work; the caller must give empty ranks the cost 0.
         """
         costs = [by_member.mean(axis=0) for _, by_member in self._member_costs(sums)]
         return _joined(costs, sums)
 
-    def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
-        """Lower and upper bound in ms (..., 2) of forward + backward, between which 90 % of measurements lie.
+    def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:  # noqa: ARG002
+        """90 % prediction intervals of forward + backward: lower and upper bound in ms (..., 2).
 
-        See `costs_and_interval_from_sums`.
-        """
-        return self.costs_and_interval_from_sums(sums, batch_size)[1]
-
-    def costs_and_interval_from_sums(self, sums: FloatArray, batch_size: int) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
-        """`costs_from_sums` and `interval_from_sums` in one pass.
-
-        The interval is wide where the ensemble's members disagree, and grows with how far the shards, weighted by
-        their cost, or the cost of all of them lie outside the training range (`intervals.Calibration`).
+        An interval is wide where the ensemble members disagree. It also widens with the cost-weighted overshoot of the
+        shards, and where the total cost exceeds all training costs (`intervals.Calibration`). Arguments are those of
+        `costs_from_sums`.
 
         Raises:
             CostModelError: the model is not calibrated.
         """
-        calibration = self._calibrated()
-        costs, intervals = [], []
+        calibration, intervals = self.network.calibrated, []
         for chunk, by_member in self._member_costs(sums):
             total_by_member = by_member.sum(axis=-1)  # (E, N)
             total = np.maximum(total_by_member.mean(axis=0), 0.0)
             overshoot = chunk[:, -1] / np.maximum(total, SMALLEST_MS)
-            costs.append(by_member.mean(axis=0))
             intervals.append(calibration.interval(total, member_spread(total_by_member), overshoot))
-        return _joined(costs, sums), _joined(intervals, sums)
-
-    def _member_costs(self, sums: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Chunks of the sums (N, H), and what every member says that they cost (E, N, 2)."""
-        flat = np.asarray(sums, dtype=np.float64).reshape(-1, sums.shape[-1])
-        for start in range(0, max(len(flat), 1), _CHUNK_SETS):
-            chunk = flat[start : start + _CHUNK_SETS]
-            width = (flat.shape[1] - 1) // self.members  # not -1, which is undefined where N is 0
-            by_member = np.moveaxis(chunk[:, :-1].reshape(len(chunk), self.members, width), 1, 0)  # (E, N, C)
-            yield chunk, ARCHITECTURES[self.architecture].costs(np, self.weights, by_member)
-
-    def _calibrated(self) -> Calibration:
-        if self.calibration is None:
-            raise CostModelError(f"this compute cost model has no calibrated intervals; {checkpoint.REMEDY}")
-        return self.calibration
+        return _joined(intervals, sums)
 
     def predict(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
         """Forward and backward cost in ms of every sample's shards: (N, 2); 0 for a sample without shards."""
-        counts = [len(sample) for sample in samples]
-        if not any(counts):
-            return np.zeros((len(samples), architectures.DIRECTIONS))
-        embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
-        costs = self.costs_from_sums(segment_sums(embeddings, counts), batch_size)
-        costs[np.array(counts) == 0] = 0.0
-        return costs
-
-    def member_totals(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
-        """Forward + backward ms of every sample's shards as every member predicts them: (E, N)."""
-        embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
-        sums = segment_sums(embeddings, [len(sample) for sample in samples])
-        return np.concatenate([by_member.sum(axis=-1) for _, by_member in self._member_costs(sums)], axis=1)
+        return self._per_sample(self.costs_from_sums, samples, batch_size, optimizer)
 
     def interval(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
-        """Lower and upper bound in ms of forward + backward of every sample's shards: (N, 2); 0 without shards."""
-        counts = [len(sample) for sample in samples]
-        if not any(counts):
+        """Lower and upper bound in ms of forward + backward of every sample: (N, 2); 0 for a sample without shards."""
+        return self._per_sample(self.interval_from_sums, samples, batch_size, optimizer)
+
+    def member_totals(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
+        """Forward + backward cost in ms of every sample, predicted by each member: (E, N)."""
+        sums = self._sums(samples, batch_size, optimizer)
+        return np.concatenate([by_member.sum(axis=-1) for _, by_member in self._member_costs(sums)], axis=1)
+
+    def _per_sample(
+        self,
+        evaluate: Callable[[FloatArray, int], FloatArray],
+        samples: Sequence[Sequence[Shard]],
+        batch_size: int,
+        optimizer: str,
+    ) -> FloatArray:
+        """`evaluate` the sums of every sample: (N, 2); samples without shards get 0."""
+        if not any(samples):
             return np.zeros((len(samples), 2))
+        values = evaluate(self._sums(samples, batch_size, optimizer), batch_size)
+        values[[not sample for sample in samples]] = 0.0
+        return values
+
+    def _sums(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str) -> FloatArray:
+        """Summed embeddings of every sample: (N, H)."""
         embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
-        bounds = self.interval_from_sums(segment_sums(embeddings, counts), batch_size)
-        bounds[np.array(counts) == 0] = 0.0
-        return bounds
+        return segment_sums(embeddings, [len(sample) for sample in samples])
+
+    def _member_costs(self, sums: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Chunks of the sums (N, H), each with the costs that every member predicts (E, N, 2)."""
+        flat = np.asarray(sums, dtype=np.float64).reshape(-1, sums.shape[-1])
+        for start in range(0, max(len(flat), 1), _CHUNK_SETS):
+            chunk = flat[start : start + _CHUNK_SETS]
+            members = self.network.members
+            width = (flat.shape[1] - 1) // members  # -1 would be ambiguous where N is 0
+            by_member = np.moveaxis(chunk[:, :-1].reshape(len(chunk), members, width), 1, 0)  # (E, N, C)
+            yield chunk, price(np, self.network.weights, by_member)
 
     def save(self, folder: Path | str) -> None:
         """Write `model.json` and `weights.safetensors` into `folder`.
@@ -208,44 +213,30 @@ class ComputeCostModel:
         Raises:
             CostModelError: the model is not calibrated.
         """
-        description = {
-            "architecture": self.architecture,
-            "work_terms": list(WORK_TERMS),
-            "context_features": list(ARCHITECTURES[self.architecture].context_names),
-            "batch_size": self.batch_size,
-            "provenance": self.provenance,
-        }
-        scaling = self.normalisation.arrays("normalisation.")
-        arrays = {**self.weights, **scaling, **self._calibrated().arrays("calibration.")}
-        checkpoint.save_checkpoint(folder, "ComputeCostModel", description, arrays)
+        description = {**_FORMULA, "batch_size": self.batch_size, "provenance": self.provenance}
+        checkpoint.save_checkpoint(folder, "ComputeCostModel", description, self.network.arrays())
 
     @classmethod
     def load(cls, folder: Path | str) -> ComputeCostModel:
-        """Read what `save` wrote; predicts identically.
+        """Read the files that `save` wrote; the loaded model predicts identically.
 
         Raises:
-            CostModelError: missing, truncated or incompatible files; names file and remedy.
+            CostModelError: missing, truncated or incompatible files; the message names file and remedy.
         """
-        description, arrays = checkpoint.load_checkpoint(folder, "ComputeCostModel")
-        name = checkpoint.described(description, "architecture", folder)
-        if name not in ARCHITECTURES:
-            raise CostModelError(f"{folder}: architecture {name!r} is unknown; {checkpoint.REMEDY}")
-        kind = ARCHITECTURES[name]
-        expected = {"work_terms": list(WORK_TERMS), "context_features": list(kind.context_names)}
-        checkpoint.require_features(description, expected, folder)
-        scaling = {f"normalisation.{part}" for part in NORMALISATION_FIELDS}
-        scaling |= {f"calibration.{part}" for part in CALIBRATION_FIELDS}
-        checkpoint.require_weights(arrays, kind.weight_names | scaling, folder)
-        return cls(
-            architecture=name,
-            weights={key: value for key, value in arrays.items() if key not in scaling},
-            normalisation=Normalisation.from_arrays(arrays, "normalisation."),
-            batch_size=int(checkpoint.described(description, "batch_size", folder)),
-            calibration=Calibration.from_arrays(arrays, "calibration."),
-            provenance=checkpoint.described(description, "provenance", folder),
-        )
+        stored = checkpoint.load_checkpoint(folder, "ComputeCostModel")
+        stored.require(_FORMULA)
+        network = Network.from_checkpoint(stored, COMPUTE_WEIGHTS)
+        return cls(network, int(stored.field("batch_size")), stored.field("provenance"))
+
+
+#: Fields of `model.json` that must match the code.
+_FORMULA = {
+    "architecture": ARCHITECTURE,
+    "work_terms": list(WORK_TERMS),
+    "context_features": list(CONTEXT_FEATURES),
+}
 
 
 def _joined(chunks: list[FloatArray], sums: FloatArray) -> FloatArray:
-    """Chunks (N, 2) as one non-negative array (..., 2), shaped as the sums that they came from."""
+    """Chunks (N, 2) joined to one non-negative array (..., 2) with the leading shape of `sums`."""
     return np.maximum(np.concatenate(chunks), 0.0).reshape(*sums.shape[:-1], 2)

@@ -1,18 +1,17 @@
-"""Self-distillation with consistency regularisation: a network is also taught by what it said of another view before.
+"""Self-distillation with consistency regularisation, an option for noisy measurements.
 
-SMC-2 ("Self-discipline on multiple channels", arXiv 2304.14224: two channels), carried over from classification to
-costs. Every batch passes through the network as two views, the channels: the features as they are, and with noise
-added to the context. What a channel says of a sample is kept as a soft target; when the sample comes up again, each
-channel is taught by the measured cost and by the other channel's soft target. A wrong label then pulls against what the
-network makes of the sample's likes.
+The method is SMC-2 ("Self-discipline on multiple channels", arXiv 2304.14224, with two channels), transferred from
+classification to costs. Every batch passes through the network as two views, the channels: once unchanged, and once
+with noise added to the context. The prediction of each channel is stored as a soft target. In the next epoch, the loss
+of a channel is a weighted mean of its errors against the measured cost and against the other channel's soft target, so
+that a wrong measurement has less influence.
 
-Shapes: E ensemble members, N all samples, n samples of a batch, D = 2 directions, V = 2 channels.
+Shapes: E ensemble members, N all samples, n samples of a batch, D = 2 directions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,55 +21,42 @@ from torch import Tensor
 IntArray = NDArray[np.int64]
 Weights = dict[str, Tensor]
 
-_CHANNELS = 2
 
-
-@dataclass(frozen=True)
 class SelfDistillation:
-    """The training loss of SMC-2; calling it remembers soft targets for the next epoch.
+    """The training loss of SMC-2, which stores soft targets whenever it is called."""
 
-    Attributes:
-        predict: `(weights, sample indices, noise of the context) -> (E, n, D)` ms.
-        loss: `(predicted (E, n, D), target, weights) -> (E,)`.
-        costs: (N, D) measured ms.
-        weight: share of the loss that the soft targets have, from the second epoch on.
-        view_noise: standard deviation of the second channel's noise, in units of the standardised context.
-        soft: (V, E, N, D) what each channel last said of every sample; NaN before it was seen.
-    """
-
-    predict: Callable[[Weights, IntArray, float], Tensor]
-    loss: Callable[[Tensor, Tensor, Weights], Tensor]
-    costs: Tensor
-    weight: float
-    view_noise: float
-    soft: Tensor
-
-    @classmethod
-    def start(
-        cls,
+    def __init__(
+        self,
         predict: Callable[[Weights, IntArray, float], Tensor],
-        loss: Callable[[Tensor, Tensor, Weights], Tensor],
+        loss: Callable[[Tensor, Tensor], Tensor],
         costs: Tensor,
         members: int,
         weight: float,
         view_noise: float,
-    ) -> SelfDistillation:
-        """Before any sample was seen."""
-        soft = torch.full((_CHANNELS, members, *costs.shape), torch.nan)
-        return cls(predict, loss, costs, weight, view_noise, soft)
+    ) -> None:
+        """Start without soft targets.
 
-    def __call__(self, weights: Weights, rows: IntArray) -> Tensor:
+        Args:
+            predict: `(weights, sample indices, noise of the context) -> (E, n, D)` ms.
+            loss: `(predicted (E, n, D), target) -> (E,)`.
+            costs: (N, D) measured ms.
+            members: E.
+            weight: share of the soft targets in the loss, from the second epoch on.
+            view_noise: standard deviation of the second channel's noise, in units of the standardised context.
+        """
+        self._predict, self._loss, self._costs, self._weight = predict, loss, costs, weight
+        self._noises = (0.0, view_noise)
+        self.soft = torch.full((2, members, *costs.shape), torch.nan)  # (channel, E, N, D)
+
+    def __call__(self, weights: Weights, samples: IntArray) -> Tensor:
         """(E,) loss of a batch, the mean of both channels."""
-        predicted = [self.predict(weights, rows, noise) for noise in (0.0, self.view_noise)]
-        losses = [self._of_channel(channel, says, weights, rows) for channel, says in enumerate(predicted)]
-        for channel, says in enumerate(predicted):
-            self.soft[channel][:, rows] = says.detach()
+        predicted = [self._predict(weights, samples, noise) for noise in self._noises]
+        losses = []
+        for channel, own in enumerate(predicted):
+            measured, target = self._loss(own, self._costs[samples]), self.soft[1 - channel][:, samples]
+            in_first_epoch = bool(target.isnan().any())
+            softened = (1 - self._weight) * measured + self._weight * self._loss(own, target)
+            losses.append(measured if in_first_epoch else softened)
+        for channel, own in enumerate(predicted):
+            self.soft[channel][:, samples] = own.detach()
         return torch.stack(losses).mean(dim=0)
-
-    def _of_channel(self, channel: int, predicted: Tensor, weights: Weights, rows: IntArray) -> Tensor:
-        """Measured costs, and the other channel's soft targets where there are any."""
-        measured = self.loss(predicted, self.costs[rows], weights)
-        taught_by = self.soft[1 - channel][:, rows]
-        if taught_by.isnan().any():  # the first epoch
-            return measured
-        return (1 - self.weight) * measured + self.weight * self.loss(predicted, taught_by, weights)

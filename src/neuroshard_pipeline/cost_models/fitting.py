@@ -1,11 +1,11 @@
-"""The training loop: one, visible, and the same for every network.
+"""The training loop, its inputs and its loss: the same for both cost models.
 
-Shapes: E ensemble members, N samples.
+Shapes: E ensemble members, N samples, R rows of all samples (shards or ranks), P work terms, F context features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from neuroshard_pipeline.cost_models.measured import Split
+from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.cost_models.params import FitParams
 from neuroshard_pipeline.errors import CostModelError
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Weights = dict[str, Tensor]
 
-#: Buffers that describe the data rather than being learned.
-FIXED_WEIGHTS = frozenset({"cost_scale", "cost_mean", "once.terms"})
+#: `(weights, sample indices) -> (E,)` mean loss per member.
+Loss = Callable[[Weights, IntArray], Tensor]
+
+#: Weights that describe the features and are not learned.
+_FIXED_WEIGHTS = frozenset({"once.terms"})
 
 #: Share of the steps in which the learning rate rises to its peak.
 _WARM_UP = 0.1
@@ -31,61 +38,53 @@ class Fit:
     """Outcome of `fit`.
 
     Attributes:
-        weights: of every member at its best epoch, float64.
+        weights: weights of every member at its best epoch, float64.
         best_epoch: per member.
         validation_loss: per member, at its best epoch.
         epochs: passes over the training samples until early stopping.
     """
 
-    weights: dict[str, NDArray[np.float64]]
+    weights: dict[str, FloatArray]
     best_epoch: list[int]
     validation_loss: list[float]
     epochs: int
 
 
 def fit(
-    weights: dict[str, Tensor],
-    loss_of: Callable[[dict[str, Tensor], IntArray], Tensor],
-    training: IntArray,
-    validation: IntArray,
+    weights: Weights,
+    loss: Loss,
+    split: Split,
     params: FitParams,
     generator: torch.Generator,
     title: str,
-    training_loss_of: Callable[[dict[str, Tensor], IntArray], Tensor] | None = None,
+    training_loss: Loss | None = None,
 ) -> Fit:
-    """Fit all members of an ensemble side by side; keep each one's best epoch on validation.
+    """Fit all members of an ensemble side by side; keep each member's best epoch on the validation samples.
 
     Args:
         weights: initial weights, members first.
-        loss_of: `(weights, sample indices) -> (E,)` mean loss per member.
-        training: indices of training samples.
-        validation: indices of validation samples.
+        loss: selects the best epoch.
+        split: training and validation samples.
         params: schedule.
         generator: draws the order of batches.
-        title: of the progress bar, which shows only on a terminal.
-        training_loss_of: what is minimised, if not `loss_of`, which always judges the validation samples.
+        title: name of the model in the progress bar, which is shown only on a terminal, and in errors.
+        training_loss: is minimised; None for `loss`.
 
     Raises:
-        CostModelError: the loss stopped being a number.
+        CostModelError: the loss is not a finite number.
     """
-    learned = {name: value.clone().requires_grad_(name not in FIXED_WEIGHTS) for name, value in weights.items()}
-    optimizer = _optimizer(learned, params)
-    steps = params.epochs * -(-len(training) // params.batch_samples)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, params.learning_rate, total_steps=max(steps, 2), pct_start=_WARM_UP
-    )
+    learned = {name: value.clone().requires_grad_(name not in _FIXED_WEIGHTS) for name, value in weights.items()}
+    optimizer, schedule = _optimizer(learned, params, len(split.training))
     best = _Best(learned)
-    minimised = training_loss_of or loss_of
     bar = tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)
     for epoch in bar:
-        for batch in _batches(training, params.batch_samples, generator):
-            loss = minimised(learned, batch).sum()  # members are independent: the gradient of a sum serves them all
+        for batch in _batches(split.training, params.batch_samples, generator):
             optimizer.zero_grad()
-            loss.backward()
+            (training_loss or loss)(learned, batch).sum().backward()  # members do not share weights: one sum serves all
             optimizer.step()
             schedule.step()
         with torch.no_grad():
-            best.update(epoch, learned, loss_of(learned, validation))
+            best.update(epoch, learned, loss(learned, split.validation))
         bar.set_postfix(validation=f"{min(best.loss):.4f}")
         if epoch - max(best.epoch) >= params.patience:
             break
@@ -97,44 +96,93 @@ def fit(
 class _Best:
     """The best weights so far, per member."""
 
-    def __init__(self, weights: dict[str, Tensor]) -> None:
+    def __init__(self, weights: Weights) -> None:
         members = next(iter(weights.values())).shape[0]
         self.weights = {name: value.detach().clone() for name, value in weights.items()}
         self.loss = [float("inf")] * members
         self.epoch = [0] * members
 
-    def update(self, epoch: int, weights: dict[str, Tensor], losses: Tensor) -> None:
+    def update(self, epoch: int, weights: Weights, losses: Tensor) -> None:
         for member, loss in enumerate(losses.tolist()):
             if loss < self.loss[member]:
                 self.loss[member], self.epoch[member] = loss, epoch
                 for name, value in weights.items():
                     self.weights[name][member] = value[member].detach()
 
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {name: value.numpy().astype(np.float64) for name, value in self.weights.items()}
 
 
-def _optimizer(weights: dict[str, Tensor], params: FitParams) -> torch.optim.Optimizer:
-    """AdamW that decays weight matrices alone: prices and biases have no reason to be near zero."""
-    decayed = [value for name, value in weights.items() if name.endswith("weight") and "log_" not in name]
-    kept = [
-        value for name, value in weights.items() if not any(value is other for other in decayed) and value.requires_grad
+def _optimizer(
+    weights: Weights, params: FitParams, samples: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW with a one-cycle schedule; only weight matrices decay, because prices and biases need not be near zero."""
+    decayed = {name for name in weights if name.endswith("weight") and "log_" not in name}
+    kept = [value for name, value in weights.items() if name not in decayed and value.requires_grad]
+    groups = [
+        {"params": [value for name, value in weights.items() if name in decayed], "weight_decay": params.weight_decay},
+        {"params": kept, "weight_decay": 0.0},
     ]
-    groups = [{"params": decayed, "weight_decay": params.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=params.learning_rate)
+    optimizer = torch.optim.AdamW(groups, lr=params.learning_rate)
+    steps = params.epochs * -(-samples // params.batch_samples)
+    cycle = torch.optim.lr_scheduler.OneCycleLR
+    return optimizer, cycle(optimizer, params.learning_rate, total_steps=max(steps, 2), pct_start=_WARM_UP)
 
 
 def _batches(samples: IntArray, size: int, generator: torch.Generator) -> Iterator[IntArray]:
-    """Batches of a fresh random order."""
+    """Batches of the samples in a new random order."""
     order = torch.randperm(len(samples), generator=generator).numpy()
     for start in range(0, len(samples), size):
         yield samples[order[start : start + size]]
 
 
-def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Tensor:
-    """Smooth absolute error of logarithms: relative error, and outliers of the measurement count only linearly.
+class FeatureRows:
+    """Scaled features of all samples, each of which has one row per shard (compute) or per rank (communication).
 
-    Both in ms, of one shape; returns that shape. In units of `small_error`, so that losses of 1 mean the noise.
+    Attributes:
+        counts: (N,) rows per sample.
+        in_training: (R,) whether a row belongs to a training sample.
+        normalisation: statistics of the training rows.
+        work: (R, P) scaled work.
+    """
+
+    def __init__(
+        self, work: FloatArray, context: FloatArray, counts: IntArray, split: Split, unscaled: Sequence[int] = ()
+    ) -> None:
+        """Scale features by their statistics over training rows.
+
+        Args:
+            work: (R, P), rows in the order of samples.
+            context: (R, F).
+            counts: (N,) rows per sample.
+            split: names the training samples.
+            unscaled: indices of work terms that keep their unit.
+        """
+        self.counts = counts
+        self.in_training = np.repeat(np.isin(np.arange(len(counts)), split.training), counts)
+        self.normalisation = Normalisation.fit(work[self.in_training], context[self.in_training], unscaled)
+        self.work = self.normalisation.work(work)
+        self._work = torch.tensor(self.work, dtype=torch.float32)
+        self._context = torch.tensor(self.normalisation.context(context), dtype=torch.float32)
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+
+    def of(self, samples: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+        """Row numbers (R',), work (R', P) and context (R', F) of some samples, in their order."""
+        ranges = [np.arange(self._starts[sample], self._starts[sample + 1]) for sample in samples]
+        rows = torch.from_numpy(np.concatenate(ranges))
+        return rows, self._work[rows], self._context[rows]
+
+
+def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Tensor:
+    """Huber loss of the log cost: a relative error, linear for outliers of the measurement.
+
+    Args:
+        predicted: ms.
+        measured: ms, same shape.
+        small_error: relative error at which the loss changes from quadratic to linear.
+
+    Returns:
+        Loss of that shape, in units of `small_error`: about 1 at the noise floor.
     """
     gap = torch.abs(torch.log(torch.clamp(predicted, min=1e-6)) - torch.log(measured)) / small_error
     return torch.where(gap < 1.0, 0.5 * gap * gap, gap - 0.5)

@@ -1,39 +1,41 @@
-"""How sure a prediction is: 90 % intervals whose width depends on what is asked.
+"""Prediction intervals: they contain 90 % of measurements, and their width depends on the input.
 
-A prediction `cost` is given the interval `[cost * exp(-h), cost * exp(h)]` with the logarithmic half width
+A prediction `cost` has the interval `[cost * exp(-h), cost * exp(h)]` with the logarithmic half width
 
     h = hypot(quantile * scale, OVERSHOOT_SLOPE * overshoot)
     scale = exp(c0 + c1 * log(cost) + c2 * log(spread + floor))
 
-`spread` is the standard deviation of the members' log costs, `overshoot` how far the question lies outside the
-training range. `calibration.calibrate` finds the coefficients and the quantile, and says why this scale.
+`spread` is the standard deviation of the ensemble members' log costs; `overshoot` measures how far the input lies
+outside the training range. `calibration.calibrate` finds the coefficients and the quantile.
 
-Shapes: `...` questions, E ensemble members, N samples, F context features.
+Shapes: `...` predictions, E ensemble members, N samples, F context features.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
+
 FloatArray = NDArray[np.float64]
 
-#: The share of measurements that intervals are made to hold.
+#: Share of measurements that intervals are calibrated to contain.
 COVERAGE = 0.9
 
-#: Log half width per unit of overshoot. Trained without the widest, the most pooled or the largest tables, or without
-#: sets of more than 5, the intervals cover 98 %, 95 %, 90 % and 94 % of the FBGEMM samples that were left out. The log
-#: error's 90th percentile grows from 0.08 just outside the range to between 0.15 and 0.18 beyond an overshoot of 1.
+#: Log half width per unit of overshoot. The models were trained without the widest tables, the most pooled tables, the
+#: largest tables, and sets of more than 5 tables; the intervals then cover 98 %, 95 %, 90 % and 94 % of these FBGEMM
+#: samples. The log error's 90th percentile grows from 0.08 just outside the range to 0.15 to 0.18 beyond an overshoot
+#: of 1.
 OVERSHOOT_SLOPE = 0.2
 
-#: Log scale and log half width at most: models of a handful of noisy samples may be as unsure as that, and bounds and
-#: their squares are to stay floats.
+#: Upper limits of log scale and log half width. Models of a handful of noisy samples reach them; they keep the bounds
+#: and the squares of the bounds finite.
 _MAX_LOG_SCALE, _MAX_LOG_HALF_WIDTH = 100.0, 230.0
 
-#: Added to the members' spread: below it, agreement says nothing more.
+#: Added to the members' spread: closer agreement carries no further information.
 _SPREAD_FLOOR = 1e-3
 
 #: Keeps logarithms of costs finite.
@@ -41,14 +43,14 @@ SMALLEST_MS = 1e-6
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """What turns a cost and the spread of its members into an interval; NumPy only.
+class Calibration(ArrayGroup):
+    """Maps a cost and the spread of its members to an interval; needs NumPy only.
 
     Attributes:
-        coefficients: (3,) of the log scale: constant, log cost, log spread; the last is at least 0.
+        coefficients: (3,) coefficients of the log scale: constant, log cost, log spread; the last is at least 0.
         quantile: (1,) conformal quantile of the relative error in units of the scale.
-        low: (F,) smallest value of every context feature among the training rows.
-        high: (F,) largest.
+        low: (F,) smallest training value of every context feature.
+        high: (F,) largest training value.
         cost_range_ms: (2,) smallest and largest training cost.
     """
 
@@ -59,18 +61,23 @@ class Calibration:
     cost_range_ms: FloatArray
 
     def overshoot(self, context: FloatArray) -> FloatArray:
-        """How far context (..., F) lies outside the training range: (...).
+        """Distance (...) of context (..., F) from the training range, 0 inside it.
 
-        Context features are logarithms and shares, so that their distances compare: the farthest feature counts, 0.7
-        for a quantity of twice the largest that was trained on.
+        Context features are logarithms and shares, so that their distances are comparable; the largest one counts. A
+        quantity of twice its largest training value has an overshoot of 0.7.
         """
         return np.maximum(np.maximum(self.low - context, context - self.high), 0.0).max(axis=-1)
 
     def interval(self, cost: FloatArray, spread: FloatArray, overshoot: FloatArray) -> FloatArray:
-        """Lower and upper bound in ms (..., 2) of costs (...) with the members' spread and overshoot, both (...).
+        """Lower and upper bound in ms (..., 2) of predicted costs (...).
 
-        A cost above all training costs, that of more shards than any sample had, overshoots by the logarithm of the
-        ratio. The bounds of a cost of 0 are 0.
+        A cost above all training costs, which sets of more shards than any sample reach, adds the logarithm of its
+        ratio to the largest training cost to the overshoot. The bounds of a cost of 0 are 0.
+
+        Args:
+            cost: (...) in ms.
+            spread: (...) `member_spread` of the members' costs.
+            overshoot: (...).
         """
         beyond = np.log(np.maximum(cost / self.cost_range_ms[1], 1.0))
         log_scale = scale_terms(cost, spread, self.cost_range_ms) @ self.coefficients
@@ -79,21 +86,9 @@ class Calibration:
         factor = np.exp(np.minimum(half_width, _MAX_LOG_HALF_WIDTH))
         return np.stack([cost / factor, cost * factor], axis=-1)
 
-    def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """Arrays for a checkpoint, named `<prefix>coefficients` and so on."""
-        return {f"{prefix}{name}": getattr(self, name) for name in CALIBRATION_FIELDS}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]], prefix: str) -> Calibration:
-        """Inverse of `arrays`."""
-        return cls(**{name: np.asarray(arrays[f"{prefix}{name}"], dtype=np.float64) for name in CALIBRATION_FIELDS})
-
-
-CALIBRATION_FIELDS: tuple[str, ...] = ("coefficients", "quantile", "low", "high", "cost_range_ms")
-
 
 def scale_terms(cost: FloatArray, spread: FloatArray, cost_range_ms: FloatArray) -> FloatArray:
-    """(..., 3) what the log scale is linear in; the cost is clipped to the training range."""
+    """(..., 3) terms of the log scale: 1, log cost (clipped to the training range), log spread."""
     within = np.clip(cost, *cost_range_ms)
     return np.stack([np.ones_like(within), np.log(within), np.log(spread + _SPREAD_FLOOR)], axis=-1)
 

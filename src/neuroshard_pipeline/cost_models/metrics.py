@@ -1,13 +1,19 @@
-"""How far predictions are from measurements; every number of `train.metrics` is computed here."""
+"""Accuracy of predictions; every figure of `train.metrics` is computed here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from neuroshard_pipeline.cost_models.intervals import coverage, relative_width
 from neuroshard_pipeline.errors import CostModelError
 
 FloatArray = NDArray[np.float64]
+Metrics = dict[str, dict[str, Any]]
 
 
 def mape(measured: ArrayLike, predicted: ArrayLike) -> float:
@@ -21,7 +27,7 @@ def median_ape(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def bias(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Mean signed error as a share of the measured cost; negative where the model is too cheap."""
+    """Mean signed error as a share of the measured cost; negative where predictions are too low."""
     truth, guess = _pair(measured, predicted)
     return float(np.mean(guess / truth - 1.0))
 
@@ -34,7 +40,7 @@ def r2(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def kendall_tau(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Kendall's tau-b: how well the order of costs is kept, 1 is perfect; NaN where either side is constant.
+    """Kendall's tau-b, the agreement of two orders: 1 for equal orders; NaN where either side is constant.
 
     Compares all pairs, one row at a time: O(n^2) time, O(n) memory.
     """
@@ -51,12 +57,12 @@ def kendall_tau(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | None) -> dict[str, float | None]:
-    """The figures that every model reports.
+    """The figures that are reported for every model.
 
     Args:
         measured: costs in ms, all above 0.
         predicted: costs in ms, same shape.
-        noise_floor: median relative spread of repeated measurements, or None where it was not determined.
+        noise_floor: median relative spread of repeated measurements, or None where unknown.
     """
     return {
         "mape": mape(measured, predicted),
@@ -66,6 +72,49 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
         "kendall_tau": kendall_tau(measured, predicted),
         "noise_floor": noise_floor,
     }
+
+
+def held_out_accuracy(rows: pd.DataFrame, noise_floor: float | None) -> dict[str, Any]:
+    """`accuracy` of held-out rows, and `coverage_90` and `mean_relative_width` where rows have intervals.
+
+    Args:
+        rows: `measured_ms, predicted_ms, low_ms, high_ms`.
+        noise_floor: as for `accuracy`.
+    """
+    figures: dict[str, Any] = accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor)
+    known = rows.dropna(subset=["low_ms", "high_ms"])
+    if not known.empty:
+        bounds = known[["low_ms", "high_ms"]].to_numpy()
+        figures["coverage_90"] = coverage(known["measured_ms"].to_numpy(), bounds)
+        figures["mean_relative_width"] = relative_width(known["predicted_ms"].to_numpy(), bounds)
+    return figures
+
+
+def metrics_of(held_out: pd.DataFrame, floor: Any, parts: Mapping[str, str]) -> Metrics:
+    """`held_out_accuracy` of every model in a held-out frame.
+
+    Args:
+        held_out: as `measured.held_out_frame` returns it.
+        floor: see `noise_floor_of`.
+        parts: names of the models, and the part of the cost that each predicts.
+    """
+    return {
+        name: held_out_accuracy(held_out[held_out["model"] == name], noise_floor_of(floor, part))
+        for name, part in parts.items()
+    }
+
+
+def noise_floor_of(floor: Any, part: str) -> float | None:
+    """The noise floor of a part of the cost.
+
+    Args:
+        floor: one number for all parts; None where unknown; or a mapping of parts to numbers or to quantiles, of which
+            `median` is used, as `measurement.noise_floor` returns it.
+        part: `forward`, `backward` or `total`.
+    """
+    if isinstance(floor, Mapping):
+        return noise_floor_of(floor["median"] if "median" in floor else floor.get(part), part)
+    return None if floor is None else float(floor)
 
 
 def _absolute_share(measured: ArrayLike, predicted: ArrayLike) -> FloatArray:

@@ -1,32 +1,34 @@
-"""Scaling of features to what the training samples had."""
+"""Scaling of features by statistics of the training samples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
+
 FloatArray = NDArray[np.float64]
 
-#: A feature that varies less than this over the training samples says nothing and is switched off.
+#: A feature that varies less than this over the training samples carries no information and is set to 0.
 _CONSTANT = 1e-9
 
 
 @dataclass(frozen=True)
-class Normalisation:
+class Normalisation(ArrayGroup):
     """Work is divided by its training mean; context is clipped to its training range and standardised.
 
-    Outside the training range the learned correction therefore stays what it was at the edge, and only the
-    additive work goes on growing.
+    Outside the training range the learned correction therefore keeps its value at the edge of the range, and only the
+    additive work continues to grow.
 
     Attributes:
-        work_scale: (P,) training mean of every work term.
+        work_scale: (P,) divisor of every work term.
         low: (F,) smallest training value of every context feature.
-        high: (F,) largest.
-        mean: (F,) mean.
-        inverse_scale: (F,) one over the standard deviation, 0 where the feature never varied.
+        high: (F,) largest training value.
+        mean: (F,) mean training value.
+        inverse_scale: (F,) one over the standard deviation; 0 where the feature did not vary.
     """
 
     work_scale: FloatArray
@@ -36,9 +38,16 @@ class Normalisation:
     inverse_scale: FloatArray
 
     @classmethod
-    def fit(cls, work: FloatArray, context: FloatArray) -> Normalisation:
-        """Statistics of training rows: `work` (S, P) and `context` (S, F)."""
+    def fit(cls, work: FloatArray, context: FloatArray, unscaled: Sequence[int] = ()) -> Normalisation:
+        """Statistics of training rows.
+
+        Args:
+            work: (S, P).
+            context: (S, F).
+            unscaled: indices of work terms that keep their unit.
+        """
         scale = work.mean(axis=0)
+        scale[list(unscaled)] = 1.0
         spread = context.std(axis=0)
         varies = spread > _CONSTANT
         return cls(
@@ -56,15 +65,3 @@ class Normalisation:
     def context(self, context: FloatArray) -> FloatArray:
         """Clipped and standardised context, any leading shape."""
         return (np.clip(context, self.low, self.high) - self.mean) * self.inverse_scale
-
-    def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """Arrays for a checkpoint, named `<prefix>work_scale` and so on."""
-        return {f"{prefix}{name}": getattr(self, name) for name in NORMALISATION_FIELDS}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]], prefix: str) -> Normalisation:
-        """Inverse of `arrays`."""
-        return cls(**{name: np.asarray(arrays[f"{prefix}{name}"], dtype=np.float64) for name in NORMALISATION_FIELDS})
-
-
-NORMALISATION_FIELDS: tuple[str, ...] = ("work_scale", "low", "high", "mean", "inverse_scale")

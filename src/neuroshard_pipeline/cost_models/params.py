@@ -1,4 +1,4 @@
-"""Parameters of training: one flat, frozen type per model; values live in conf/<env>/parameters*.yml."""
+"""Parameters of training: one flat, frozen type per model; values are in conf/<env>/parameters*.yml."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class FitParams(BaseModel):
-    """What the training loop needs, whatever the model.
+    """Parameters of the training loop, for both models.
 
     Attributes:
-        members: networks in the ensemble; the prediction is their mean.
-        hidden: width of the two hidden layers of `universal`; `paper` has the widths of the paper.
-        epochs: at most so many passes over the training samples.
-        patience: stop after so many epochs in which no member improved on validation.
+        members: number of networks in the ensemble; the prediction is their mean.
+        hidden: width of the two hidden layers.
+        epochs: maximum number of passes over the training samples.
+        patience: training stops after this many epochs in which no member improved on the validation samples.
         batch_samples: samples per step.
         learning_rate: peak of the one-cycle schedule.
-        weight_decay: of weight matrices (AdamW), per unit of learning rate.
+        weight_decay: decay of weight matrices (AdamW), per unit of learning rate.
         small_error: relative error below which the loss is quadratic instead of linear, about the noise floor.
-        validation_share: share of samples that choose the best epoch.
+        validation_share: share of samples that select the best epoch.
         test_share: share of samples held out for the reported accuracy.
-        seed: of the split, the initial weights and the order of batches.
+        seed: seed of the split, the initial weights and the order of batches.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,15 +43,13 @@ class ComputeTrainParams(FitParams):
     """Training of the compute cost model.
 
     Attributes:
-        architecture: `universal` (ours) or `paper` ([Zha2023] §3.2).
-        gates: parts of the cost of `universal` that are paid only under pressure, per direction.
-        pressures: quantities whose sums over a rank open the gates.
+        gates: number of gated parts of the cost per direction, which are paid only under pressure.
+        pressures: number of quantities whose sums over a rank's shards open the gates.
         distillation: `none`, or `smc2` for self-distillation with consistency regularisation (`distillation`).
-        distillation_weight: share of the loss that soft targets have.
-        view_noise: noise of the second view's standardised context.
+        distillation_weight: share of the soft targets in the loss.
+        view_noise: standard deviation of the noise that the second view adds to the standardised context.
     """
 
-    architecture: Literal["universal", "paper"]
     gates: int = Field(ge=1, le=8)
     pressures: int = Field(ge=1, le=16)
     distillation: Literal["none", "smc2"]
@@ -60,11 +58,4 @@ class ComputeTrainParams(FitParams):
 
 
 class CommTrainParams(FitParams):
-    """Training of the two communication cost models.
-
-    Attributes:
-        architecture: `universal` (any world size) or `paper` (one network per world size, [Zha2023] §3.2;
-            it is trained on the world size and the batch size that most samples have).
-    """
-
-    architecture: Literal["universal", "paper"]
+    """Training of the two communication networks."""

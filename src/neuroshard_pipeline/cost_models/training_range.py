@@ -1,4 +1,4 @@
-"""What a cost model was trained on, and what of a task lies outside of it."""
+"""The range of a cost model's training samples, and the values of a task that lie outside it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Where models keep it in their provenance.
+#: Name of the range in a model's provenance.
 TRAINING_RANGE = "training_range"
 
-#: Quantities of a table whose training range is kept. Shards are cut from tables, so only the widest can be outside.
+#: Quantities of a table whose training range is stored. A search may cut a table into narrower shards, so that only an
+#: `embedding_dim` above the range counts as outside.
 _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "num_embeddings": lambda table: table.num_embeddings,
     "embedding_dim": lambda table: table.embedding_dim,
@@ -21,7 +22,7 @@ _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
 
 
 def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
-    """Ranges `[smallest, largest]` and kinds of the training samples, JSON values."""
+    """Ranges `[smallest, largest]`, optimizers and data types of the training samples, JSON values."""
     shards = [shard for sample in samples for shard in sample.shards]
     ranges = {name: _range([value(shard.table) for shard in shards]) for name, value in _TABLE_RANGES.items()}
     return {
@@ -41,7 +42,7 @@ def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
 
 
 def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """What of a task the compute model extrapolates; of ranges that are unknown nothing is said."""
+    """Values of a task for which the compute model extrapolates; ranges that are unknown are skipped."""
     found = []
     for name, value in _TABLE_RANGES.items():
         outside = [table for table in task.tables if _outside(value(table), trained.get(name))]
@@ -49,21 +50,20 @@ def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]
             outside = [table for table in outside if table.embedding_dim > trained[name][1]]
         if outside:
             first, others = outside[0], len(outside) - 1
-            which = f"table {first.name!r}" + (f" and {others} more" if others else "")
-            found.append(f"{name} {value(first):,g} of {which}: lookups were measured with {_words(trained[name])}")
+            tables = f"table {first.name!r}" + (f" and {others} more" if others else "")
+            found.append(f"{name} {value(first):,g} of {tables}: lookups were measured with {_words(trained[name])}")
     if _outside(task.batch_size, trained.get("batch_size")):
         found.append(f"batch_size {task.batch_size}: lookups were measured with {_words(trained['batch_size'])}")
     for name, kinds in (("optimizer", {task.optimizer}), ("data_type", {table.data_type for table in task.tables})):
         known = trained.get(name)
         if known is not None and kinds - set(known):
-            found.append(
-                f"{name} {', '.join(sorted(kinds - set(known)))}: lookups were measured with {', '.join(known)}"
-            )
+            unknown = ", ".join(sorted(kinds - set(known)))
+            found.append(f"{name} {unknown}: lookups were measured with {', '.join(known)}")
     return found
 
 
 def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """What of a task the communication model extrapolates."""
+    """Values of a task for which the communication model extrapolates; ranges that are unknown are skipped."""
     quantities = {"batch_size": (task.batch_size, "samples"), "world_size": (task.world_size, "ranks")}
     return [
         f"{name} {value}: collectives were measured with {_words(trained[name])} {unit}"

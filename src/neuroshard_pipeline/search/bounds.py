@@ -28,7 +28,6 @@ from typing import Literal
 
 import numpy as np
 
-from neuroshard_pipeline.cost_models.architectures import MAX_LOG_CORRECTION
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_DIRECTIONS,
@@ -38,6 +37,7 @@ from neuroshard_pipeline.cost_models.comm_features import (
     comm_features,
 )
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
+from neuroshard_pipeline.cost_models.network import MAX_LOG_CORRECTION
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.simulator import FloatArray, Models
 from neuroshard_pipeline.search.units import Unit
@@ -61,7 +61,7 @@ class CostBound:
 
 def shape_of(models: Models) -> Shape | None:
     """The shape that the compute model is known to have, or None where none is proved."""
-    if isinstance(models.compute, ComputeCostModel) and models.compute.architecture == "universal":
+    if isinstance(models.compute, ComputeCostModel):
         return "superadditive"
     return None
 
@@ -104,7 +104,7 @@ def comm_floor_ms(kinds: ShardKinds, num_ranks: int, without: tuple[str, ...] = 
     """
     comm = kinds.models.comm
     world_size = kinds.task.world_size
-    if not isinstance(comm, CommCostModel) or comm.architecture != "universal":
+    if not isinstance(comm, CommCostModel):
         return 0.0
     dims = np.zeros(world_size)
     dims[:num_ranks] = sum(unit.width for unit in kinds.units) / num_ranks

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_pipeline.cost_models.features import CONTEXT_FEATURES, shard_features
+from neuroshard_pipeline.cost_models.compute_features import CONTEXT_FEATURES, shard_features
 from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.simulator import COST_UNITS_PER_MS, FloatArray, IntArray, embedding_cost_ms
 from neuroshard_pipeline.tables.table import whole
@@ -69,7 +69,7 @@ def game_of(kinds: ShardKinds) -> Game:
 def _context(kinds: ShardKinds) -> FloatArray:
     """(U, F') context of every unit; of tables that are kept together, their mean."""
     task = kinds.task
-    context = shard_features([whole(table) for table in task.tables], task.batch_size).context
+    _, context = shard_features([whole(table) for table in task.tables], task.batch_size)
     return np.array([context[list(unit.members)].mean(axis=0) for unit in kinds.units])
 
 

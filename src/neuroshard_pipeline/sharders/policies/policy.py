@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neuroshard_pipeline.cost_models import checkpoint
-from neuroshard_pipeline.cost_models.models import available_versions
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError
 from neuroshard_pipeline.search.simulator import FloatArray, IntArray
 from neuroshard_pipeline.sharders.policies.episode import RANK_FEATURES, TABLE_FEATURES, BoolArray, Episode, Game
@@ -141,20 +140,19 @@ class Policy:
 
     @classmethod
     def _load(cls, folder: Path | str) -> Policy:
-        description, arrays = checkpoint.load_checkpoint(folder, "Policy")
-        kind = checkpoint.described(description, "policy", folder)
+        stored = checkpoint.load_checkpoint(folder, "Policy")
+        kind = stored.field("policy")
         if kind not in NETWORKS:
             raise PolicyError(f"{folder}: policy {kind!r} is unknown; use one of {', '.join(NETWORKS)}")
-        expected = {"table_features": list(TABLE_FEATURES), "rank_features": list(RANK_FEATURES)}
-        checkpoint.require_features(description, expected, folder)
+        stored.require({"table_features": list(TABLE_FEATURES), "rank_features": list(RANK_FEATURES)})
         names = set(NETWORKS[kind].shapes(1, 1, 1))
-        checkpoint.require_weights(arrays, names | set(_SCALING), folder)
+        arrays = stored.take(names | set(_SCALING))
         return cls(
             kind=kind,
             weights={name: arrays[name] for name in names},
             mean=arrays[_SCALING[0]],
             scale=arrays[_SCALING[1]],
-            provenance=checkpoint.described(description, "provenance", folder),
+            provenance=stored.field("provenance"),
         )
 
 
@@ -194,13 +192,10 @@ def load_policies(path: Path | str = "data/06_models", version: str | None = Non
     Raises:
         PolicyError: a policy or version is missing; names the folder, the available versions and the remedy.
     """
-    return Policies(**{name: Policy.load(_version_folder(Path(path) / f"{name}_policy", version)) for name in NETWORKS})
-
-
-def _version_folder(folder: Path, version: str | None) -> Path:
-    versions = available_versions(folder)
-    if not versions:
-        raise PolicyError(f"{folder}: holds no policy; train one with: {COMMAND}")
-    if version is not None and version not in versions:
-        raise PolicyError(f"{folder}: has no version {version!r}; available are {', '.join(versions)}")
-    return folder / (version or versions[-1]) / folder.name
+    folders = {name: Path(path) / f"{name}_policy" for name in NETWORKS}
+    return Policies(
+        **{
+            name: Policy.load(checkpoint.version_folder(folder, version, "policy", COMMAND, PolicyError))
+            for name, folder in folders.items()
+        }
+    )

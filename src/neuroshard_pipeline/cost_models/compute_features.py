@@ -1,80 +1,68 @@
-"""What a cost model sees of a shard: the work it causes, and the context that makes that work dear or cheap.
+"""Features of a shard: the work that it causes, and the context that determines the price of that work.
 
 Shapes: S shards, T distinct tables, P = `len(WORK_TERMS)`, F = `len(CONTEXT_FEATURES)`.
 
-Work terms are non-negative and additive: a kernel that looks up two shards does the work of both. A
-non-negative combination of them is therefore a physical first guess of the cost that stays sensible far
-outside the training range. Context features are logarithms and shares; they correct that guess.
+Work terms are non-negative and additive: a kernel that looks up two shards does the work of both. A non-negative
+combination of them is therefore a physical first estimate of the cost that stays plausible far outside the training
+range. Context features are logarithms and shares; they correct that estimate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, REUSE_COLUMNS, Shard, Table
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
 FloatArray = NDArray[np.float64]
 
-#: Non-negative work of one shard, with the reason that it costs time. Bytes are counted in MiB and items in
-#: units of 2**20, so that coefficients are ms per MiB or per million items.
+#: Non-negative work of one shard, with the reason why it takes time. Bytes are in MiB and counts in units of 2**20, so
+#: that prices are ms per MiB or per million items.
 WORK_TERMS: dict[str, str] = {
-    "table": "1: every table of a fused call has its arguments checked and its output laid out",
-    "bags": "batch_size: the loop over samples, offsets are read for each whether or not it has ids",
+    "table": "1: a fused call checks the arguments and lays out the output of every table",
+    "bags": "batch_size: the loop over samples reads offsets for each, with or without ids",
     "output_bytes": "batch_size * dim: pooled rows are written forward, their gradients read backward",
-    "indices": "ids of the batch: each is read, range-checked and turned into an address",
+    "indices": "ids of the batch: each is read, range-checked and converted to an address",
     "lookup_bytes": "ids * dim: rows are read and added up forward, gradients scattered backward",
     "unique_rows": "distinct rows: each is one random access that caches and prefetchers cannot hide",
-    "unique_bytes": "distinct rows * dim: what really comes from memory, and is written back by the update",
-    "cache_lines": "distinct 64-byte lines among the rows looked up: narrow rows share one, and still cost a whole one",
-    "pages": "distinct 4 KiB pages among them: each is an address translation that the TLB may miss",
+    "unique_bytes": "distinct rows * dim: the bytes that come from memory and that the update writes back",
+    "cache_lines": "distinct 64-byte lines of these rows: narrow rows share a line but still transfer a whole one",
+    "pages": "distinct 4 KiB pages of these rows: each is an address translation that may miss the TLB",
     "sort_work": "ids * log2(rows): backward sorts the ids, by radix over the bits of a row number",
-    "half_numbers": "ids * dim where stored in 16 bits: every number is converted on its way",
+    "half_numbers": "ids * dim where stored in 16 bits: every number is converted",
     "half_unique": "distinct rows * dim where stored in 16 bits: the update reads, rounds and writes them",
     "state_lines": "distinct 64-byte lines of optimizer state: read and written by the update",
-    "stateless_bytes": "ids * dim under SGD, which may apply gradients id by id, without adding them up first",
+    "stateless_bytes": "ids * dim under SGD, which may apply gradients id by id without adding them up first",
 }
 
-#: Work that makes the launch of a fused call dearer, once however many shards have it: FBGEMM's forward takes 0.045 ms
-#: longer where an optimizer has state, which is a quarter of a small call.
+#: Work terms that also make the launch of a fused call more expensive, once for any number of shards. FBGEMM's forward
+#: takes 0.045 ms longer where an optimizer has state, which is a quarter of a small call.
 ONCE_TERMS: tuple[str, ...] = ("state_lines",)
 
-#: Context of one shard, with the reason that it changes the price of work.
+#: Context of one shard, with the reason why it changes the price of work.
 CONTEXT_FEATURES: dict[str, str] = {
     "log_num_embeddings": "address range: page-table and TLB misses grow with it",
     "log_dim": "vector instructions and cache lines per row",
     "log_indices": "ids of the batch: loops amortise their start",
     "log_pooling": "ids per bag: inner loops of one id cost more per id",
     "log_unique_rows": "distinct rows of the batch",
-    "log_reuse": "ids per distinct row: how often caches hit",
-    "log_unique_bytes": "working set against the cache sizes",
-    "log_table_bytes": "size of the weights against the caches and the TLB's reach",
+    "log_reuse": "ids per distinct row: frequency of cache hits",
+    "log_unique_bytes": "working set relative to the cache sizes",
+    "log_table_bytes": "size of the weights relative to the caches and the reach of the TLB",
     "log_batch": "bags of the batch",
     "log_element_bytes": "storage type",
     "once_share": "share of ids whose row is looked up only once: certain misses",
     "few_share": "share of ids whose row is looked up 2 to 8 times",
     "some_share": "share of ids whose row is looked up 9 to 128 times",
     "hot_share": "share of ids whose row is looked up more than 128 times: certain hits, serialised updates",
-    "log_state": "bytes of optimizer state per row (1 more, for SGD has none): another update kernel",
-    "hot_rows": "share of distinct rows looked up more than 8 times: the rows worth caching",
+    "log_state": "1 + bytes of optimizer state per row (SGD has none): selects the update kernel",
+    "hot_rows": "share of distinct rows looked up more than 8 times: the rows that benefit from caches",
 }
-
-#: What the paper's network sees instead, without logarithms: [Zha2023] §3.2 lists dimension, hash size, pooling
-#: factor, table size and the distribution of ids.
-RAW_FEATURES: tuple[str, ...] = (
-    "embedding_dim",
-    "num_embeddings",
-    "pooling_factor",
-    "table_bytes",
-    "unique_rows",
-    *REUSE_COLUMNS,
-)
 
 _MILLION = float(2**20)
 
@@ -82,29 +70,17 @@ _MILLION = float(2**20)
 _BIN_REUSE = np.array([1.0, 2.0] + [2.0**power * 0.75 for power in range(2, NUM_REUSE_BINS)])
 
 #: First and last (exclusive) reuse bin of the four shares of ids.
-_ID_SHARE_BINS = ((0, 1), (1, 4), (4, 8), (8, NUM_REUSE_BINS))
+_ID_SHARE_BINS = {"once_share": (0, 1), "few_share": (1, 4), "some_share": (4, 8), "hot_share": (8, NUM_REUSE_BINS)}
 
 
-@dataclass(frozen=True)
-class ShardFeatures:
-    """Features of S shards.
-
-    Attributes:
-        work: (S, P) non-negative, columns as in `WORK_TERMS`.
-        context: (S, F), columns as in `CONTEXT_FEATURES`.
-        raw: (S, 22), columns as in `RAW_FEATURES`.
-    """
-
-    work: FloatArray
-    context: FloatArray
-    raw: FloatArray
-
-
-def shard_features(shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> ShardFeatures:
+def shard_features(shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> tuple[FloatArray, FloatArray]:
     """Features of shards whose tables are looked up with `batch_size` samples and trained with `optimizer`.
 
-    What belongs to a table is computed once per table, however many shards it has. Tables without a reuse
-    profile are completed by `tables.profile.with_profile`.
+    Quantities of a table are computed once per table, for any number of its shards. Tables without a reuse profile are
+    completed by `tables.profile.with_profile`.
+
+    Returns:
+        Work (S, P), columns as in `WORK_TERMS`, and context (S, F), columns as in `CONTEXT_FEATURES`.
 
     Raises:
         CostModelError: `batch_size` is below 1, or `optimizer` is unknown.
@@ -113,15 +89,13 @@ def shard_features(shards: Sequence[Shard], batch_size: int, optimizer: str = "s
         raise CostModelError(f"batch_size {batch_size} must be at least 1")
     if optimizer not in OPTIMIZERS:
         raise CostModelError(f"optimizer {optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}")
-    table_of, tables = _distinct_tables(shards)
-    reuse, table_columns = _table_columns(tables, batch_size)
-    columns = {name: values[table_of] for name, values in table_columns.items()}
+    tables = {id(shard.table): shard.table for shard in shards}  # by identity, because hashing tables is slow
+    number_of = {key: number for number, key in enumerate(tables)}
+    table_of = np.array([number_of[id(shard.table)] for shard in shards], dtype=np.int64)
+    columns = {name: values[table_of] for name, values in _table_columns(list(tables.values()), batch_size).items()}
     dims = np.array([shard.embedding_dim for shard in shards], dtype=np.float64)
-    return ShardFeatures(
-        work=_work(columns, dims, batch_size, _state_bytes(optimizer, dims)),
-        context=_context(columns, dims, batch_size, _state_bytes(optimizer, dims)),
-        raw=np.concatenate([_raw(columns, dims, batch_size), reuse[table_of]], axis=1),
-    )
+    state_bytes = _state_bytes(optimizer, dims)
+    return _work(columns, dims, batch_size, state_bytes), _context(columns, dims, batch_size, state_bytes)
 
 
 def segment_sums(values: FloatArray, counts: Sequence[int] | NDArray[np.int64]) -> FloatArray:
@@ -131,43 +105,27 @@ def segment_sums(values: FloatArray, counts: Sequence[int] | NDArray[np.int64]) 
     return totals
 
 
-def _distinct_tables(shards: Sequence[Shard]) -> tuple[NDArray[np.int64], list[Table]]:
-    """Index into the distinct tables for every shard, and those tables (by identity: hashing profiles is slow)."""
-    seen: dict[int, int] = {}
-    tables: list[Table] = []
-    table_of = np.empty(len(shards), dtype=np.int64)
-    for row, shard in enumerate(shards):
-        key = id(shard.table)
-        if key not in seen:
-            seen[key] = len(tables)
-            tables.append(shard.table)
-        table_of[row] = seen[key]
-    return table_of, tables
-
-
-def _table_columns(tables: Sequence[Table], batch_size: int) -> tuple[FloatArray, dict[str, FloatArray]]:
-    """Reuse profiles (T, 17), and per-table quantities, each (T,)."""
+def _table_columns(tables: Sequence[Table], batch_size: int) -> dict[str, FloatArray]:
+    """Quantities per table, each (T,)."""
     full = [table if table.has_profile else with_profile(table, batch_size) for table in tables]
     reuse = np.array([table.reuse for table in full], dtype=np.float64).reshape(len(full), NUM_REUSE_BINS)
     ids_by_bin = reuse * _BIN_REUSE
     ids_by_bin /= np.maximum(ids_by_bin.sum(axis=1, keepdims=True), 1e-12)
-    columns = {
+    return {
         "num_embeddings": np.array([table.num_embeddings for table in full], dtype=np.float64),
         "indices": np.array([table.pooling_factor for table in full], dtype=np.float64) * batch_size,
         "unique_rows": np.array([table.unique_rows for table in full], dtype=np.float64),
         "element_bytes": np.array([BYTES_PER_ELEMENT[table.data_type] for table in full], dtype=np.float64),
         "hot_rows": reuse[:, 4:].sum(axis=1),
+        **{name: ids_by_bin[:, first:last].sum(axis=1) for name, (first, last) in _ID_SHARE_BINS.items()},
     }
-    for name, (first, last) in zip(("once", "few", "some", "hot"), _ID_SHARE_BINS, strict=True):
-        columns[f"{name}_share"] = ids_by_bin[:, first:last].sum(axis=1)
-    return reuse, columns
 
 
 def _state_bytes(optimizer: str, dims: FloatArray) -> FloatArray:
     """Bytes of optimizer state per row of shards of width `dims`: (S,)."""
     if optimizer == "rowwise_adagrad":
         return np.full_like(dims, 4.0)  # the sum of squares of a row's gradients
-    return 8.0 * dims if optimizer == "adam" else np.zeros_like(dims)  # two moments of every number
+    return 8.0 * dims if optimizer == "adam" else np.zeros_like(dims)  # Adam has two moments per number
 
 
 def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, state_bytes: FloatArray) -> FloatArray:
@@ -180,7 +138,7 @@ def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, sta
     terms = {
         "table": np.ones_like(dims),
         "bags": bags,
-        "output_bytes": bags * dims * 4,  # pooled output is fp32 whatever the storage type
+        "output_bytes": bags * dims * 4,  # pooled output is fp32 for every storage type
         "indices": indices,
         "lookup_bytes": indices * row_bytes,
         "unique_rows": unique,
@@ -211,20 +169,13 @@ def _context(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, 
         "log_batch": np.full_like(dims, np.log(batch_size)),
         "log_element_bytes": np.log(columns["element_bytes"]),
         "log_state": np.log(1.0 + state_bytes),
-        **{name: columns[name] for name in ("once_share", "few_share", "some_share", "hot_share", "hot_rows")},
+        **{name: columns[name] for name in (*_ID_SHARE_BINS, "hot_rows")},
     }
     return np.stack([features[name] for name in CONTEXT_FEATURES], axis=1)
 
 
-def _raw(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int) -> FloatArray:
-    """(S, 5): the first of `RAW_FEATURES`."""
-    table_bytes = columns["num_embeddings"] * dims * columns["element_bytes"]
-    pooling = columns["indices"] / batch_size
-    return np.stack([dims, columns["num_embeddings"], pooling, table_bytes, columns["unique_rows"]], axis=1)
-
-
 def _distinct_blocks(columns: dict[str, FloatArray], row_bytes: FloatArray, block_bytes: float) -> FloatArray:
-    """Expected number of distinct memory blocks under the distinct rows, were these spread evenly: (S,)."""
+    """Expected number of distinct memory blocks of the distinct rows, assuming that these are spread evenly: (S,)."""
     blocks = np.maximum(columns["num_embeddings"] * row_bytes / block_bytes, 1.0)
     touched = columns["unique_rows"] * np.maximum(row_bytes / block_bytes, 1.0)
     return blocks * -np.expm1(-touched / blocks)

@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.cost_models import train_compute_model
-from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training import ComputeData, compute_data, fit_compute, noise_floor_of
+from neuroshard_pipeline.cost_models.compute_training import compute_data, fit_compute
+from neuroshard_pipeline.cost_models.measured import ComputeData, split_samples
+from neuroshard_pipeline.cost_models.metrics import noise_floor_of
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 
@@ -63,7 +64,7 @@ def test_metrics_follow_the_contract(trained):
     json.dumps(metrics)
 
 
-def test_metrics_say_how_well_intervals_cover(trained):
+def test_metrics_contain_the_coverage_of_intervals(trained):
     _, metrics, held_out = trained
     total = held_out[held_out["model"] == "compute"]
     inside = (total["measured_ms"] >= total["low_ms"]) & (total["measured_ms"] <= total["high_ms"])
@@ -73,7 +74,7 @@ def test_metrics_say_how_well_intervals_cover(trained):
     assert "coverage_90" not in metrics["compute_forward"]
 
 
-def test_held_out_predictions_stand_beside_measurements(trained, frames):
+def test_the_held_out_frame_has_predictions_beside_measurements(trained, frames):
     _, metrics, held_out = trained
     assert list(held_out.columns) == ["model", "sample_id", "rank", "measured_ms", "predicted_ms", "low_ms", "high_ms"]
     assert len(held_out) == 3 * metrics["compute"]["n_test"]
@@ -86,18 +87,20 @@ def test_held_out_predictions_stand_beside_measurements(trained, frames):
 
 def test_training_again_gives_the_same_model(frames, trained, compute_params):
     again, metrics, held_out = train_compute_model(*frames, compute_params, PROVENANCE)
-    for name, value in trained[0].weights.items():
-        np.testing.assert_array_equal(again.weights[name], value)
+    for name, value in trained[0].network.weights.items():
+        np.testing.assert_array_equal(again.network.weights[name], value)
     pd.testing.assert_frame_equal(held_out, trained[2])
     assert metrics["compute"]["mape"] == trained[1]["compute"]["mape"]
 
 
 def test_another_seed_gives_another_model(frames, trained, compute_params):
     other, _, _ = train_compute_model(*frames, compute_params.model_copy(update={"seed": 1}), PROVENANCE)
-    assert any(not np.array_equal(other.weights[name], value) for name, value in trained[0].weights.items())
+    assert any(
+        not np.array_equal(other.network.weights[name], value) for name, value in trained[0].network.weights.items()
+    )
 
 
-def test_the_model_remembers_its_making(trained, compute_params):
+def test_the_model_stores_its_provenance(trained, compute_params):
     model = trained[0]
     assert model.provenance["hardware"] == {"device": "made up"}
     assert model.provenance["training"] == compute_params.model_dump()
@@ -120,7 +123,7 @@ def test_too_few_usable_samples_are_refused(frames, compute_params):
 
 def test_a_diverging_loss_is_reported(compute_training, compute_params):
     split = split_samples(compute_training.sample_ids, 0.1, 0.2, 0)
-    wild = compute_params.model_copy(update={"architecture": "paper", "learning_rate": 0.99, "weight_decay": 1e30})
+    wild = compute_params.model_copy(update={"learning_rate": 0.99, "weight_decay": 1e30})
     with pytest.raises(CostModelError, match="lower learning_rate"):
         fit_compute(compute_training, split, wild, {})
 
@@ -131,7 +134,7 @@ def test_samples_of_several_batch_sizes_train_together(compute_training, compute
         type(sample)(sample.sample_id, BATCH_SIZE * (1 + index % 2), sample.shards)
         for index, sample in enumerate(data.samples)
     ]
-    data = type(data)(tuple(mixed), data.costs, 0)
+    data = ComputeData(tuple(mixed), data.costs, 0)
     short = compute_params.model_copy(update={"epochs": 2})
     model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.1, 0), short, {})
     assert model.batch_size in {512, 1024}
@@ -148,18 +151,18 @@ def test_samples_of_several_batch_sizes_train_together(compute_training, compute
         ({"total": 0.02}, None),
     ],
 )
-def test_noise_floors_as_they_come(floor, expected):
+def test_noise_floors_in_every_form(floor, expected):
     assert noise_floor_of(floor, "forward") == expected
 
 
-def test_a_launch_that_is_dearer_for_one_optimizer_is_paid_once(compute_training, compute_params, tables):
+def test_a_launch_that_is_more_expensive_for_one_optimizer_is_paid_once(compute_training, compute_params, tables):
     extra_ms = np.array([2.0, 0.0])
     stateful = np.arange(len(compute_training.samples)) % 2 == 1
     samples = tuple(
         dataclasses.replace(sample, optimizer="rowwise_adagrad" if other else "sgd")
         for sample, other in zip(compute_training.samples, stateful, strict=True)
     )
-    data = ComputeData(samples, compute_training.costs + stateful[:, None] * extra_ms, 0)
+    data = ComputeData(samples, compute_training.costs_ms + stateful[:, None] * extra_ms, 0)
     model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), compute_params, {})
     sets = [make_shards(np.random.default_rng(count), tables, count) for count in (1, 2, 4, 8, 15)]
     apart = model.predict(sets, BATCH_SIZE, "rowwise_adagrad") - model.predict(sets, BATCH_SIZE, "sgd")

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.cost_models.splits import split_samples
+from neuroshard_pipeline.cost_models.measured import split_samples
 from neuroshard_pipeline.errors import CostModelError
 
 

@@ -1,0 +1,215 @@
+"""Training of the compute cost model: from frames of samples and costs to a model and its held-out accuracy.
+
+Shapes: N samples, S shards of all samples, E ensemble members, D = 2 directions, C channels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
+from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
+from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
+from neuroshard_pipeline.cost_models.distillation import SelfDistillation
+from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, relative_loss
+from neuroshard_pipeline.cost_models.initial_weights import compute_weights
+from neuroshard_pipeline.cost_models.measured import (
+    ComputeData,
+    Split,
+    held_out_frame,
+    join_costs,
+    split_samples,
+    training_summary,
+)
+from neuroshard_pipeline.cost_models.metrics import Metrics, metrics_of
+from neuroshard_pipeline.cost_models.network import Network
+from neuroshard_pipeline.cost_models.params import ComputeTrainParams
+from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compute_range
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
+from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Names in the metrics and in the held-out frame, with the part of the cost that each describes.
+_PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
+
+
+def compute_data(
+    samples_frame: pd.DataFrame,
+    pool_frame: pd.DataFrame,
+    costs_frame: pd.DataFrame,
+    settings_frame: pd.DataFrame | None = None,
+    purpose: str = TRAINING,
+) -> ComputeData:
+    """Join samples with their measured costs; samples without a usable cost are left out and counted.
+
+    Args:
+        samples_frame: `augment.compute_samples`.
+        pool_frame: `augment.table_pool`.
+        costs_frame: `measure.compute_costs`.
+        settings_frame: `augment.compute_sample_settings`; None where all samples are for training, with SGD.
+        purpose: only samples of this purpose are returned.
+
+    Raises:
+        CostModelError: a measured sample is not among the samples.
+    """
+    samples = compute_samples_from_frame(samples_frame, pool_frame, settings_frame)
+    if settings_frame is None:
+        return join_costs(samples, costs_frame, "compute")
+    wanted = settings_frame.loc[settings_frame["purpose"] == purpose, "sample_id"]
+    return join_costs(samples, costs_frame, "compute", wanted)
+
+
+def train_compute_model(
+    samples_frame: pd.DataFrame,
+    pool_frame: pd.DataFrame,
+    costs_frame: pd.DataFrame,
+    params: ComputeTrainParams,
+    provenance: Mapping[str, Any],
+    settings_frame: pd.DataFrame | None = None,
+) -> tuple[ComputeCostModel, Metrics, pd.DataFrame]:
+    """Fit the compute cost model.
+
+    Args:
+        samples_frame: `augment.compute_samples`.
+        pool_frame: `augment.table_pool`.
+        costs_frame: `measure.compute_costs`.
+        params: sizes and schedule.
+        provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
+        settings_frame: `augment.compute_sample_settings`, see `compute_data`.
+
+    Returns:
+        The model; metrics under `compute` (forward + backward, with the coverage of its intervals),
+        `compute_forward` and `compute_backward`; and the held-out predictions, see `held_out_frame`.
+
+    Raises:
+        CostModelError: too few usable samples, or frames that do not belong together.
+    """
+    started = time.perf_counter()
+    data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame)
+    split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
+    model, fitted = fit_compute(data, split, params, provenance)
+    held_out = compute_held_out(model, data.take(split.test))
+    summary = training_summary(split, fitted.epochs, data.left_out, time.perf_counter() - started)
+    metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
+    return model, {name: {**figures, **summary} for name, figures in metrics.items()}, held_out
+
+
+def fit_compute(
+    data: ComputeData, split: Split, params: ComputeTrainParams, provenance: Mapping[str, Any]
+) -> tuple[ComputeCostModel, Fit]:
+    """Fit a model to the training samples of a split, and calibrate its intervals."""
+    generator = torch.Generator().manual_seed(params.seed)
+    work, context, counts = _sample_features(data.samples)
+    rows = FeatureRows(work, context, counts, split)
+    training_work = segment_sums(rows.work, counts)[split.training]
+    first = compute_weights(training_work, data.costs_ms[split.training], context.shape[1], params, generator)
+    loss, training_loss = _losses(rows, torch.tensor(data.costs_ms, dtype=torch.float32), params, generator)
+    fitted = fit(first, loss, split, params, generator, "compute cost model", training_loss)
+    trained_on = compute_range(data.take(split.training).samples)
+    stored = {**provenance, "training": params.model_dump(), TRAINING_RANGE: trained_on}
+    network = Network(fitted.weights, rows.normalisation)
+    uncalibrated = ComputeCostModel(network, data.batch_size, stored)
+    parts = [data.take(samples) for samples in (split.training, split.validation)]
+    seen, unseen = (
+        Predictions.of(part.costs_ms.sum(axis=1), _member_totals(uncalibrated, part.samples)) for part in parts
+    )
+    network = dataclasses.replace(network, calibration=calibrate(seen, unseen, context[rows.in_training]))
+    return dataclasses.replace(uncalibrated, network=network), fitted
+
+
+def _losses(
+    rows: FeatureRows, costs: Tensor, params: ComputeTrainParams, generator: torch.Generator
+) -> tuple[Loss, Loss | None]:
+    """The loss, and the loss of self-distillation where `params` ask for it."""
+
+    def predict(weights: dict[str, Tensor], samples: IntArray, noise: float = 0.0) -> Tensor:
+        """(E, n, D) ms of some samples; `noise` is the standard deviation of noise on the standardised context."""
+        _, work, context = rows.of(samples)
+        if noise:
+            context = context + noise * torch.randn(context.shape, generator=generator)
+        embeddings = embed(torch, weights, work, context)  # (E, S, C)
+        owner = torch.from_numpy(np.repeat(np.arange(len(samples)), rows.counts[samples]))
+        sums = torch.zeros(embeddings.shape[0], len(samples), embeddings.shape[2]).index_add(1, owner, embeddings)
+        return price(torch, weights, sums)
+
+    def error(predicted: Tensor, target: Tensor) -> Tensor:
+        """(E,) relative error of forward, backward and their sum, which is what a search compares."""
+        target = target.expand_as(predicted)
+        parts = relative_loss(predicted, target, params.small_error).sum(dim=-1)
+        total = relative_loss(predicted.sum(dim=-1), target.sum(dim=-1), params.small_error)
+        return (parts + total).mean(dim=1)
+
+    def loss(weights: dict[str, Tensor], samples: IntArray) -> Tensor:
+        return error(predict(weights, samples), costs[samples])
+
+    if params.distillation == "none":
+        return loss, None
+    settings = params.members, params.distillation_weight, params.view_noise
+    return loss, SelfDistillation(predict, error, costs, *settings)
+
+
+def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame:
+    """Predictions beside measurements, as `held_out_frame`; the rank is null, and only the total has an interval."""
+    measured, predicted = data.costs_ms, predict_compute(model, data.samples)
+    none = np.full((len(predicted), 2), np.nan)
+    models = {
+        "compute": (measured.sum(axis=1), predicted.sum(axis=1), compute_intervals(model, data.samples)),
+        "compute_forward": (measured[:, 0], predicted[:, 0], none),
+        "compute_backward": (measured[:, 1], predicted[:, 1], none),
+    }
+    no_rank = pd.array([None] * len(data.samples), dtype="Int64")
+    return held_out_frame(pd.DataFrame({"sample_id": data.sample_ids, "rank": no_rank}), models)
+
+
+def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:
+    """Forward and backward ms (N, D) of samples that may differ in batch size and optimizer."""
+    return _by_setting(model.predict, samples)
+
+
+def compute_intervals(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:
+    """Lower and upper bound (N, 2) in ms of forward + backward; samples may differ in batch size and optimizer."""
+    return _by_setting(model.interval, samples)
+
+
+def _member_totals(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:
+    """Forward + backward ms of samples, predicted by every member: (E, N)."""
+    return _by_setting(lambda *asked: model.member_totals(*asked).T, samples).T
+
+
+def _by_setting(evaluate: Callable[..., FloatArray], samples: Sequence[ComputeSample]) -> FloatArray:
+    """Rows (N, K) of `evaluate(shards of samples, batch size, optimizer)`, called once per batch size and optimizer."""
+    groups = _rows_by_setting(samples)
+    values = [evaluate([samples[row].shards for row in rows], *setting) for setting, rows in groups.items()]
+    return np.concatenate(values)[np.argsort(np.concatenate(list(groups.values())))]
+
+
+def _rows_by_setting(samples: Sequence[ComputeSample]) -> dict[tuple[int, str], list[int]]:
+    """Indices of the samples that share batch size and optimizer."""
+    rows: dict[tuple[int, str], list[int]] = {}
+    for row, sample in enumerate(samples):
+        rows.setdefault((sample.batch_size, sample.optimizer), []).append(row)
+    return rows
+
+
+def _sample_features(samples: Sequence[ComputeSample]) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Work (S, P) and context (S, F) of all shards, in the order of samples, and shards per sample (N,)."""
+    counts = np.array([len(sample.shards) for sample in samples], dtype=np.int64)
+    starts = np.cumsum(counts) - counts
+    rows, parts = [], []
+    for setting, members in _rows_by_setting(samples).items():
+        rows += [np.arange(starts[row], starts[row] + counts[row]) for row in members]
+        parts.append(shard_features([shard for row in members for shard in samples[row].shards], *setting))
+    order = np.argsort(np.concatenate(rows))
+    work, context = (np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True))
+    return work, context, counts

@@ -1,0 +1,145 @@
+"""Initial weights: the physical part comes from a non-negative linear fit, the rest is random.
+
+Shapes: E ensemble members, N samples, P work terms, L launch terms, F context features, D = 2 directions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import Tensor
+
+from neuroshard_pipeline.cost_models.compute import DIRECTIONS
+from neuroshard_pipeline.cost_models.compute_features import ONCE_TERMS, WORK_TERMS
+from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
+
+FloatArray = NDArray[np.float64]
+
+#: Share of the linear fit's cost that the gated channels have initially.
+_GATED_SHARE = 0.5
+
+#: Lower limit of initial prices as a share of the mean price, so that training can still raise every price.
+_SMALLEST_PRICE_SHARE = 0.02
+
+#: Lower limit of the initial launch cost as a share of the cheapest sample.
+_SMALLEST_LAUNCH_SHARE = 0.05
+
+#: Pressure, in average shards, at which gates are half open initially: far more than a training sample has. A gate that
+#: is half open within the training range is fully open at its upper end, so that the costs of larger sets are too low.
+#: For sets of 15 to 30 tables after training on 1 to 15 (FBGEMM on a CPU), the bias is -4.9 % with 8 shards and a gated
+#: share of 0.15, and -1.6 % with 100 shards and 0.5. The held-out error is the same.
+_HALF_OPEN_SHARDS = 100.0
+
+#: Scale of the last layer: corrections are close to 1 initially.
+_SMALL = 0.1
+
+
+def relative_nnls(work: FloatArray, costs: FloatArray) -> FloatArray:
+    """Non-negative prices that minimise the squared *relative* error of `work @ prices`.
+
+    Args:
+        work: (N, P).
+        costs: (N,) in ms, all above 0.
+
+    Returns:
+        (P,) ms per unit of work.
+    """
+    prices, _ = nnls(work / costs[:, None], np.ones(len(costs)))
+    return prices
+
+
+def compute_weights(
+    work: FloatArray, costs: FloatArray, num_context: int, params: ComputeTrainParams, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Weights of the compute network.
+
+    Args:
+        work: (N, P) scaled work, summed over the shards of every training sample.
+        costs: (N, D) in ms.
+        num_context: F.
+        params: sizes.
+        generator: draws the random part.
+    """
+    once_terms = np.array([[name == once for once in ONCE_TERMS] for name in WORK_TERMS], dtype=np.float64)  # (P, L)
+    launch, once, prices = _linear_prices(work, work @ once_terms > 0, costs)  # (D,), (L, D), (P, D)
+    members, gates, pressures = params.members, params.gates, params.pressures
+    channels = [np.log(prices * (1 - _GATED_SHARE))] + [np.log(prices * _GATED_SHARE / gates)] * gates
+    priced = _repeated(np.concatenate(channels, axis=1), members)  # (E, P, D * (1 + G))
+    pressing = _normal(generator, members, work.shape[1], pressures) * 0.5 - math.log(work.shape[1])
+    outputs = DIRECTIONS * (1 + gates) + pressures
+    return {
+        "log_price": torch.cat([priced + 0.05 * _normal(generator, *priced.shape), pressing], dim=2),
+        "log_launch": _repeated(np.log(launch)[None, :], members),
+        "once.terms": _repeated(once_terms, members),
+        "once.log_cost": _repeated(np.log(once), members),
+        "gate.log_weight": 0.3 * _normal(generator, members, pressures, DIRECTIONS * gates) - math.log(pressures),
+        "gate.bias": 0.7 * _normal(generator, members, 1, DIRECTIONS * gates) - math.log(_HALF_OPEN_SHARDS),
+        **_correction_weights(params, num_context, outputs, generator),
+    }
+
+
+def comm_weights(
+    work: FloatArray, costs: FloatArray, num_context: int, params: FitParams, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Weights of one direction of the communication network.
+
+    Args:
+        work: (R, P) scaled work of the ranks of all training samples, the wait first.
+        costs: (R,) in ms.
+        num_context: F.
+        params: sizes.
+        generator: draws the random part.
+    """
+    prices = relative_nnls(work, costs)[1:]
+    scale = costs.mean() / work[:, 1:].sum(axis=1).mean()
+    prices = np.maximum(prices, _SMALLEST_PRICE_SHARE * scale)
+    return {
+        "log_price": _repeated(np.log(prices)[:, None], params.members),
+        **_correction_weights(params, num_context, 2, generator),
+    }
+
+
+def _correction_weights(params: FitParams, inputs: int, outputs: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Two random hidden layers, and an output layer close to zero."""
+    members, hidden = params.members, params.hidden
+    return {
+        "in.weight": _normal(generator, members, inputs, hidden) / math.sqrt(inputs),
+        "in.bias": 0.1 * _normal(generator, members, 1, hidden),
+        "mid.weight": _normal(generator, members, hidden, hidden) / math.sqrt(hidden),
+        "mid.bias": torch.zeros(members, 1, hidden),
+        "out.weight": _SMALL * _normal(generator, members, hidden, outputs) / math.sqrt(hidden),
+        "out.bias": torch.zeros(members, 1, outputs),
+    }
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator)
+
+
+def _linear_prices(
+    work: FloatArray, launch_terms: NDArray[np.bool_], costs: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Non-negative linear model: launch (D,), launch terms (L, D) and prices (P, D), all above zero.
+
+    Args:
+        work: (N, P).
+        launch_terms: (N, L) whether a sample has the work of a launch term.
+        costs: (N, D) in ms.
+    """
+    first_price = 1 + launch_terms.shape[1]
+    columns = []
+    for cost in costs.T:
+        fitted = relative_nnls(np.column_stack([np.ones(len(cost)), launch_terms, work]), cost)
+        smallest_price = _SMALLEST_PRICE_SHARE * (cost.mean() / work.sum(axis=1).mean())
+        launches = np.maximum(fitted[:first_price], _SMALLEST_LAUNCH_SHARE * cost.min())
+        columns.append(np.concatenate([launches, np.maximum(fitted[first_price:], smallest_price)]))
+    launch, once, prices = np.split(np.column_stack(columns), [1, first_price])
+    return launch[0], once, prices
+
+
+def _repeated(values: FloatArray, members: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)[None].repeat(members, 1, 1)

@@ -1,0 +1,121 @@
+"""What both cost models share: a trained network with its scaling and calibration, and the correction of prices.
+
+Formulas are written once for NumPy (inference) and torch (training): `xp` is the array module, `numpy` or `torch`, and
+weights are a dict of its arrays, with the ensemble members first. Weights that must be positive are stored as
+logarithms.
+
+Shapes: E ensemble members, R rows (shards or ranks), P work terms, F context features, H hidden units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_pipeline.cost_models.checkpoint import REMEDY, Checkpoint
+from neuroshard_pipeline.cost_models.intervals import Calibration
+from neuroshard_pipeline.cost_models.normalisation import Normalisation
+from neuroshard_pipeline.errors import CostModelError
+
+FloatArray = NDArray[np.float64]
+
+#: NumPy or torch. Only functions that both have under the same name are used.
+Xp = Any
+Array = Any
+Weights = dict[str, Any]
+
+#: The formulas of this version, as named in `model.json`.
+ARCHITECTURE = "universal"
+
+#: Names of the weights that `correction` reads.
+CORRECTION_WEIGHTS = frozenset(f"{layer}.{part}" for layer in ("in", "mid", "out") for part in ("weight", "bias"))
+
+#: A correction is at most a factor of e**1.5 = 4.5 up or down. The cost of a shard far outside the training range
+#: therefore stays within that factor of its physical price.
+MAX_LOG_CORRECTION = 1.5
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained ensemble.
+
+    Attributes:
+        weights: float64 arrays, ensemble members first.
+        normalisation: scaling of the features.
+        calibration: calibration of the prediction intervals; None until training has calibrated the network.
+    """
+
+    weights: dict[str, FloatArray]
+    normalisation: Normalisation
+    calibration: Calibration | None = None
+
+    @property
+    def members(self) -> int:
+        """Number of networks in the ensemble."""
+        return self.weights["log_price"].shape[0]
+
+    @property
+    def calibrated(self) -> Calibration:
+        """The calibration.
+
+        Raises:
+            CostModelError: the network was not calibrated.
+        """
+        if self.calibration is None:
+            raise CostModelError(f"this cost model has no calibrated intervals; {REMEDY}")
+        return self.calibration
+
+    def arrays(self, prefix: str = "") -> dict[str, FloatArray]:
+        """All arrays for a checkpoint, with `prefix` before their names.
+
+        Raises:
+            CostModelError: the network was not calibrated.
+        """
+        weights = {f"{prefix}{name}": value for name, value in self.weights.items()}
+        scaling = self.normalisation.arrays(f"{prefix}normalisation.")
+        return {**weights, **scaling, **self.calibrated.arrays(f"{prefix}calibration.")}
+
+    @classmethod
+    def from_checkpoint(cls, stored: Checkpoint, weight_names: Set[str], prefix: str = "") -> Network:
+        """Inverse of `arrays`.
+
+        Raises:
+            CostModelError: names the missing arrays.
+        """
+        scaling = Normalisation.names("normalisation.") | Calibration.names("calibration.")
+        arrays = stored.take(weight_names | scaling, prefix)
+        return cls(
+            {name: arrays[name] for name in weight_names},
+            Normalisation.from_arrays(arrays, "normalisation."),
+            Calibration.from_arrays(arrays, "calibration."),
+        )
+
+
+def correction(xp: Xp, weights: Weights, context: Array) -> Array:
+    """Positive factors by which prices are multiplied, from a network with two hidden layers.
+
+    Args:
+        xp: array module.
+        weights: `CORRECTION_WEIGHTS`.
+        context: (R, F), standardised.
+
+    Returns:
+        (E, R, outputs), each between exp(-`MAX_LOG_CORRECTION`) and exp(`MAX_LOG_CORRECTION`).
+    """
+    hidden = _silu(xp, context @ weights["in.weight"] + weights["in.bias"])  # (E, R, H)
+    hidden = _silu(xp, hidden @ weights["mid.weight"] + weights["mid.bias"])
+    log_factor = hidden @ weights["out.weight"] + weights["out.bias"]
+    return xp.exp(MAX_LOG_CORRECTION * xp.tanh(log_factor / MAX_LOG_CORRECTION))
+
+
+def sigmoid(xp: Xp, value: Array) -> Array:
+    """Logistic function; unlike 1 / (1 + exp(-value)), this form never overflows."""
+    return 0.5 * (1.0 + xp.tanh(0.5 * value))
+
+
+def _silu(xp: Xp, value: Array) -> Array:
+    return value * sigmoid(xp, value)
