@@ -152,7 +152,8 @@ def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str])
         note = notes.get(f"{name}.{field}")
         if note:
             meaning += f"<br><small>{_sentence(note)}</small>"
-        lines.append(f"| `{field}` | {_shown(value[field])} | {_cell(meaning)} |")
+        default = value.get(field, params.model_fields[field].default)
+        lines.append(f"| `{field}` | {_shown(default)} | {_cell(meaning)} |")
     return "\n".join(lines)
 
 

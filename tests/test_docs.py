@@ -1,5 +1,6 @@
 """The documentation builds strictly, and what it names exists: files, commands, pipelines, parameters, datasets."""
 
+import importlib
 import importlib.util
 import re
 import shutil
@@ -199,3 +200,12 @@ def test_packages_are_documented():
     packages = {path.parent.name for path in (ROOT / "src" / "neuroshard_pipeline").glob("*/__init__.py")}
     pages = {path.stem for path in PACKAGES.glob("*.md")}
     assert pages - {"index"} == packages - {"pipelines", "datasets"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_names_exist(page):
+    code = code_of(page)
+    assert set(re.findall(r"\bns\.(\w+)", code)) <= set(ns.__all__), f"{name_of(page)} names unknown parts of the API"
+    for module, names in re.findall(r"from (neuroshard_pipeline[\w.]*) import ([\w, ]+)", code):
+        for name in names.split(","):
+            assert hasattr(importlib.import_module(module), name.strip()), f"{module} has no {name}"
