@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from neuroshard_pipeline.measurement import CommOverrides, ComputeOverrides
 from neuroshard_pipeline.measurement.protocol import Timing, TimingProtocol
 
 
@@ -32,9 +33,21 @@ def test_impossible_protocols_are_refused(change):
         protocol(**change)
 
 
-def test_params_carry_the_protocol(compute_params, comm_params):
-    assert compute_params(visits=7).protocol.visits == 7
-    assert comm_params(iterations=5).protocol.iterations == 5
+def test_overrides_replace_the_stated_fields_only(compute_params, comm_params):
+    params = compute_params(visits=7, thorough_lookup_bytes=1000)
+    assert params.overridden(ComputeOverrides(visits=3, thorough_lookup_bytes=None)) == compute_params(visits=3)
+    assert comm_params().overridden(CommOverrides()) == comm_params()
+
+
+@pytest.mark.parametrize("change", [{"visits": 0}, {"visits": None}, {"backend": "gloo"}, {"extra": 1}])
+def test_impossible_overrides_are_refused(change):
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        ComputeOverrides(**change)
+
+
+def test_overridden_parameters_are_validated_together(comm_params):
+    with pytest.raises(ValidationError, match="go together"):
+        comm_params().overridden(CommOverrides(local_world_size=2))
 
 
 def test_unknown_backend_names_the_alternatives(compute_params):

@@ -22,7 +22,7 @@ from neuroshard_pipeline.measurement import (
     run_comm_campaign,
     run_compute_campaign,
 )
-from neuroshard_pipeline.measurement.costs import Shards as Records
+from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 #: What a campaign measured, and the samples that it was about.

@@ -41,7 +41,6 @@ from neuroshard_pipeline.measurement.params import (
     ComputeOverrides,
 )
 from neuroshard_pipeline.measurement.pools import PRELOAD
-from neuroshard_pipeline.measurement.protocol import TimingProtocol
 from neuroshard_pipeline.measurement.recording import (
     CardNotes,
     Recording,
@@ -61,7 +60,6 @@ __all__ = [
     "ComputeOverrides",
     "Recording",
     "RecordingParams",
-    "TimingProtocol",
     "TopologyParams",
     "campaign_date",
     "describe_hardware",

@@ -89,13 +89,6 @@ class CollectiveBench:
             timings.append(Timing(forward_ms, backward_ms, probe_ms, time.perf_counter() - start, error))
         return timings
 
-    def exchange(self, sample: CommSample, send: torch.Tensor, backward: bool) -> torch.Tensor:
-        """Exchange given values without timing, and return what the forward or backward all-to-all delivers."""
-        outgoing, incoming = self._splits(sample, backward)
-        received = torch.empty(sum(incoming), device=self._device)
-        dist.all_to_all_single(received, send, incoming, outgoing)
-        return received
-
     def _visit(self, sample: CommSample) -> tuple[float, float]:
         """Forward and backward cost of one visit, ms.
 
@@ -109,7 +102,7 @@ class CollectiveBench:
         backward_ms = [self._timed(sample, backward=True, skew_ms=0.0) for _ in iterations]
         forward_ms = [self._timed(sample, backward=False, skew_ms=skew_ms) for _ in iterations]
         timed = list(zip(forward_ms, backward_ms, strict=True))
-        return self._params.protocol.of_visit(timed[self._params.warmup_iterations :])
+        return self._params.of_visit(timed[self._params.warmup_iterations :])
 
     def _timed(self, sample: CommSample, backward: bool, skew_ms: float) -> float:
         """Cost of one all-to-all, ms from this rank's intended start."""

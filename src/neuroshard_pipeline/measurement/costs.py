@@ -15,8 +15,6 @@ from neuroshard_pipeline.measurement.protocol import Timing, VisitStatistic
 #: Records by key: frames, or functions that load a frame (as a partitioned dataset gives them).
 Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
-Shards = Records  # the former name
-
 #: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content, `saved_at`
 #: the time at which the chunk was finished (ISO 8601, UTC).
 RAW_COLUMNS = (

@@ -155,7 +155,7 @@ class LookupBench(ABC):
         for _ in range(self._params.warmup_iterations):
             self._iterate(operator, sample, ids, offsets)
         timed = [self._iterate(operator, sample, ids, offsets) for _ in range(self._params.iterations)]
-        return self._params.protocol.of_visit(timed)
+        return self._params.of_visit(timed)
 
     def _place(self, operator: Any, sample: ComputeSample, at: int) -> None:
         """Place the operator's weights and optimizer state at float `at` of the arena, or at 0 if they do not fit."""

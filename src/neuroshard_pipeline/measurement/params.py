@@ -38,11 +38,6 @@ class CampaignParams(TimingProtocol):
     extra_visit_budget_s: float = Field(ge=0)
     timeout_s: float = Field(gt=0)
 
-    @property
-    def protocol(self) -> TimingProtocol:
-        """The timing protocol among these parameters."""
-        return TimingProtocol(**{name: getattr(self, name) for name in TimingProtocol.model_fields})
-
     def overridden(self, overrides: BaseModel) -> Self:
         """These parameters with the fields that `overrides` states replaced, and validated again as a whole.
 

@@ -106,19 +106,18 @@ class Pool:
             problem = future.exception()
             if isinstance(problem, TeamLostError):
                 self._drop(team, problem)
-                again.append((index, item))
             else:
                 self._idle[item.group].append(team)
-            failures[index] += type(problem) is TeamFailedError
-            if type(problem) is TeamFailedError and failures[index] < attempts:
+                failures[index] += isinstance(problem, TeamFailedError)
+            retry = isinstance(problem, TeamFailedError) and failures[index] < attempts
+            if retry:
                 again.append((index, item))
             self._start(running, again, queue)  # before the caller spends time on saving the outcome
-            if problem is None:
+            if isinstance(problem, TeamFailedError):
+                if not retry:
+                    yield Outcome(index, None, str(problem))
+            else:
                 yield Outcome(index, future.result(), None)
-            elif not isinstance(problem, TeamFailedError):
-                raise problem
-            elif failures[index] == attempts:
-                yield Outcome(index, None, str(problem))
 
     def _start(
         self,
