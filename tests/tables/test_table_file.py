@@ -138,10 +138,10 @@ BAD_JSON = {
     "null for a number": (json.dumps([{**GOOD_RECORD, "num_embeddings": None}]), ["'num_embeddings'", "is empty"]),
     "NaN": (json.dumps([{**GOOD_RECORD, "pooling_factor": float("nan")}]), ["nan is not a finite number"]),
     "a fraction": (json.dumps([{**GOOD_RECORD, "num_embeddings": 0.5}]), ["0.5 is not a whole number"]),
-    "a name that is a list": (json.dumps([{**GOOD_RECORD, "table": ["a"]}]), ["'table'", "is not a name"]),
+    "a name that is a list": (json.dumps([{**GOOD_RECORD, "table": ["a"]}]), ["'table'", "is not a text"]),
     "a data type that is a number": (
         json.dumps([{**GOOD_RECORD, "data_type": 32}]),
-        ["'data_type'", "32 is not a storage type"],
+        ["record 1", "data_type '32' is unknown"],
     ),
     "a record without a value": (
         json.dumps([GOOD_RECORD, {"table": "b"}]),

@@ -1,4 +1,4 @@
-"""Draws the ids of one batch of one table so that its reuse profile comes out as asked.
+"""Draws the ids of one batch of one table with a given reuse profile.
 
 Shapes: B batch size, N ids of the batch, U unique rows, E rows of the table.
 """
@@ -21,18 +21,18 @@ IntArray = NDArray[np.int64]
 #: Smallest look-up count of every reuse bin, (17,).
 LOWEST_COUNTS: IntArray = np.array([1, *(edge + 1 for edge in REUSE_BIN_EDGES)], dtype=np.int64)
 
-#: Largest look-up count of every reuse bin, (17,). The last bin is open; this is where it ends unless a batch has
-#: more ids than the profile accounts for, which then go to that bin's rows.
+#: Largest look-up count of every reuse bin, (17,). The last bin is open; its counts exceed this one only if a batch has
+#: more ids than the profile accounts for.
 HIGHEST_COUNTS: IntArray = np.array([*REUSE_BIN_EDGES, 2 * REUSE_BIN_EDGES[-1]], dtype=np.int64)
 
-#: Where a batch has several ids per sample, their number varies like a Gamma-Poisson mixture of this shape
-#: (variance = mean + mean**2 / shape). An assumption: the public data sets publish no distribution of lengths.
+#: If a table has more than one id per sample on average, their number has a Gamma-Poisson distribution of this shape
+#: (variance = mean + mean**2 / shape). An assumption, because the public data sets publish no distribution of lengths.
 LENGTH_GAMMA_SHAPE = 2.0
 
 
 @dataclass(frozen=True)
 class TableIds:
-    """The ids of one batch of one table, as an embedding bag takes them.
+    """The ids of one batch of one table, in the format of an embedding bag.
 
     Attributes:
         indices: row numbers, (N,).
@@ -46,14 +46,14 @@ class TableIds:
 def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
     """Ids of one batch with the table's pooling factor, unique rows and reuse profile.
 
-    N = round(batch_size * pooling_factor) ids look up `unique_rows` distinct rows, spread over the reuse bins by
-    the largest remainder of the profile's shares (`look_up_counts`). Rows stand at random places of the table and
-    ids in random order. A table without a profile gets the default one.
+    N = round(batch_size * pooling_factor) ids look up `unique_rows` distinct rows, which are distributed over the reuse
+    bins in proportion to the profile (`look_up_counts`). The rows are random rows of the table, and the ids have a
+    random order. A table without a profile gets the default one.
 
     Args:
-        table: only name, rows, pooling factor and profile matter, not its width.
+        table: the table; its width has no effect.
         batch_size: B.
-        seed: with the table's name and the batch size it decides every id; not negative.
+        seed: not negative; seed, name of the table and batch size determine every id.
 
     Raises:
         TaskError: `batch_size` is below 1 or `seed` is negative.
@@ -71,14 +71,17 @@ def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
 
 
 def look_up_counts(table: Table, indices: int) -> IntArray:
-    """How often each unique row is looked up: (U,) counts that sum to `indices`, by ascending reuse bin.
+    """Number of look-ups of each unique row: counts (U,) that sum to `indices`, in ascending order of reuse bins.
 
-    Where the profile admits no such counts, as may happen with profiles that a user gives: unique rows are limited
-    to the ids there are, and as few rows as possible change their bin (see `feasible_rows`).
+    A profile from a user may not permit such counts. Then the unique rows are limited to the number of ids, and as few
+    rows as possible change their bin (`feasible_rows`).
 
     Args:
         table: a table with a reuse profile.
         indices: N.
+
+    Raises:
+        TaskError: the table has no reuse profile.
     """
     if table.unique_rows is None or table.reuse is None:
         raise TaskError(f"table {table.name!r} has no reuse profile; complete it with with_profile")
@@ -90,7 +93,7 @@ def look_up_counts(table: Table, indices: int) -> IntArray:
 def apportion(total: int, shares: FloatArray) -> IntArray:
     """Whole numbers in proportion to `shares` that sum to `total`, by largest remainder; same shape as `shares`."""
     exact = total * shares / shares.sum()
-    whole = np.floor(exact + 1e-6).astype(np.int64)  # 2.9999999 is 3 that went through a division
+    whole = np.floor(exact + 1e-6).astype(np.int64)  # 2.9999999 is 3 after a division and a multiplication
     missing = total - int(whole.sum())
     if missing > 0:
         whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
@@ -100,10 +103,10 @@ def apportion(total: int, shares: FloatArray) -> IntArray:
 
 
 def feasible_rows(rows: IntArray, indices: int) -> IntArray:
-    """`rows` per reuse bin (17,), changed in as few rows as possible so that `indices` ids can look them up.
+    """Rows per reuse bin (17,) that `indices` ids can look up; as few of `rows` as possible change their bin.
 
-    Too few ids: rows of the highest bins are looked up once instead, the last of them as often as ids remain. Too
-    many ids: one row of the highest bin in use moves up to the bin that takes the surplus.
+    If there are too few ids, rows of the highest bins move to the lowest bin, and the last of them to the bin of the
+    ids that remain. If there are too many ids, one row of the highest bin in use moves up to the bin of the surplus.
     """
     rows = rows.copy()
     excess = int(rows @ LOWEST_COUNTS) - indices
@@ -115,7 +118,7 @@ def feasible_rows(rows: IntArray, indices: int) -> IntArray:
         rows[source] -= full_moves
         rows[0] += full_moves
         excess -= full_moves * saving
-        if rows[source] and excess > 0:  # excess < saving: one row moves part of the way down
+        if rows[source] and excess > 0:  # excess < saving: one row moves down to a bin in between
             rows[source] -= 1
             rows[_bin_of(int(LOWEST_COUNTS[source]) - excess)] += 1
             excess = 0
@@ -123,7 +126,7 @@ def feasible_rows(rows: IntArray, indices: int) -> IntArray:
 
 
 def _absorb_surplus(rows: IntArray, indices: int) -> IntArray:
-    """Move one row up where even the highest counts of all bins do not add up to `indices`."""
+    """Move one row to a higher bin if even the highest counts of all bins do not add up to `indices`."""
     surplus = indices - int(rows @ HIGHEST_COUNTS)
     used = np.flatnonzero(rows)
     if surplus > 0 and len(used) and used[-1] < NUM_REUSE_BINS - 1:
@@ -137,10 +140,10 @@ def _bin_of(count: int) -> int:
 
 
 def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
-    """Counts of all rows that sum to `indices`, each within its bin.
+    """Counts (U,) of all rows that sum to `indices`, each within its bin.
 
-    All bins are filled to the same relative level between their lowest and highest count. Within a bin, counts fall
-    off like a power law: the relative place of quantile q is q**power, whose mean is the level.
+    All bins have the same mean level, relative to their lowest and highest count. The counts within a bin follow a
+    power law: the relative position of quantile q is q**power, with the power that has this mean.
     """
     lowest, highest = np.repeat(LOWEST_COUNTS, rows), np.repeat(HIGHEST_COUNTS, rows)
     room = int((highest - lowest).sum())
@@ -148,7 +151,7 @@ def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
     if spare >= room:
         counts = highest
         if spare > room:
-            counts[-rows[-1] :] += apportion(spare - room, np.ones(rows[-1]))  # the open bin takes what is left
+            counts[-rows[-1] :] += apportion(spare - room, np.ones(rows[-1]))  # the open bin takes the rest
         return counts
     level = spare / room
     if level <= 0:
@@ -160,14 +163,14 @@ def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
 
 
 def _rounded(wanted: FloatArray, limits: IntArray, total: int) -> IntArray:
-    """Whole numbers between 0 and `limits` (U,) that follow `wanted` (U,) and sum to `total`."""
-    whole = np.diff(np.round(np.cumsum(wanted)), prepend=0.0).astype(np.int64)  # errors do not add up
+    """Whole numbers between 0 and `limits` (U,), close to `wanted` (U,), that sum to `total`."""
+    whole = np.diff(np.round(np.cumsum(wanted)), prepend=0.0).astype(np.int64)  # rounding errors do not add up
     whole = np.clip(whole, 0, limits)
     residual = total - int(whole.sum())
     room = limits - whole if residual > 0 else whole
     step = np.sign(residual)
     while residual:
-        # Spread the residual over rows in proportion to their room, never beyond it.
+        # Distribute the residual over the rows in proportion to their room, within their limits.
         move = np.minimum(np.ceil(room * (abs(residual) / room.sum())).astype(np.int64), room)
         before = np.cumsum(move) - move
         move = np.clip(abs(residual) - before, 0, move)
@@ -178,7 +181,7 @@ def _rounded(wanted: FloatArray, limits: IntArray, total: int) -> IntArray:
 
 
 def distinct_rows(num_embeddings: int, count: int, rng: np.random.Generator) -> IntArray:
-    """`count` distinct row numbers below `num_embeddings` in random order, in memory that grows with `count` only."""
+    """`count` distinct row numbers below `num_embeddings` in random order; memory grows with `count` only."""
     if num_embeddings <= 4 * count:
         return rng.permutation(num_embeddings)[:count]
     rows = np.empty(0, dtype=np.int64)
@@ -192,8 +195,8 @@ def distinct_rows(num_embeddings: int, count: int, rng: np.random.Generator) -> 
 def bag_lengths(indices: int, batch_size: int, rng: np.random.Generator) -> IntArray:
     """Ids per sample (B,), summing to `indices`.
 
-    With at most one id per sample on average, no sample has two: such features have a single value that may be
-    missing. Else lengths vary like a Gamma-Poisson mixture, see `LENGTH_GAMMA_SHAPE`.
+    If the mean is at most one id per sample, no sample has two: such features have a single value that may be missing.
+    Otherwise the lengths have a Gamma-Poisson distribution (`LENGTH_GAMMA_SHAPE`).
     """
     if indices <= batch_size:
         lengths = np.zeros(batch_size, dtype=np.int64)

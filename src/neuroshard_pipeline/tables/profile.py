@@ -1,4 +1,4 @@
-"""Reuse profiles: how often the rows of a table are looked up by one batch, measured or assumed.
+"""Reuse profiles, measured or assumed: how often one batch looks up the rows of a table.
 
 Shapes: N ids of a batch, K buckets of rows of similar popularity.
 """
@@ -18,31 +18,30 @@ from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS,
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Popularity of the k-th most popular row of a table that nothing is known about: proportional to k**-exponent.
-#: An assumption. This exponent is the one at which a table with the mean rows (4 million, see `tables.pool`) and the
-#: mean pooling factor (15.81) of the published pool has its mean number of unique rows (150,042) at its batch
-#: of 65536, see `tables.published`; a test solves for it again.
+#: Exponent of the assumed popularity of rows: the popularity of the k-th row is proportional to k**-exponent. With this
+#: exponent, a table with the mean rows (4 million) and the mean pooling factor (15.81) of the published pool has its
+#: mean number of unique rows (150,042) at its batch size of 65536 (`augment.published`); a test solves for it.
 DEFAULT_POPULARITY_EXPONENT = 1.128
 
-#: Ranks below this are integrated one by one, ranks above in buckets an eighth of an octave wide.
+#: The most popular rows are summed one by one, all others in buckets that are an eighth of an octave wide.
 _EXACT_RANKS = 256
 _BUCKETS_PER_OCTAVE = 8
 
 
 def reuse_bin(counts: IntArray) -> IntArray:
-    """Index of the reuse bin of every look-up count (at least 1), same shape."""
+    """Index of the reuse bin of every look-up count; counts are at least 1."""
     return np.searchsorted(REUSE_BIN_EDGES, counts, side="left")
 
 
 def reuse_histogram(indices: IntArray) -> tuple[int, FloatArray, FloatArray]:
-    """What a batch's ids look like: the measured counterpart of a reuse profile.
+    """Measure the reuse profile of one batch of ids.
 
     Args:
         indices: the ids of one batch of one table, (N,).
 
     Returns:
-        The number of unique rows, the share of unique rows in each reuse bin (17,), and the share of ids that
-        look up rows of each bin (17,). Without ids, 0 and zeros.
+        The number of unique rows, the share of unique rows in each reuse bin (17,), and the share of ids that look up
+        rows of each bin (17,). All of them are 0 for an empty batch.
     """
     counts = row_counts(indices)
     bins = reuse_bin(counts)
@@ -52,7 +51,7 @@ def reuse_histogram(indices: IntArray) -> tuple[int, FloatArray, FloatArray]:
 
 
 def row_counts(indices: IntArray) -> IntArray:
-    """How often each row that occurs in `indices` (N,) occurs there, by ascending row number."""
+    """Number of occurrences of each row in `indices` (N,), in ascending order of row numbers."""
     ordered = np.sort(indices)
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
     return np.diff(starts, append=len(ordered))
@@ -65,17 +64,17 @@ def batch_indices(pooling_factor: float, batch_size: int) -> int:
 
 @lru_cache(maxsize=65536)
 def default_profile(num_embeddings: int, pooling_factor: float, batch_size: int) -> tuple[float, tuple[float, ...]]:
-    """Expected unique rows and reuse shares of a table that nothing else is known about.
+    """Expected unique rows and reuse shares of a table without a known profile.
 
-    Assumes that N = batch_size * pooling_factor ids are independent draws with popularity proportional to
-    rank**-`DEFAULT_POPULARITY_EXPONENT`. A row of popularity p then is looked up Binomial(N, p) times, and the
-    expectations are sums over rows, taken over buckets of ranks: about 300 terms for 40 million rows.
+    It assumes that N = batch_size * pooling_factor ids are independent draws, with a popularity of rows that is
+    proportional to k**-`DEFAULT_POPULARITY_EXPONENT`. A row of popularity p is then looked up Binomial(N, p) times. The
+    expectations are sums over buckets of similar rows: about 300 terms for 40 million rows.
 
     Returns:
         Unique rows (at most `num_embeddings`) and 17 shares of them that sum to 1.
 
     Raises:
-        TaskError: a value is not positive or absurd.
+        TaskError: a value is not positive, or there are too many rows.
     """
     if not 1 <= num_embeddings <= MAX_NUM_EMBEDDINGS or not pooling_factor > 0 or batch_size < 1:
         raise TaskError(
@@ -90,7 +89,7 @@ def default_profile(num_embeddings: int, pooling_factor: float, batch_size: int)
 
 
 def with_profile(table: Table, batch_size: int) -> Table:
-    """`table` itself where its reuse profile is known, else a copy with the default one for `batch_size`."""
+    """`table` itself if its reuse profile is known, otherwise a copy with the default profile for `batch_size`."""
     if table.has_profile:
         return table
     unique_rows, reuse = default_profile(table.num_embeddings, table.pooling_factor, batch_size)
@@ -98,13 +97,13 @@ def with_profile(table: Table, batch_size: int) -> Table:
 
 
 def zipf_buckets(num_embeddings: int, exponent: float) -> tuple[FloatArray, FloatArray]:
-    """Rows with popularity proportional to rank**-exponent, in buckets of similar popularity.
+    """Buckets of rows of similar popularity, where the popularity of the k-th row is proportional to k**-exponent.
 
     Returns:
-        Rows per bucket (K,), summing to `num_embeddings`, and the mean popularity of one row of each bucket (K,).
-        The popularity of all rows sums to 1.
+        Rows per bucket (K,), which sum to `num_embeddings`, and the mean popularity of one row of each bucket (K,).
+        The popularities of all rows sum to 1.
     """
-    exact = np.arange(min(num_embeddings, _EXACT_RANKS) + 1, dtype=np.float64)  # edges: bucket k holds ranks k+1..
+    exact = np.arange(min(num_embeddings, _EXACT_RANKS) + 1, dtype=np.float64)  # bucket k starts after edge k
     octaves = max(np.log2(num_embeddings / exact[-1]), 0.0)
     steps = int(np.ceil(octaves * _BUCKETS_PER_OCTAVE))
     wide = np.unique(np.round(exact[-1] * 2.0 ** (np.arange(1, steps + 1) * octaves / max(steps, 1))))
@@ -118,7 +117,7 @@ def zipf_buckets(num_embeddings: int, exponent: float) -> tuple[FloatArray, Floa
 
 
 def expected_rows(rows: FloatArray, popularity: FloatArray, indices: int) -> FloatArray:
-    """Expected number of rows in every reuse bin (17,) when `indices` ids are drawn independently.
+    """Expected number of rows in every reuse bin (17,) if `indices` ids are drawn independently.
 
     Args:
         rows: rows per bucket, (K,).

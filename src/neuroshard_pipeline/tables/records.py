@@ -1,6 +1,6 @@
-"""Reads files of any format as records: the position of a row for error messages, and its raw values by column.
+"""Reads CSV, Parquet and JSON files as records, which give typed access to the values of a row.
 
-This module knows file formats; `table_file` and `task_file` interpret the values.
+This module knows formats; `table_file` and `task_file` know columns.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,12 +23,88 @@ class Record:
     """One row of a file.
 
     Attributes:
+        path: the file.
         where: position of the row in the file, such as `line 7`.
         values: raw value of every column that the row gives.
     """
 
+    path: Path
     where: str
     values: dict[str, Any]
+
+    def problem(self, column: str, what: str) -> TableFileError:
+        """The error that names file, row, column and value."""
+        value = repr(self.values.get(column))
+        shown = value if len(value) <= 60 else value[:57] + "..."
+        return TableFileError(f"{self.path}: {self.where}, column {column!r}: {shown} {what}")
+
+    def is_empty(self, column: str) -> bool:
+        """Whether the row gives no value."""
+        value = self.values.get(column)
+        return value is None or (isinstance(value, str) and not value.strip())
+
+    def text(self, column: str, remedy: str = "give a text") -> str:
+        """A text; whole numbers are converted.
+
+        Raises:
+            TableFileError: the cell is empty or of another type; the message ends with `remedy`.
+        """
+        if self.is_empty(column):
+            raise self.problem(column, f"is empty; {remedy}")
+        value = self.values[column]
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise self.problem(column, f"is not a text; {remedy}")
+        return str(value).strip()
+
+    def number(self, column: str) -> float:
+        """A finite number.
+
+        Raises:
+            TableFileError: the cell is empty or something else.
+        """
+        return float(self._numeric(column, "1.5"))
+
+    def count(self, column: str) -> int:
+        """A whole number; `1000.0` is accepted.
+
+        Raises:
+            TableFileError: the cell is empty or something else.
+        """
+        value = self._numeric(column, "1000")
+        if value != int(value):
+            raise self.problem(column, "is not a whole number; give the exact count")
+        return int(value)
+
+    def _numeric(self, column: str, example: str) -> int | float:
+        value = self.values.get(column)
+        if self.is_empty(column):
+            raise self.problem(column, "is empty; give a number")
+        number = _parse_number(value)
+        if number is None:
+            if isinstance(value, str) and _parse_number(value.replace(",", "").replace("_", "")) is not None:
+                raise self.problem(column, "is not a plain number; write it without separators between digits")
+            raise self.problem(column, f"is not a number; write digits only, such as {example}")
+        if not math.isfinite(number):
+            raise self.problem(column, "is not a finite number; give the table's real value")
+        return number
+
+
+def _parse_number(value: Any) -> int | float | None:
+    """The number that a raw value represents, or None; floats overflow to infinity."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if "_" in text:  # Python accepts 1_000 as a number, other programs do not
+        return None
+    digits = text.removeprefix("+")
+    if digits.isascii() and digits.isdigit() and len(text) <= 30:
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def read_records(path: Path) -> list[Record]:
@@ -100,7 +177,7 @@ def _csv_records(path: Path, content: bytes) -> list[Record]:
                     "value per column, and no commas inside numbers"
                 )
             else:
-                records.append(Record(f"line {line}", dict(zip(header, cells, strict=True))))
+                records.append(Record(path, f"line {line}", dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         raise TableFileError(f"{path}: line {reader.line_num}: {error}; check the quotes of that line") from error
     return records
@@ -139,7 +216,7 @@ def _json_records(path: Path, content: bytes) -> list[Record]:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise TableFileError(f"{path}: record {number} is a JSON {_kind(row)}, not an object; {shape}")
-    return [Record(f"record {number}", row) for number, row in enumerate(rows, start=1)]
+    return [Record(path, f"record {number}", row) for number, row in enumerate(rows, start=1)]
 
 
 def _kind(value: Any) -> str:
@@ -159,7 +236,7 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
         raise TableFileError(f"{path}: not a readable Parquet file ({reason}); write it again") from error
     _refuse_repeated(str(path), table.column_names)
     names = [name for name in table.column_names if not name.startswith("__index_level_")]
-    return [Record(f"row {number}", row) for number, row in enumerate(table.select(names).to_pylist(), start=1)]
+    return [Record(path, f"row {number}", row) for number, row in enumerate(table.select(names).to_pylist(), start=1)]
 
 
 _PARSERS: dict[str, Callable[[Path, bytes], list[Record]]] = {

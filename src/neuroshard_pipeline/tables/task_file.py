@@ -8,13 +8,7 @@ from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.records import Record, read_records
-from neuroshard_pipeline.tables.table_file import (
-    OPTIONAL_COLUMNS,
-    REQUIRED_COLUMNS,
-    Cells,
-    check_columns,
-    tables_of_records,
-)
+from neuroshard_pipeline.tables.table_file import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns, tables_of_records
 from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, ShardingTask
 
 #: Columns that describe the task; all rows of a task have the same values.
@@ -36,41 +30,33 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
     Raises:
         TableFileError: one message naming file, row, column, value and remedy.
     """
-    path = Path(path)
-    records = read_records(path)
-    check_columns(path, records, (*TASK_FILE_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, "optimizer"))
+    records = read_records(Path(path))
+    check_columns(records, (*TASK_FILE_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, "optimizer"))
     by_task: dict[str, list[Record]] = {}
     for record in records:
-        by_task.setdefault(_text(Cells(path, record), "task_id"), []).append(record)
-    return [_task(path, task_id, rows) for task_id, rows in by_task.items()]
+        by_task.setdefault(record.text("task_id", "give a name"), []).append(record)
+    return [_task(task_id, rows) for task_id, rows in by_task.items()]
 
 
-def _task(path: Path, task_id: str, rows: list[Record]) -> ShardingTask:
-    cells = [Cells(path, row) for row in rows]
-    counts = {name: _common_value(cells, name, task_id, Cells.count) for name in TASK_FILE_COLUMNS[1:]}
-    optimizer = _common_value(cells, "optimizer", task_id, _optimizer)
+def _task(task_id: str, rows: list[Record]) -> ShardingTask:
+    counts = {name: _common_value(rows, name, task_id, Record.count) for name in TASK_FILE_COLUMNS[1:]}
+    optimizer = _common_value(rows, "optimizer", task_id, _optimizer)
     try:
-        return ShardingTask(tables_of_records(path, rows), **counts, optimizer=optimizer, task_id=task_id)
+        return ShardingTask(tables_of_records(rows), **counts, optimizer=optimizer, task_id=task_id)
     except TaskError as error:
-        raise TableFileError(f"{path}: {rows[0].where}: {error}") from error
+        raise TableFileError(f"{rows[0].path}: {rows[0].where}: {error}") from error
 
 
-def _common_value(cells: list[Cells], column: str, task_id: str, read: Callable[[Cells, str], Any]) -> Any:
+def _common_value(rows: list[Record], column: str, task_id: str, read: Callable[[Record, str], Any]) -> Any:
     """The value that all rows of a task have in a column."""
-    first = read(cells[0], column)
-    for cell in cells[1:]:
-        if read(cell, column) != first:
-            raise cell.problem(
-                column, f"differs from {first!r} in {cells[0].record.where}; give all rows of task {task_id} one value"
+    first = read(rows[0], column)
+    for row in rows[1:]:
+        if read(row, column) != first:
+            raise row.problem(
+                column, f"differs from {first!r} in {rows[0].where}; give all rows of task {task_id} one value"
             )
     return first
 
 
-def _optimizer(cell: Cells, column: str) -> str:
-    return DEFAULT_OPTIMIZER if cell.is_empty(column) else _text(cell, column)
-
-
-def _text(cell: Cells, column: str) -> str:
-    if cell.is_empty(column):
-        raise cell.problem(column, "is empty; give a name")
-    return str(cell.record.values[column]).strip()
+def _optimizer(row: Record, column: str) -> str:
+    return DEFAULT_OPTIMIZER if row.is_empty(column) else row.text(column)
