@@ -51,7 +51,6 @@ PROTOCOL = {
     "iterations": 3,
     "iteration_statistic": "median",
     "visit_statistic": "min",
-    "cache_treatment": "warm",
     "shuffle": "samples",
     "threads": 1,
     "buffer_bytes": 4194304,

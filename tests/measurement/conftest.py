@@ -40,7 +40,6 @@ COMM = {
     "iterations": 1,
     "iteration_statistic": "median",
     "visit_statistic": "min",
-    "cache_treatment": "warm",
     "shuffle": "samples",
     "threads": 1,
     "buffer_bytes": 2**20,
@@ -66,7 +65,7 @@ def comm_params() -> Callable[..., CommMeasureParams]:
 
 @pytest.fixture
 def compute_samples() -> Callable[[int], list[ComputeSample]]:
-    """Small samples of one to three tables; sample i does not depend on how many are asked for."""
+    """Small samples of one to three tables; sample i does not depend on their number."""
 
     def make(count: int) -> list[ComputeSample]:
         samples = []
@@ -80,7 +79,7 @@ def compute_samples() -> Callable[[int], list[ComputeSample]]:
 
 @pytest.fixture
 def comm_samples() -> Callable[[int], list[CommSample]]:
-    """Small collectives of 2 and 3 ranks by turns, batch not divisible by 3."""
+    """Small collectives of alternately 2 and 3 ranks; the batch is not divisible by 3."""
 
     def make(count: int) -> list[CommSample]:
         samples = []

@@ -1,8 +1,8 @@
 """Runs a small real campaign that is killed at random moments: `killed_campaign.py FOLDER KILLS [announce]`.
 
-FBGEMM is imported once here; every attempt is a fork of this process in a process group of its own, killed as a
-whole, so that twenty attempts take seconds. With `announce` it runs unforked, prints the process ids of its
-workers once they are at work, and waits to be killed.
+This process imports FBGEMM once. Every attempt is a fork of it in its own process group, which is killed as a whole, so
+that twenty attempts take seconds. With `announce`, the campaign runs in this process, which prints the ids of its
+worker processes after the first chunk and waits to be killed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SAMPLES = [
 
 
 def run(folder: Path) -> None:
-    """Measure what the folder lacks; every shard appears there atomically."""
+    """Measure what the folder lacks; every record appears there atomically."""
     import pandas as pd
 
     done = {
@@ -67,7 +67,7 @@ def run(folder: Path) -> None:
 
 
 def run_and_kill(folder: Path, kills: int) -> int:
-    """Kill `kills` attempts at random moments, then let one finish; returns how many ended before their kill."""
+    """Kill `kills` attempts at random moments, then let one finish; return the number of killed attempts."""
     chance = random.Random(0)
     finished = killed = 0
     while killed < kills or not finished:
@@ -79,7 +79,7 @@ def run_and_kill(folder: Path, kills: int) -> int:
         if killed < kills:
             time.sleep(chance.uniform(0.02, 0.25))
             if os.waitpid(child, os.WNOHANG) == (0, 0):
-                with contextlib.suppress(ProcessLookupError):  # killed before it had a group of its own
+                with contextlib.suppress(ProcessLookupError):  # killed before it had its own group
                     os.killpg(child, signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
@@ -101,6 +101,6 @@ if __name__ == "__main__":
         print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
         time.sleep(60)
     else:
-        local_team.START_METHOD = "fork"  # the worker of an attempt is a fork of this warm process, too
+        local_team.START_METHOD = "fork"  # the worker of an attempt is a fork of this process, too
         FbgemmCpuBench(PARAMS, SEED).measure(SAMPLES[:1])
         print(f"killed {run_and_kill(where, how_often)} times")

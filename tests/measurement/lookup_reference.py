@@ -1,4 +1,4 @@
-"""What a fused lookup must give, by torch's own embedding bag in float64; for the benches of all devices."""
+"""The expected result of a fused lookup, from torch's embedding bag in float64; for the benches of all devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stored_as(sample, optimizer, data_type):
 
 
 def reference(sample, weights):
-    """Output and updated weights in float64 by torch's own embedding bag and the optimizers' textbook formulas."""
+    """Output and updated weights in float64, from torch's embedding bag and the textbook formulas of the optimizers."""
     outputs, updated = [], []
     for shard, weight in zip(sample.shards, weights, strict=True):
         ids = draw_ids(with_profile(shard.table, sample.batch_size), sample.batch_size, SEED)

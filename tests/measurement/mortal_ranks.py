@@ -1,4 +1,4 @@
-"""As `torchrun_ranks`, but the last rank dies of samples called deadly and hangs in those called endless."""
+"""As `torchrun_ranks`, but the last rank dies in a sample called deadly and hangs in a sample called endless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small stand-in for a recording: made-up costs, marked as such, written by tests and never shipped."""
+"""Writes a small recording with invented costs, marked as a stand-in; it is not shipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOOR = {"samples": 1, **{part: {"median": 0.01, "p90": 0.02} for part in ("forw
 
 
 def write_stand_in(folder: Path, num_tables: int, num_samples: int, batch_size: int) -> None:
-    """Costs are a formula of columns and look-ups; nothing was measured."""
+    """Compute costs from the number of columns and lookups; nothing is measured."""
     pool = generate_pool(PoolParams(num_tables=num_tables, batch_size=batch_size, row_scale=1024, seed=0))
     params = ComputeSampleParams(
         num_samples=num_samples,

@@ -1,4 +1,4 @@
-"""What the tests' worker processes run; in a module of its own, as workers import it by name."""
+"""Functions that worker processes of the tests run; workers import this module by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORLD = 3
 
 
 def exchange_of_rank(rank, params, store_file):
-    """Every rank sends its number plus a hundredth of the receiver's; returns what came, forward and backward."""
+    """Every rank sends its number plus a hundredth of the receiver's, both ways, and answers what it received."""
     bench = CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
 
     def answer(sample):
@@ -32,12 +32,12 @@ def exchange_of_rank(rank, params, store_file):
 
 
 def set_up_mortal_rank(rank, world_size, samples, params, store_file):
-    """As `set_up_rank`, but the last rank dies of the sample called deadly."""
+    """As `set_up_rank`, but the last rank dies in the sample called deadly."""
     return mortal(set_up_rank(rank, world_size, samples, params, store_file), samples, rank == world_size - 1)
 
 
 def set_up_mortal_worker(rank, worker, samples, params, seed, machine):
-    """As `set_up_worker`, but it dies of the sample called deadly."""
+    """As `set_up_worker`, but the worker dies in the sample called deadly."""
     return mortal(set_up_worker(rank, worker, samples, params, seed, machine), samples, True)
 
 

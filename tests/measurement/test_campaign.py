@@ -33,13 +33,13 @@ KILLS = 20
 
 def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_params, compute_samples):
     samples, params = compute_samples(10), compute_params(workers=2, visits=3)
-    shards = dict(run_compute_campaign(samples, params, SEED, {}))
-    frame = reduce_compute(shards, samples, params, SEED)
+    records = dict(run_compute_campaign(samples, params, SEED, {}))
+    frame = reduce_compute(records, samples, params, SEED)
     assert list(frame) == ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in samples]
     assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert (frame["repeats"] == 3).all()
-    assert noise_floor(shards, samples, params, SEED)["samples"] == 1
+    assert noise_floor(records, samples, params, SEED)["samples"] == 1
 
 
 def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_samples):
@@ -55,34 +55,34 @@ def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_sa
 
 def test_a_rerun_measures_only_what_is_missing(compute_params, compute_samples):
     samples, params = compute_samples(10), compute_params()
-    shards = dict(run_compute_campaign(samples, params, SEED, {}))
-    lost = sorted(shards)[2]
-    rest = {key: (lambda frame=frame: frame) for key, frame in shards.items() if key != lost}
+    records = dict(run_compute_campaign(samples, params, SEED, {}))
+    lost = sorted(records)[2]
+    rest = {key: (lambda frame=frame: frame) for key, frame in records.items() if key != lost}
     assert [key for key, _ in run_compute_campaign(samples, params, SEED, rest)] == [lost]
-    assert list(run_compute_campaign(samples, params, SEED, shards)) == []
+    assert list(run_compute_campaign(samples, params, SEED, records)) == []
 
 
 def test_more_samples_extend_a_campaign_and_another_parameter_starts_one(compute_params, compute_samples):
     params = compute_params(noise_floor_share=0.0)
-    shards = dict(run_compute_campaign(compute_samples(8), params, SEED, {}))
-    longer = dict(run_compute_campaign(compute_samples(12), params, SEED, shards))
+    records = dict(run_compute_campaign(compute_samples(8), params, SEED, {}))
+    longer = dict(run_compute_campaign(compute_samples(12), params, SEED, records))
     assert len(longer) == params.visits
-    assert reduce_compute(shards | longer, compute_samples(12), params, SEED)["repeats"].tolist() == [2] * 12
+    assert reduce_compute(records | longer, compute_samples(12), params, SEED)["repeats"].tolist() == [2] * 12
     other = compute_params(noise_floor_share=0.0, iterations=2)
-    assert not set(dict(run_compute_campaign(compute_samples(8), other, SEED, shards))) & set(shards)
+    assert not set(dict(run_compute_campaign(compute_samples(8), other, SEED, records))) & set(records)
 
 
-def test_scattered_samples_get_at_most_as_many_extra_visits_as_regular_ones(compute_params, compute_samples):
+def test_samples_with_a_wide_spread_get_at_most_as_many_extra_visits_as_regular_ones(compute_params, compute_samples):
     samples = compute_samples(4)
     params = compute_params(wide_spread_share=1e-9, extra_visit_budget_s=60.0)
-    shards = dict(run_compute_campaign(samples, params, SEED, {}))
-    kinds = Counter(key.split("/")[1].split("-")[0] for key in shards)
+    records = dict(run_compute_campaign(samples, params, SEED, {}))
+    kinds = Counter(key.split("/")[1].split("-")[0] for key in records)
     assert 1 <= kinds["wide"] <= params.visits
-    assert reduce_compute(shards, samples, params, SEED)["repeats"].max() == 2 * params.visits
-    assert list(run_compute_campaign(samples, params, SEED, shards)) == []
+    assert reduce_compute(records, samples, params, SEED)["repeats"].max() == 2 * params.visits
+    assert list(run_compute_campaign(samples, params, SEED, records)) == []
 
 
-def test_what_does_not_fit_is_a_row_and_the_campaign_goes_on(compute_params, compute_samples):
+def test_a_sample_that_does_not_fit_becomes_an_error_row_and_the_campaign_continues(compute_params, compute_samples):
     huge = ComputeSample("compute-huge", 8, (whole(Table("huge", 2**20, 64, 1.0)),))
     frame = measure_compute([*compute_samples(3), huge], compute_params(), SEED)
     assert frame["error"].notna().tolist() == [False, False, False, True]
@@ -125,7 +125,7 @@ def test_an_abandoned_campaign_leaves_no_process_behind(compute_params, compute_
 
 @pytest.fixture(scope="module")
 def killed_campaigns(tmp_path_factory):
-    """Folder of shards left by campaigns that were killed `KILLS` times at random moments and then finished."""
+    """Folder of records of a campaign that was killed `KILLS` times at random moments and then finished."""
     folder = tmp_path_factory.mktemp("killed")
     script = Path(__file__).with_name("killed_campaign.py")
     done = subprocess.run(
@@ -135,11 +135,11 @@ def killed_campaigns(tmp_path_factory):
     return folder, done.stdout
 
 
-def visits_in(shards):
-    """Every row of the regular visits, by visit and sample; as often as it is there."""
+def visits_in(records):
+    """Number of rows for every visit, sample and rank."""
     return Counter(
         (key.split("/")[1], *row)
-        for key, frame in shards.items()
+        for key, frame in records.items()
         for row in frame[["sample_id", "digest", "replica", "rank"]].itertuples(index=False, name=None)
     )
 
@@ -147,13 +147,13 @@ def visits_in(shards):
 def test_twenty_kills_lose_nothing(killed_campaigns):
     folder, said = killed_campaigns
     assert f"killed {KILLS} times" in said
-    shards = {
+    records = {
         path.relative_to(folder).as_posix().removesuffix(".parquet"): pd.read_parquet(path)
         for path in folder.rglob("*.parquet")
     }
     undisturbed = dict(run_compute_campaign(SAMPLES, PARAMS, SEED, {}))
-    assert visits_in(shards) == visits_in(undisturbed)
-    frame = reduce_compute(shards, SAMPLES, PARAMS, SEED)
+    assert visits_in(records) == visits_in(undisturbed)
+    frame = reduce_compute(records, SAMPLES, PARAMS, SEED)
     assert (frame["repeats"] == PARAMS.visits).all()
     assert frame["error"].isna().all()
 
@@ -170,10 +170,10 @@ def test_workers_of_a_killed_campaign_end_by_themselves(tmp_path):
     assert not alive
 
 
-def test_the_date_is_that_of_the_measuring(compute_params, compute_samples):
+def test_the_date_is_that_of_the_last_visit(compute_params, compute_samples):
     samples, params = compute_samples(4), compute_params()
-    shards = dict(run_compute_campaign(samples, params, SEED, {}))
-    times = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 1 + len(shards))]
-    dated = {key: frame.assign(saved_at=time) for (key, frame), time in zip(shards.items(), times, strict=True)}
+    records = dict(run_compute_campaign(samples, params, SEED, {}))
+    times = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 1 + len(records))]
+    dated = {key: frame.assign(saved_at=time) for (key, frame), time in zip(records.items(), times, strict=True)}
     assert campaign_date(dated, samples, params, SEED) == times[-1]
-    assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in shards.values())
+    assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in records.values())

@@ -27,7 +27,7 @@ def keys(chunks):
     return {chunk.key for chunk in chunks}
 
 
-def test_every_sample_is_visited_as_often_as_asked(compute_params, compute_samples):
+def test_every_sample_gets_the_given_number_of_visits(compute_params, compute_samples):
     chunks = planned_chunks(compute_samples(10), compute_params(visits=3), 0, "c")
     visits = Counter(index for chunk in chunks if not chunk.replica for index in chunk.indices)
     assert visits == dict.fromkeys(range(10), 3)
@@ -35,7 +35,7 @@ def test_every_sample_is_visited_as_often_as_asked(compute_params, compute_sampl
 
 
 def looking_up(lookup_bytes):
-    """A sample whose batch looks up so many bytes of rows."""
+    """A sample whose batch looks up this many bytes of rows."""
     return ComputeSample("sample", 64, (whole(Table("table", 100, 4, lookup_bytes / 64 / 16)),))
 
 
@@ -48,12 +48,12 @@ def test_the_more_a_sample_looks_up_the_fewer_its_visits(compute_params, lookup_
     assert len(rounds_of(sample, compute_params(visits=12, thorough_lookup_bytes=None))) == 12
     assert len(rounds_of(sample, compute_params(visits=2, thorough_lookup_bytes=1, least_visits=3))) == 2
     planned = planned_chunks([sample], params, 0, "c")
-    assert len(planned) == 2 * visits  # it is measured twice, each time as often
+    assert len(planned) == 2 * visits  # it is also measured a second time, with the same number of visits
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(visits=st.integers(1, 40), least=st.integers(1, 40), share=st.floats(0.01, 10))
-def test_visits_left_out_lie_evenly(compute_params, visits, least, share):
+def test_omitted_visits_are_evenly_distributed(compute_params, visits, least, share):
     params = compute_params(visits=visits, thorough_lookup_bytes=1000, least_visits=least)
     rounds = sorted(rounds_of(looking_up(1000 / share), params))
     assert min(visits, least) <= len(rounds) <= visits
@@ -78,7 +78,7 @@ def visits_of(chunks, samples):
     }
 
 
-def test_a_sample_stands_between_others_at_every_visit(compute_params, compute_samples):
+def test_a_sample_has_other_neighbours_at_every_visit(compute_params, compute_samples):
     params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0)
     chunks = planned_chunks(compute_samples(60), params, 0, "c")
     together = [set(chunk.indices) for chunk in chunks if 0 in chunk.indices]
@@ -106,7 +106,7 @@ def test_chunks_are_about_equally_long(compute_params, compute_samples, count):
     assert len(lengths) == -(-count // 10)
 
 
-def test_what_is_measured_is_not_planned_again_whatever_its_order(compute_params, compute_samples):
+def test_measured_visits_are_not_planned_again_whatever_the_order_of_samples(compute_params, compute_samples):
     params = compute_params(chunk_samples=4, noise_floor_share=0.0)
     few, many = compute_samples(10), compute_samples(50)
     done = visits_of(planned_chunks(few, params, 0, "c"), few)
@@ -140,7 +140,7 @@ def test_any_changed_parameter_is_another_campaign(compute_params, change):
     assert campaign_hash(compute_params(), 0, HOST) != campaign_hash(compute_params(**change), 0, HOST)
 
 
-def test_how_visits_become_a_cost_measures_nothing_anew(compute_params):
+def test_another_visit_statistic_needs_no_new_measurement(compute_params):
     names = {campaign_hash(compute_params(visit_statistic=name), 0, HOST) for name in ("min", "lower_quartile")}
     assert len(names) == 1
 
@@ -153,7 +153,7 @@ def test_seed_and_host_are_part_of_the_campaign(compute_params):
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 2), (0.01, 1), (1.0, 20)])
-def test_the_asked_share_of_samples_is_measured_twice(compute_params, compute_samples, share, expected):
+def test_the_given_share_of_samples_is_measured_twice(compute_params, compute_samples, share, expected):
     params = compute_params(noise_floor_share=share, visits=1)
     chunks = planned_chunks(compute_samples(20), params, 0, "c")
     assert sum(len(chunk.indices) for chunk in chunks if chunk.replica) == expected

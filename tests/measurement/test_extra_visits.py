@@ -8,7 +8,7 @@ from neuroshard_pipeline.measurement.extra_visits import extra_chunks, extra_sec
 
 
 def rows_of(samples, params, cost_ms, probe_ms):
-    """What a campaign would have recorded; `cost_ms(visit, index)` and `probe_ms(key)` say the timings."""
+    """Rows of a campaign with the timings `cost_ms(visit, index)` and `probe_ms(key)`."""
     rows = []
     for chunk in planned_chunks(samples, params, 0, "c"):
         visit = int(chunk.key.split("/")[1].removeprefix("visit-"))
@@ -48,7 +48,7 @@ def test_a_disturbed_chunk_is_measured_once_more(compute_samples, limits):
     assert extra_seconds(again) == 0.5 * len(first.indices)
 
 
-def test_scattered_samples_get_visits_the_widest_first(compute_samples, limits):
+def test_samples_with_a_wide_spread_get_visits_the_widest_first(compute_samples, limits):
     samples = compute_samples(8)
     wide = {2: 2.0, 5: 4.0}
     rows = rows_of(samples, limits, lambda visit, index: wide[index] if index in wide and visit else 1.0, quiet)
@@ -61,7 +61,7 @@ def test_scattered_samples_get_visits_the_widest_first(compute_samples, limits):
     assert "/wide-0001/" in more[0].key
 
 
-def test_a_sample_that_keeps_scattering_gets_at_most_twice_its_visits(compute_samples, limits):
+def test_a_sample_whose_spread_stays_wide_gets_at_most_twice_its_visits(compute_samples, limits):
     samples = compute_samples(4)
     rows = rows_of(samples, limits, lambda visit, _: 4.0 if visit else 1.0, quiet)
     for number in range(limits.visits):

@@ -1,4 +1,4 @@
-"""The recording script from end to end, on the CPU's kernels, in an interpreter that has no Kedro."""
+"""The recording script from end to end, with CPU kernels, in an interpreter without Kedro."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN = [
     "0",
 ]
 SCRIPT = ROOT / "benchmarks/gpu_campaign.py"
-# Importing Kedro or TorchRec from here on is an error, as where neither is installed.
+# Importing Kedro or TorchRec is an error from here on, as on a machine without them.
 WITHOUT_KEDRO = """
 import runpy, sys
 sys.modules.update(dict.fromkeys(["kedro", "kedro_datasets", "torchrec"]))
@@ -38,7 +38,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def campaign(folder, monkeypatch, *arguments):
-    """Run the script in this process, which has its imports already."""
+    """Run the script in this process, which has already imported its modules."""
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(folder), *RUN, *arguments])
     specification = importlib.util.spec_from_file_location("gpu_campaign", SCRIPT)
     script = importlib.util.module_from_spec(specification)
@@ -72,7 +72,7 @@ def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute
     assert costs["repeats"].eq(2).all()
 
 
-def test_a_second_run_resumes_and_more_samples_top_it_up(recorded, monkeypatch):
+def test_a_second_run_resumes_and_more_samples_extend_it(recorded, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in (recorded / "records").rglob("*.parquet")}
     campaign(recorded, monkeypatch, "--samples", "8")
     after = {path: path.stat().st_mtime_ns for path in (recorded / "records").rglob("*.parquet")}

@@ -33,7 +33,7 @@ def test_the_fingerprint_does_not_change_between_runs():
     assert "date" not in fingerprint("gloo")
 
 
-def test_the_largest_cache_counts(tmp_path):
+def test_the_last_level_cache_is_the_largest(tmp_path):
     for name, size in {"index0": "48K\n", "index2": "2048K\n", "index3": "480M\n", "index4": "unknown\n"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "size").write_text(size)
@@ -41,7 +41,7 @@ def test_the_largest_cache_counts(tmp_path):
     assert last_level_cache_bytes(tmp_path / "none") is None
 
 
-def test_a_small_arena_is_doubted_where_rows_shall_be_cold(compute_params):
+def test_an_arena_too_small_for_cold_rows_gives_a_warning(compute_params):
     params = compute_params(arena_bytes=2**29)
     assert cache_too_large(params, 2**25) is None
     assert cache_too_large(params, 2**27) is None  # just large enough
@@ -52,7 +52,7 @@ def test_a_small_arena_is_doubted_where_rows_shall_be_cold(compute_params):
 
 
 @pytest.mark.parametrize(("cache_bytes", "warnings"), [(2**25, 1), (2**10, 0)])
-def test_a_campaign_says_so_once(compute_params, compute_samples, caplog, monkeypatch, cache_bytes, warnings):
+def test_a_campaign_warns_once(compute_params, compute_samples, caplog, monkeypatch, cache_bytes, warnings):
     campaign._warn_once.cache_clear()  # other tests may have warned
     monkeypatch.setattr(campaign, "last_level_cache_bytes", lambda: cache_bytes)
     with caplog.at_level(logging.WARNING):

@@ -14,7 +14,6 @@ def protocol(**changes):
         "iterations": 2,
         "iteration_statistic": "min",
         "visit_statistic": "min",
-        "cache_treatment": "cold_rows",
     }
     return TimingProtocol(**(values | changes))
 

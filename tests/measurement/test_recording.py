@@ -97,13 +97,13 @@ def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_
 @pytest.mark.parametrize(
     "name", ["table_pool.parquet", "compute_samples.parquet", "compute_costs.parquet", "card.json"]
 )
-def test_a_missing_file_is_named_with_the_way_to_record_it(stand_in, tmp_path, name):
+def test_a_missing_file_is_named_with_the_remedy(stand_in, tmp_path, name):
     (tmp_path / "recording" / name).unlink()
     with pytest.raises(MeasurementError, match=rf"lacks {name}; .*make gpu-campaign"):
         open_recording(stand_in)
 
 
-def test_a_missing_folder_or_none_at_all_is_told(tmp_path):
+def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(MeasurementError, match="make gpu-campaign"):
         open_recording(RecordingParams(folder=str(tmp_path / "nowhere")))
     for nothing in (None, RecordingParams(folder=None)):
@@ -112,14 +112,14 @@ def test_a_missing_folder_or_none_at_all_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"), [({"format": 2}, "format 2"), ({"format": None, "drop": "date"}, "'date'")]
+    ("change", "message"), [({"format": 2}, "format 2"), ({"format": None, "drop": "date"}, "'date'")]
 )
-def test_a_card_of_another_kind_is_refused(stand_in, tmp_path, change, told):
+def test_a_card_of_another_kind_is_refused(stand_in, tmp_path, change, message):
     path = tmp_path / "recording/card.json"
     card = json.loads(path.read_text()) | change
     card.pop(card.pop("drop", ""), None)
     path.write_text(json.dumps(card))
-    with pytest.raises(MeasurementError, match=told):
+    with pytest.raises(MeasurementError, match=message):
         open_recording(stand_in)
 
 

@@ -37,7 +37,7 @@ def free_endpoint():
 
 @contextmanager
 def started_agents(module, folder, hosts=2, ranks_each=2):
-    """torchrun's agents, whose address is yielded."""
+    """Run torchrun agents and yield their endpoint."""
     endpoint = free_endpoint()
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc-per-node", str(ranks_each)),
@@ -57,7 +57,7 @@ def started_agents(module, folder, hosts=2, ranks_each=2):
 
 
 def across(count):
-    """Samples of 4 ranks, and the first of them on 2 as well."""
+    """Samples of 4 ranks, and one of 2 ranks."""
     samples = [
         CommSample(f"s{k}", 64, tuple(8 * (k + rank + 1) for rank in range(4)), (0.0,) * 4) for k in range(count)
     ]
@@ -65,7 +65,7 @@ def across(count):
 
 
 @pytest.mark.slow
-def test_a_kedro_run_measures_across_hosts_and_what_is_done_needs_no_torchrun(tmp_path):
+def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torchrun(tmp_path):
     augment = {"augment": {"comm_samples": {"world_sizes": [2, 4], "num_samples": 8}}}
     run_pipeline(tmp_path, "augment", params=augment)
     with started_agents(RANKS, tmp_path) as endpoint:
@@ -83,15 +83,15 @@ def test_a_kedro_run_measures_across_hosts_and_what_is_done_needs_no_torchrun(tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", ["deadly", "endless"])
-def test_a_sample_that_brings_a_rank_down_is_error_rows_and_the_rest_is_measured(comm_params, tmp_path, fate):
+def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is_measured(comm_params, tmp_path, fate):
     samples = [*across(3)[:2], CommSample(fate, 64, (8, 8, 8, 8), (0.0,) * 4), *across(3)[2:]]
     with started_agents(MORTAL_RANKS, tmp_path) as endpoint:
         params = comm_params(
             local_world_size=2, torchrun_endpoint=endpoint, visits=1, chunk_samples=4, timeout_s=HANGS_AFTER_S
         )
-        shards = dict(run_comm_campaign(samples, params, SEED, {}))
+        records = dict(run_comm_campaign(samples, params, SEED, {}))
         costs = measure_comm(samples[:2], comm_params(local_world_size=2, torchrun_endpoint=endpoint), SEED)
-    rows = pd.concat(shards.values())
+    rows = pd.concat(records.values())
     assert set(rows.loc[rows["error"].notna(), "sample_id"]) == {fate}
     assert set(rows["sample_id"]) == {sample.sample_id for sample in samples}
     assert "did not finish within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
@@ -121,7 +121,7 @@ def test_ranks_per_host_and_endpoint_go_together(comm_params, given):
 @pytest.mark.slow
 @pytest.mark.skipif(two.why_not() is not None, reason=f"hosts cannot be emulated: {two.why_not()}")
 def test_costs_between_hosts_follow_the_wire():
-    """The second host's clock is a thousand seconds ahead, which must not show."""
+    """The clock of the second host is a thousand seconds ahead, which must have no effect."""
     slowest = []
     with two.two_hosts() as hosts, two.started_ranks(hosts, 1):
         for mbit in (SLOW_MBIT, FAST_MBIT):
@@ -129,7 +129,7 @@ def test_costs_between_hosts_follow_the_wire():
             costs = two.measured_ms(hosts, 1)
             assert costs["error"].isna().all()
             slowest.append(costs[["forward_ms", "backward_ms"]].max())
-    # No data can be faster than the wire, but for what the token bucket lets through at once.
+    # No data can be faster than the wire, except for the burst that the token bucket allows.
     least_ms = 0.9 * two.wire_ms(SLOW_MBIT, 1)
     assert (slowest[0] >= least_ms).all()
     assert (slowest[1] < least_ms).all()

@@ -1,4 +1,4 @@
-"""What the tests' workers run; in a module of its own, as workers import it by name."""
+"""Functions that workers of the tests run; workers import this module by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def square_or_die(item):
 
 
 def die_once(item):
-    """(folder, number): every third number kills its worker the first time it comes along."""
+    """(folder, number): every third number kills its worker the first time."""
     folder, number = item
     mark = Path(folder) / str(number)
     if number % 3 == 0 and not mark.exists():

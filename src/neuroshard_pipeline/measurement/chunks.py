@@ -78,10 +78,7 @@ def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) 
         seed: seed of the drawn ids and of the order of visits.
         fingerprint: device, host and library versions (`hardware.fingerprint`).
     """
-    values = params.model_dump(exclude=_WITHOUT_EFFECT)
-    if values.get("local_world_size") is None:
-        values.pop("local_world_size", None)
-    parameters = json.dumps(values, sort_keys=True)
+    parameters = json.dumps(params.model_dump(exclude=_WITHOUT_EFFECT), sort_keys=True)
     return digest(MEASUREMENT_VERSION, parameters, seed, sorted(fingerprint.items()))
 
 

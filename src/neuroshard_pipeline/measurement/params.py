@@ -59,6 +59,10 @@ class ComputeMeasureParams(CampaignParams):
         cluster_address: address of the Ray cluster; see `WorkerParams.address`.
         workers: number of processes that measure at the same time, each on its own core or GPU. A cluster with less
             room runs as many as fit.
+        cache_treatment: state of the weights in the CPU's caches at the start of an iteration. `cold_rows`: the weights
+            move to another place of a large arena before every iteration, so that every row comes from memory. This
+            resembles training, where a new batch and the rest of the model pass through the caches in between. `warm`:
+            the weights stay in place, and an iteration finds them in the caches as far as they fit.
         arena_bytes: memory for the weights of one worker, several times the last-level cache for cold rows. A sample
             with more weights becomes a row with an error.
         thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer visits, in inverse
@@ -71,6 +75,7 @@ class ComputeMeasureParams(CampaignParams):
     engine: Literal["local", "ray"]
     cluster_address: str | None
     workers: int = Field(ge=1, le=1024)
+    cache_treatment: Literal["cold_rows", "warm"]
     arena_bytes: int = Field(ge=2**22)
     thorough_lookup_bytes: int | None = Field(ge=1)
     least_visits: int = Field(ge=1, le=1000)
@@ -98,7 +103,6 @@ class CommMeasureParams(CampaignParams):
         local_world_size: ranks per host. A larger world size is measured across hosts, by ranks that torchrun has
             started there (`torchrun_ranks`). Null: all ranks are processes of this host.
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
-        cache_treatment: see `TimingProtocol`.
         buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more becomes
             rows with an error.
         start_margin_ms: time between the agreement on a common start and that start; all ranks must be waiting by then.
@@ -107,7 +111,6 @@ class CommMeasureParams(CampaignParams):
     backend: Literal["gloo", "nccl", "topology"]
     local_world_size: int | None = Field(ge=1, le=1024)
     torchrun_endpoint: str | None = Field(pattern=r"^.+:\d{1,5}$")
-    cache_treatment: Literal["warm"]
     buffer_bytes: int = Field(ge=2**10)
     start_margin_ms: float = Field(gt=0, le=1000)
 

@@ -55,11 +55,6 @@ class TimingProtocol(BaseModel):
             depends on several others. Repeated timings on one core vary in both directions, because each visit places
             the rows at a different address; `min` would pick a lucky address. `median` suits devices whose clock
             varies in both directions.
-        cache_treatment: state of the weights in the CPU's caches at the start of an iteration. `cold_rows`: the weights
-            move to another place of a large arena before every iteration, so that every row comes from memory. This
-            resembles training, where a new batch and the rest of the model pass through the caches in between. `warm`:
-            the weights stay in place, and an iteration finds them in the caches as far as they fit. Collectives are
-            always `warm`, because a rank has just written what it sends.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,7 +64,6 @@ class TimingProtocol(BaseModel):
     iterations: int = Field(ge=1, le=1000)
     iteration_statistic: Literal["min", "median"]
     visit_statistic: VisitStatistic
-    cache_treatment: Literal["cold_rows", "warm"]
 
     def of_visit(self, timed_ms: Sequence[tuple[float, float]]) -> tuple[float, float]:
         """Forward and backward cost of a visit from its timed iterations."""
