@@ -29,9 +29,7 @@ def test_tables_of_all_collections_are_read():
     assert len(read) == 8
     assert read["t_weighted_1"].table == Table("t_weighted_1", 60, 32, 1.0)
     assert read["t_weighted_1"].module_path == "tower.weighted"
-    assert read["t_weighted_1"].is_weighted
     assert read["t_plain_2"].feature_names == ("plain_2",)
-    assert not read["t_mean_0"].is_weighted
 
 
 @pytest.mark.parametrize(

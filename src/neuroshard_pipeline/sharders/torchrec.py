@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL
 
-if TYPE_CHECKING:
-    from torchrec.distributed.planner import ParameterConstraints, Topology
-    from torchrec.distributed.planner.types import ShardEstimator
-    from torchrec.distributed.types import ShardingPlan
-
-#: Ranks per host that TorchRec's bandwidths are used with, where this divides the world size: a host of 8 GPUs.
+#: Ranks per host, if this divides the world size: a host has 8 GPUs. Other worlds are assumed to be one host.
 RANKS_PER_HOST = 8
 
 
@@ -35,22 +30,19 @@ class TorchRecSharder:
     `min_partition` allows it to split tables, which it never does below 128 columns by default. TorchRec splits a table
     into equal shards whose number is given. The sharder therefore tries halves first, then quarters and so on, until a
     plan fits. It is deterministic.
-
-    Attributes:
-        memory: what counts against the memory of a rank.
     """
 
-    memory: MemoryModel
     name: str = "torchrec"
 
-    def shard(self, task: ShardingTask, models: Models, rng: np.random.Generator) -> Plan:  # noqa: ARG002
-        """The plan that TorchRec's planner estimates to be fastest.
+    def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:  # noqa: ARG002
+        """The placement that TorchRec's planner estimates to be fastest.
 
         Raises:
             NeuroShardError: the task has constraints.
             TorchRecMissingError: the extra `torchrec` is not installed.
             DoesNotFitError: TorchRec found no plan within the memory limits.
         """
+        task = problem.task
         if task.constraints:
             raise NeuroShardError(
                 f"{task.task_id}: the sharder {self.name!r} cannot respect constraints, because TorchRec's planner "
@@ -67,16 +59,16 @@ class TorchRecSharder:
         num_parts = 2
         while True:
             try:
-                found = self._plan(tables, task, num_parts)
-                return Plan(task, *read_sharding_plan(found, tables), self.name, memory=self.memory)
+                found = self._plan(tables, task, problem.memory, num_parts)
+                return Placement(*read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:
                     message = " ".join(str(error).split())
                     raise DoesNotFitError(f"{task.task_id}: TorchRec's planner found no plan: {message}") from error
                 num_parts *= 2
 
-    def _plan(self, tables: Mapping[str, Table], task: ShardingTask, num_parts: int) -> ShardingPlan:
-        """TorchRec's plan with column-wise tables split into about `num_parts` shards."""
+    def _plan(self, tables: Mapping[str, Table], task: ShardingTask, memory: MemoryModel, num_parts: int) -> Any:
+        """TorchRec's `ShardingPlan` with column-wise tables split into about `num_parts` shards."""
         import torch
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
         from torchrec.distributed.planner import EmbeddingShardingPlanner
@@ -88,12 +80,12 @@ class TorchRecSharder:
 
         from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
 
-        topology = _topology(task, self.memory)
+        topology = _topology(task, memory)
         constraints = {name: _constraint(table, num_parts) for name, table in tables.items()}
         batch_size_per_rank = -(-task.batch_size // task.world_size)
         estimators = [
             EmbeddingPerfEstimator(topology=topology, constraints=constraints),
-            _storage_estimator(tables, task, self.memory),
+            _storage_estimator(tables, task, memory),
         ]
         planner = EmbeddingShardingPlanner(
             topology=topology,
@@ -109,8 +101,8 @@ class TorchRecSharder:
         return planner.plan(model, [EmbeddingBagCollectionSharder()])
 
 
-def _topology(task: ShardingTask, memory: MemoryModel) -> Topology:
-    """GPUs with the memory limits of the task, in hosts of `RANKS_PER_HOST` where that divides the world size."""
+def _topology(task: ShardingTask, memory: MemoryModel) -> Any:
+    """TorchRec's `Topology`: GPUs with the memory limits of the task."""
     from torchrec.distributed.planner import Topology
     from torchrec.distributed.planner.types import CustomTopologyData
 
@@ -124,8 +116,8 @@ def _topology(task: ShardingTask, memory: MemoryModel) -> Topology:
     )
 
 
-def _constraint(table: Table, num_parts: int) -> ParameterConstraints:
-    """Allow the table to stay whole or to be split into about `num_parts` shards."""
+def _constraint(table: Table, num_parts: int) -> Any:
+    """TorchRec's `ParameterConstraints`: the table may stay whole or be split into about `num_parts` shards."""
     from torchrec.distributed.planner import ParameterConstraints
 
     return ParameterConstraints(
@@ -136,8 +128,8 @@ def _constraint(table: Table, num_parts: int) -> ParameterConstraints:
     )
 
 
-def _storage_estimator(tables: Mapping[str, Table], task: ShardingTask, memory: MemoryModel) -> ShardEstimator:
-    """A storage estimator that counts the bytes of `memory`."""
+def _storage_estimator(tables: Mapping[str, Table], task: ShardingTask, memory: MemoryModel) -> Any:
+    """TorchRec's `ShardEstimator` for storage, with the bytes that `memory` counts."""
     from torchrec.distributed.planner.types import ShardEstimator, Storage
 
     class MemoryModelEstimator(ShardEstimator):

@@ -4,33 +4,26 @@
 | --- | --- | --- |
 | `plan_json` | `plan_to_json`, `plan_from_json`: plans on disk, without loss | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
-| `reading` | `from_torchrec`: a `ShardingPlan` as a `Plan` | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
 | `constraints` | TorchRec's constraints, translated for the search or refused | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 
-The writer behind `plan_to_json` and `Plan.to_torchrec` is `neuroshard_pipeline.torchrec_plan`. This module imports the
-names below on first use, so that `plan_json` works without TorchRec.
+`neuroshard_pipeline.torchrec_plan` writes and reads TorchRec's own structures. This module imports the names below on
+first use, so that `plan_json` works without TorchRec.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuroshard_pipeline.torchrec_bridge.planner import NeuroShardPlanner, PlannerOptions
-    from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
-    from neuroshard_pipeline.torchrec_bridge.reading import from_torchrec
+    from neuroshard_pipeline.torchrec_bridge.planner import NeuroShardPlanner, PlannerOptions, profile_from_batches
 
-__all__ = ["NeuroShardPlanner", "PlannerOptions", "from_torchrec", "profile_from_batches"]
+__all__ = ["NeuroShardPlanner", "PlannerOptions", "profile_from_batches"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "from_torchrec":
-        from neuroshard_pipeline.torchrec_bridge import reading as home
-    elif name == "profile_from_batches":
-        from neuroshard_pipeline.torchrec_bridge import profile as home
-    else:
-        from neuroshard_pipeline.torchrec_bridge import planner as home
-    return getattr(home, name)
+    from neuroshard_pipeline.torchrec_bridge import planner
+
+    return getattr(planner, name)

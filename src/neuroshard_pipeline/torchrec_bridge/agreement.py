@@ -6,7 +6,6 @@ until the timeout of the process group. The functions here send the error instea
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,13 +22,14 @@ def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.Process
     Raises:
         PlanError: there is no process group, or it has another number of ranks.
     """
-    if pg is None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise PlanError("no process group: call torch.distributed.init_process_group first, or plan() on one rank")
+    if pg is None and dist.is_available() and dist.is_initialized():
         pg = dist.group.WORLD
-    if pg is None or pg.size() != world_size:
-        found = 0 if pg is None else pg.size()
-        raise PlanError(f"the topology has {world_size} ranks, but the process group has {found}; use the same number")
+    if pg is None:
+        raise PlanError("no process group: call torch.distributed.init_process_group first, or plan() on one rank")
+    if pg.size() != world_size:
+        raise PlanError(
+            f"the topology has {world_size} ranks, but the process group has {pg.size()}; use the same number"
+        )
     return pg
 
 
@@ -49,12 +49,10 @@ def agree(pg: dist.ProcessGroup, describe: Callable[[], str]) -> None:
     for rank, (_, message) in enumerate(answers):
         if message is not None:
             raise PlanError(f"rank {rank} of {pg.size()}: {message}") from error
-    common, _ = Counter(text for text, _ in answers).most_common(1)[0]
     for rank, (other, _) in enumerate(answers):
-        if other != common:
+        if other != answers[0][0]:
             raise PlanError(
-                f"rank {rank} of {pg.size()} has other tables in its model than the other ranks; build the same model "
-                "on every rank"
+                f"rank {rank} of {pg.size()} has other tables in its model than rank 0; build the same model everywhere"
             )
 
 

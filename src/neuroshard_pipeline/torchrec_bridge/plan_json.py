@@ -120,15 +120,6 @@ def _task_to_json(task: ShardingTask) -> Json:
     }
 
 
-def _constraints_to_json(constraints: Constraints) -> Json:
-    return {
-        "tables": [_fields_of(entry) for entry in constraints.tables],
-        "together": [list(group) for group in constraints.together],
-        "min_width": constraints.min_width,
-        "max_shards": constraints.max_shards,
-    }
-
-
 def _table_to_json(table: Table) -> Json:
     """Numbers become Python floats, so that equal tables have equal hashes."""
     return _fields_of(table) | {
@@ -138,12 +129,17 @@ def _table_to_json(table: Table) -> Json:
     }
 
 
+def _constraints_to_json(constraints: Constraints) -> Json:
+    return _fields_of(constraints) | {"tables": [_fields_of(entry) for entry in constraints.tables]}
+
+
 def _cost_to_json(cost: PlanCost) -> dict[str, list[float]]:
     return {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(cost).items()}
 
 
-def _fields_of(record: Table | TableConstraint | PlanCost) -> Json:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+def _fields_of(record: Table | Constraints | TableConstraint | PlanCost) -> Json:
+    """The arguments that construct `record` again."""
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.init}
 
 
 def _read_plan(document: Mapping[str, Any]) -> Plan:
@@ -166,18 +162,15 @@ def _read_plan(document: Mapping[str, Any]) -> Plan:
 
 
 def _read_task(task: Mapping[str, Any]) -> ShardingTask:
-    tables = tuple(
+    tables = [
         Table(**entry | {"reuse": None if entry["reuse"] is None else tuple(entry["reuse"])})
         for entry in task["tables"]
-    )
+    ]
     if tables_sha256(tables) != task["tables_sha256"]:
         raise PlanError(f"{task['task_id']}: the tables of the plan document were changed after it was written")
     values = {name: task[name] for name in ("world_size", "batch_size", "memory_bytes", "optimizer", "task_id")}
-    return ShardingTask(tables, **values, constraints=_read_constraints(task["constraints"]))
-
-
-def _read_constraints(constraints: Mapping[str, Any] | None) -> Constraints:
-    if constraints is None:
-        return UNCONSTRAINED
-    entries = tuple(TableConstraint(**entry) for entry in constraints["tables"])
-    return Constraints(entries, constraints["together"], constraints["min_width"], constraints["max_shards"])
+    constraints = UNCONSTRAINED
+    if task["constraints"] is not None:
+        entries = [TableConstraint(**entry) for entry in task["constraints"]["tables"]]
+        constraints = Constraints(**task["constraints"] | {"tables": entries})
+    return ShardingTask(tables, **values, constraints=constraints)

@@ -17,8 +17,8 @@ import torch.distributed.optim  # noqa: F401
 from torch import nn
 
 from neuroshard_pipeline.errors import CostModelError, PlanError
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import Models
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.profile import with_profile

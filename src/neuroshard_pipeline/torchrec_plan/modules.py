@@ -37,13 +37,11 @@ class ModuleTable:
         table: rows, columns and pooling factor, without a reuse profile.
         module_path: fully qualified name of its `EmbeddingBagCollection`.
         feature_names: the features whose ids look up this table.
-        is_weighted: whether its ids carry weights.
     """
 
     table: Table
     module_path: str
     feature_names: tuple[str, ...]
-    is_weighted: bool
 
 
 def embedding_bag_config(name: str, table: Table) -> EmbeddingBagConfig:
@@ -68,14 +66,13 @@ def embedding_bag_collections(module: nn.Module, leave_out: Collection[str] = ()
         PlanError: the model holds no `EmbeddingBagCollection`, or holds another module that TorchRec shards and that
             `leave_out` does not name.
     """
-    found = {}
-    for path, child in _shardable(module, "", frozenset(leave_out)):
+    found = dict(_sharded_modules(module, "", leave_out))
+    for path, child in found.items():
         if not isinstance(child, EmbeddingBagCollection):
             raise PlanError(
                 f"module {path!r} is a {type(child).__name__}; plans are made for EmbeddingBagCollections only. Plan "
                 "it with TorchRec's planner and name it in leave_out"
             )
-        found[path] = child
     if not found:
         raise PlanError(f"the {type(module).__name__} holds no EmbeddingBagCollection; give the unsharded model")
     return found
@@ -111,7 +108,7 @@ def read_module_tables(
                     "of the model a unique name"
                 )
             table = _table(config, path, constraints.get(config.name))
-            read[config.name] = ModuleTable(table, path, tuple(config.feature_names), collection.is_weighted())
+            read[config.name] = ModuleTable(table, path, tuple(config.feature_names))
     unknown = sorted(set(constraints) - set(read))
     if unknown:
         raise PlanError(f"a constraint names the table {unknown[0]!r}, which the model does not have")
@@ -139,7 +136,7 @@ def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
     )
 
 
-def _shardable(module: nn.Module, path: str, leave_out: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
+def _sharded_modules(module: nn.Module, path: str, leave_out: Collection[str]) -> Iterator[tuple[str, nn.Module]]:
     """The modules that `DistributedModelParallel` looks up in a plan, in its order."""
     if path in leave_out:
         return
@@ -147,7 +144,7 @@ def _shardable(module: nn.Module, path: str, leave_out: frozenset[str]) -> Itera
         yield path, module
         return
     for name, child in module.named_children():
-        yield from _shardable(child, f"{path}.{name}" if path else name, leave_out)
+        yield from _sharded_modules(child, f"{path}.{name}" if path else name, leave_out)
 
 
 def _table(config: EmbeddingBagConfig, path: str, constraint: Any) -> Table:

@@ -11,7 +11,7 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, read_module_tables
+from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
 from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, Devices, ParameterForm, torchrec_form
 
 require_torchrec()
@@ -40,7 +40,9 @@ def sharding_plan(
     Raises:
         PlanError: task and model differ in a table, its rows or its columns.
     """
-    paths = _module_paths(task, read_module_tables(module, leave_out=leave_out))
+    of_model = read_module_tables(module, leave_out=leave_out)
+    _check_tables(task, [entry.table for entry in of_model])
+    paths = {entry.table.name: entry.module_path for entry in of_model}
     return ShardingPlan(
         {
             path: EmbeddingModuleShardingPlan({table: _parameter_sharding(form) for table, form in tables.items()})
@@ -89,21 +91,14 @@ def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
     return placed
 
 
-def _module_paths(task: ShardingTask, of_module: Collection[ModuleTable]) -> dict[str, str]:
-    """Table → fully qualified name of its module, if task and model have the same tables."""
-    in_model = {entry.table.name: entry for entry in of_module}
-    in_task = {table.name: table for table in task.tables}
-    for name in sorted(in_task.keys() - in_model.keys()):
-        raise PlanError(f"{task.task_id}: the plan has the table {name!r}, which is missing in the model")
-    for name in sorted(in_model.keys() - in_task.keys()):
-        path = in_model[name].module_path
-        raise PlanError(f"{task.task_id}: the plan lacks the table {name!r} of the model's {path!r}")
-    for name, table in in_task.items():
-        other = in_model[name].table
-        ours, theirs = (table.num_embeddings, table.embedding_dim), (other.num_embeddings, other.embedding_dim)
+def _check_tables(task: ShardingTask, of_model: Collection[Table]) -> None:
+    """Refuse a model whose tables differ from those of the task in name, rows or columns."""
+    in_task, in_model = ({table.name: table for table in tables} for tables in (task.tables, of_model))
+    for name in sorted(in_task.keys() | in_model.keys()):
+        ours, theirs = _describe(in_task.get(name)), _describe(in_model.get(name))
         if ours != theirs:
-            raise PlanError(
-                f"{task.task_id}: table {name!r} has (rows, columns) {ours} in the plan, but {theirs} in the model's "
-                f"{in_model[name].module_path!r}"
-            )
-    return {name: entry.module_path for name, entry in in_model.items()}
+            raise PlanError(f"{task.task_id}: table {name!r} {ours} in the plan, but {theirs} in the model")
+
+
+def _describe(table: Table | None) -> str:
+    return "is missing" if table is None else f"has {table.num_embeddings} rows of {table.embedding_dim} columns"

@@ -1,4 +1,4 @@
-"""A DLRM-v2 for tables of different widths, with initial weights that do not depend on its sharding.
+"""A DLRM-v2 for tables of different widths, and the same model sharded by a plan, with equal initial weights.
 
 Shapes: B samples, T tables, N ids, D the sum of the widths of all tables and of the last dense layer.
 """
@@ -11,9 +11,13 @@ from zlib import crc32
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
@@ -22,9 +26,12 @@ from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
 
 require_torchrec()
+from torchrec.distributed import DistributedModelParallel  # noqa: E402
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402
 from torchrec.modules.crossnet import LowRankCrossNet  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 
@@ -102,3 +109,38 @@ def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> Key
     return KeyedJaggedTensor(
         list(names), torch.from_numpy(np.concatenate(values)), lengths=torch.from_numpy(np.concatenate(lengths))
     )
+
+
+def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> DistributedModelParallel:
+    """The model with the plan's tables, sharded by the plan; its initial weights depend only on `params.seed`."""
+    model = MixedWidthDlrm(plan.task.tables, params)
+    for part in model.dense_modules:
+        part.to(device)
+    apply_optimizer_in_backward(
+        torch.optim.SGD, model.embedding_bag_collection.parameters(), {"lr": params.learning_rate}
+    )
+    sharded = DistributedModelParallel(
+        model,
+        device=device,
+        plan=plan.to_torchrec(model, compute_device=params.compute_device),
+        sharders=[EmbeddingBagCollectionSharder()],
+        init_data_parallel=params.dense == "ddp",
+    )
+    if params.dense == "fsdp2":
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        for part in sharded.module.dense_modules:
+            fully_shard(part, mesh=mesh)
+    _fill_tables(sharded, plan, params.seed)
+    return sharded
+
+
+@torch.no_grad()
+def _fill_tables(sharded: DistributedModelParallel, plan: Plan, seed: int) -> None:
+    """Fill this rank's shards with their columns of the initial weights."""
+    tables = {table.name: table for table in plan.task.tables}
+    state = sharded.module.embedding_bag_collection.state_dict()
+    for key, value in state.items():
+        table = tables[key.removeprefix("embedding_bags.").removesuffix(".weight")]
+        for shard in value.local_shards():
+            columns = initial_columns(table, shard.metadata.shard_offsets[1], shard.metadata.shard_sizes[1], seed)
+            shard.tensor.copy_(torch.from_numpy(columns))

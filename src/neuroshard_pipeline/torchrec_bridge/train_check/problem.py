@@ -10,7 +10,7 @@ import pandas as pd
 from torch import nn
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame

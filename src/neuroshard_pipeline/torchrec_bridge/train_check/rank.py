@@ -75,8 +75,7 @@ class RankTrainer:
     def __init__(
         self, plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams, device: torch.device
     ) -> None:
-        from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
-        from neuroshard_pipeline.torchrec_bridge.train_check.sharded import shard_model
+        from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids, shard_model
 
         self._device = device
         share = len(batches[0].labels) // dist.get_world_size()
