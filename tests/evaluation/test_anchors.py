@@ -10,12 +10,13 @@ from neuroshard_pipeline.evaluation.anchors import (
     among,
     anchors_frame,
     choose_anchors,
-    choose_both,
     drifts_of_parts,
+    evenly_spaced,
     fit_drifts,
-    measure_with_anchors,
-    without_drift,
+    measure_as_at_first,
 )
+from neuroshard_pipeline.evaluation.drift import without_drift
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -64,7 +65,7 @@ def test_disturbed_anchors_do_not_bend_the_drift():
     assert undone["forward_ms"].to_numpy()[calm] == pytest.approx(first[calm], rel=1e-6)
 
 
-def test_few_anchors_say_nothing_about_a_slope_and_none_nothing_at_all():
+def test_the_slope_is_1_with_few_anchors_and_nothing_changes_without_any():
     first, of = np.array([1.0, 2.0, 4.0]), samples(3)
     drift = fit_drifts(costs_of(of, first), costs_of(of, first**1.2))["forward_ms"]
     assert drift.slope == 1.0
@@ -72,14 +73,14 @@ def test_few_anchors_say_nothing_about_a_slope_and_none_nothing_at_all():
     assert (nothing.intercept, nothing.slope, nothing.anchors) == (0.0, 1.0, 0)
 
 
-def test_failed_measurements_are_no_anchors():
+def test_failed_samples_are_not_chosen_as_anchors():
     of = samples(20)
     costs = costs_of(of, np.linspace(1.0, 20.0, 20))
     costs.loc[[0, 19], "error"] = "broke"
-    chosen = [sample.sample_id for sample in choose_anchors(of, costs, 4)]
+    chosen = [sample.sample_id for sample in evenly_spaced(of, costs, 4)]
     assert chosen == ["compute-1", "compute-7", "compute-12", "compute-18"]
-    assert len(choose_anchors(of, costs, 100)) == 18
-    assert choose_anchors(of, costs, 0) == []
+    assert len(evenly_spaced(of, costs, 100)) == 18
+    assert evenly_spaced(of, costs, 0) == []
 
 
 def test_collectives_are_anchored_rank_by_rank():
@@ -99,44 +100,45 @@ def test_anchors_are_measured_among_the_samples_and_left_out_of_their_costs():
         seen.extend(sample.sample_id for sample in mixed)
         return costs_of(mixed, np.full(len(mixed), 1.3))
 
-    costs, drifts = measure_with_anchors(new, anchors, costs_of(anchors, np.ones(10)), measure)
+    costs, drifts = measure_as_at_first(new, (anchors, costs_of(anchors, np.ones(10))), measure)
     assert sorted(costs["sample_id"]) == sorted(sample.sample_id for sample in new)
     assert sorted(seen) == sorted(sample.sample_id for sample in (*new, *anchors))
     assert drifts["forward_ms"].ratio == pytest.approx(1.3)
     places = [place for place, name in enumerate(seen) if name.startswith("compute")]
-    assert np.diff(places).max() <= 5  # no stretch without an anchor
+    assert np.diff(places).max() <= 5
+    assert costs[["forward_ms", "backward_ms"]].to_numpy() == pytest.approx(1.0)  # the drift is removed
 
 
 def test_nothing_is_measured_where_there_is_no_sample():
     anchors = samples(3)
-    costs, drifts = measure_with_anchors([], anchors, costs_of(anchors, np.ones(3)), lambda _: pytest.fail("measured"))
+    costs, drifts = measure_as_at_first([], (anchors, costs_of(anchors, np.ones(3))), lambda _: pytest.fail("measured"))
     assert costs.empty
-    assert drifts["forward_ms"].anchors == 0
+    assert drifts == {}
 
 
-def test_a_collective_that_failed_on_one_rank_is_no_anchor():
+def test_a_collective_that_failed_on_one_rank_is_not_chosen():
     of = [CommSample(f"comm-{index}", 32, (8, 16), (0.0, 0.0)) for index in range(2)]
     costs = costs_of([of[0], of[0], of[1], of[1]], 1.0).assign(rank=[0, 1, 0, 1])
     costs.loc[1, "error"] = "broke"
-    assert choose_anchors(of, costs, 2) == [of[1]]
+    assert evenly_spaced(of, costs, 2) == [of[1]]
 
 
 def test_both_kinds_are_chosen_and_only_world_sizes_that_are_measured_anyway():
+    pool = pd.DataFrame([{"table": "a", "num_embeddings": 100, "pooling_factor": 2.0}])
     lookups = samples(20)
     collectives = [CommSample(f"comm-{world}", 32, (8,) * world, (0.0,) * world) for world in (2, 3)]
+    costs = costs_of(lookups, np.arange(1.0, 21.0))
     comm_costs = costs_of(collectives, 1.0).assign(rank=0)
-    chosen = choose_both(
-        (lookups, costs_of(lookups, np.arange(1.0, 21.0))),
-        (collectives, comm_costs),
-        [3],
-        AnchorParams(compute_samples=5, comm_samples=5),
-    )
+    first = MeasuredSamples.of(pool, (lookups, costs), (collectives, comm_costs))
+    params = AnchorParams(compute_samples=5, comm_samples=5)
+    chosen = choose_anchors(first, params, [3])
     assert len(chosen.compute) == 5
     assert {chosen.compute[0].sample_id, chosen.compute[-1].sample_id} == {"compute-0", "compute-19"}
     assert chosen.comm == (collectives[1],)
     assert set(chosen.compute_costs["sample_id"]) == {sample.sample_id for sample in chosen.compute}
     assert set(chosen.comm_costs["sample_id"]) == {"comm-3"}
-    assert drifts_of_parts(anchors_frame(NO_ANCHORS, costs_of(lookups, 1.0), comm_costs, comm_costs)) == {}
+    assert len(choose_anchors(first, params).comm) == 2
+    assert drifts_of_parts(anchors_frame(NO_ANCHORS, costs, comm_costs, comm_costs)) == {}
 
 
 @settings(max_examples=30)

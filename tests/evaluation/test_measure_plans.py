@@ -3,24 +3,19 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.augment import paper_settings
-from neuroshard_pipeline.evaluation.anchors import (
-    ANCHOR_COLUMNS,
-    NO_ANCHORS,
-    AnchorParams,
-    choose_both,
-    drifts_of_parts,
-)
-from neuroshard_pipeline.evaluation.measure_plans import measure_plan_costs, measure_plans_and_anchors
-from neuroshard_pipeline.evaluation.plan_samples import PREDICTED_COLUMNS
-from neuroshard_pipeline.evaluation.summary import prediction_errors
-from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
+from neuroshard_pipeline.evaluation.anchors import ANCHOR_COLUMNS, AnchorParams, choose_anchors, drifts_of_parts
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement, measure_plans
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
+from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS
 
+from .campaigns import ComputedCampaigns
 from .test_plan_samples import comm_costs, compute_costs, plans
 
 
 @pytest.fixture
-def campaign():
-    """Samples of a training campaign, one of which failed, and their costs."""
+def first():
+    """A training campaign, one sample of which failed."""
     reuse = {f"reuse_{index:02d}": float(index == 0) for index in range(17)}
     pool = pd.DataFrame(
         [{"table": name, "num_embeddings": 100, "pooling_factor": 2.0, "unique_rows": 40.0, **reuse} for name in "abc"]
@@ -39,19 +34,16 @@ def campaign():
         columns=["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"],
     )
     comm_costs = comm[["sample_id", "rank"]].assign(forward_ms=2.0, backward_ms=1.0, error=None)
-    return (samples, pool, paper_settings(samples), costs), (comm, comm_costs)
+    return MeasuredSamples(pool, samples, paper_settings(samples), costs, comm, comm_costs)
 
 
 @pytest.fixture
-def anchors(campaign):
-    (samples, pool, settings, costs), (comm, comm_costs) = campaign
-    compute = compute_samples_from_frame(samples, pool, settings), costs
-    params = AnchorParams(compute_samples=100, comm_samples=100)
-    return choose_both(compute, (comm_samples_from_frame(comm), comm_costs), [2, 3], params)
+def anchors(first):
+    return choose_anchors(first, AnchorParams(compute_samples=100, comm_samples=100), [2, 3])
 
 
-def test_anchors_tell_drift_from_the_models_error(anchors):
-    """A machine that has become a tenth slower for compute and half as fast backward: anchors show it, part by part."""
+def test_anchors_separate_drift_from_the_error_of_the_models(anchors):
+    """Compute has become 10 % slower and the backward collectives 100 %; the anchors show both."""
     first = anchors.compute_costs.set_index("sample_id")
 
     def compute(samples):
@@ -66,7 +58,7 @@ def test_anchors_tell_drift_from_the_models_error(anchors):
         again = anchors.comm_costs.assign(backward_ms=2.0)[plain.columns]
         return pd.concat([plain, again])
 
-    costs, again = measure_plans_and_anchors(plans(), anchors, compute, comm)
+    costs, again = measure_plans(plans(), ComputedCampaigns(compute, comm), anchors)
     assert list(again.columns) == ANCHOR_COLUMNS
     shares = {part: drift.ratio - 1 for part, drift in drifts_of_parts(again).items()}
     assert shares == pytest.approx({"compute": 0.1, "forward_comm": 0.0, "backward_comm": 1.0})
@@ -98,10 +90,31 @@ def bounds(costs):
     return costs[["task_id", "sharder", "rank"]].assign(**columns)
 
 
-def test_without_anchors_plans_cost_the_same():
-    costs, again = measure_plans_and_anchors(plans(), NO_ANCHORS, compute_costs, comm_costs)
-    pd.testing.assert_frame_equal(costs, measure_plan_costs(plans(), compute_costs, comm_costs))
+def test_without_anchors_there_is_no_drift():
+    costs, again = measure_plans(plans(), ComputedCampaigns(compute_costs, comm_costs))
     assert list(again.columns) == ANCHOR_COLUMNS
     assert again.empty
     assert drifts_of_parts(again) == {}
     assert "drift" not in prediction_errors(costs, anchors=again)["compute"]
+
+
+def test_anchors_do_not_change_the_costs_of_plans(anchors):
+    def compute(samples):
+        return compute_costs(samples)
+
+    alone = measure_plans(plans(), ComputedCampaigns(compute, comm_costs))
+    together = measure_plans(plans(), ComputedCampaigns(compute, comm_costs), anchors)
+    pd.testing.assert_frame_equal(alone[0], together[0])
+
+
+def test_resumed_campaigns_give_the_costs_of_a_measurement_in_memory(anchors):
+    in_memory = measure_plans(plans(), ComputedCampaigns(compute_costs, comm_costs), anchors)
+    campaigns = ComputedCampaigns(compute_costs, comm_costs)
+    measurement = PlanMeasurement(tuple(plans()), campaigns, anchors)
+    (compute,), (backward,) = measurement.run_compute({}), measurement.run_backward({})
+    resumed = PlanMeasurement(tuple(plans()), campaigns, anchors)
+    assert list(resumed.run_compute(compute)) == list(resumed.run_backward(backward)) == []
+    (forward,) = resumed.run_forward(compute, backward, {})
+    for found, expected in zip(resumed.costs(compute, backward, forward), in_memory, strict=True):
+        pd.testing.assert_frame_equal(found, expected)
+    assert len(campaigns.measured) == 3

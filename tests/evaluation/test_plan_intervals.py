@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.evaluation.plan_intervals import BOUND_COLUMNS, plan_intervals_frame
-from neuroshard_pipeline.evaluation.plan_samples import PREDICTED_COLUMNS, plan_costs_frame
-from neuroshard_pipeline.evaluation.summary import prediction_errors
+from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
+from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS, plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -49,7 +49,7 @@ def planned():
     tables = [Table(f"t{index}", 100, 8, 2.0) for index in range(6)]
     task = ShardingTask(tables, world_size=4, batch_size=512, memory_bytes=2**30, task_id="t")
     plan = Plan(task, tuple(whole(table) for table in tables), (0, 0, 0, 1, 1, 2), "one")
-    return with_predicted_cost(plan, models), models
+    return priced(plan, models), models
 
 
 def test_every_part_of_every_rank_lies_in_its_interval(planned):
@@ -71,7 +71,7 @@ def test_coverage_counts_the_measured_costs_inside(planned):
     frame = plan_intervals_frame([plan], models)
     measured = list(plan.predicted.compute_ms)
     measured[1] *= 3  # far outside
-    costs = plan_costs_frame([plan], [tuple(measured)], [plan.predicted.forward_comm_ms])
+    costs = plan_costs_frame([plan], ([tuple(measured)], [plan.predicted.forward_comm_ms]))
     errors = prediction_errors(costs, frame)
     assert errors["compute"]["coverage_90"] == pytest.approx(2 / 3)  # the fourth rank is empty
     assert errors["forward_comm"]["coverage_90"] == 1.0

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,11 +7,10 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     forward_comm_samples,
     measured_comm_ms,
     measured_compute_ms,
-    plan_costs_frame,
     plans_frame,
     rank_compute_samples,
 )
-from neuroshard_pipeline.evaluation.summary import embedding_costs, prediction_errors, summarise
+from neuroshard_pipeline.evaluation.totals import plan_costs_frame, plan_totals
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -81,11 +78,11 @@ def test_three_phases_add_up():
     forward_samples = forward_comm_samples(found, compute, backward)
     np.testing.assert_allclose(forward_samples.samples[0].start_skew_ms, (9.2, 4.6, 0.0))
     forward = measured_comm_ms(found, forward_samples, comm_costs(forward_samples.samples), "forward")
-    frame = plan_costs_frame(found, compute, forward, backward)
+    frame = plan_costs_frame(found, (compute, forward, backward))
     assert len(frame) == 9
-    measured = embedding_costs(frame).set_index("sharder")["measured_ms"]
+    measured = plan_totals(frame).set_index("sharder")["measured_ms"]
     assert measured["one"] == pytest.approx(6.0 + 3.2 + 1.0)
-    assert embedding_costs(frame)["predicted_ms"].tolist() == pytest.approx([COST.embedding_cost_ms] * 3)
+    assert plan_totals(frame)["predicted_ms"].tolist() == pytest.approx([COST.embedding_cost_ms] * 3)
 
 
 def test_a_failed_measurement_is_null_and_leaves_the_rest():
@@ -97,7 +94,7 @@ def test_a_failed_measurement_is_null_and_leaves_the_rest():
     collectives = forward_comm_samples(found, compute, [(0.0,) * 3] * 3)
     assert [name is None for name in collectives.sample_ids] == [True, True, False]
     forward = measured_comm_ms(found, collectives, comm_costs(collectives.samples), "forward")
-    costs = embedding_costs(plan_costs_frame(found, compute, forward, [(0.0,) * 3] * 3))
+    costs = plan_totals(plan_costs_frame(found, (compute, forward, [(0.0,) * 3] * 3)))
     assert costs["measured_ms"].isna().tolist() == [True, True, False]
 
 
@@ -107,45 +104,3 @@ def test_frames_without_measurements_or_plans_keep_the_columns():
     assert list(plan_costs_frame([]).columns) == list(frame.columns)
     assert list(plans_frame([]).columns) == list(plans_frame(plans()).columns)
     assert len(plans_frame(plans())) == 10
-
-
-def test_means_are_over_tasks_that_all_solved():
-    costs = pd.concat([plan_costs_frame(plans()[:2], [(9.0, 1.0, 0.0), (1.0, 1.0, 2.0)], *[[(0.0,) * 3] * 2] * 2)])
-    costs = pd.concat([costs, costs[costs["sharder"] == "two"].assign(task_id="second", measured_compute_ms=500.0)])
-    attempts = pd.DataFrame(
-        [
-            ("first", "one", 0.1, None),
-            ("first", "two", 0.2, None),
-            ("second", "one", 0.3, "second: 5 bytes are missing"),
-            ("second", "two", 0.4, None),
-        ],
-        columns=["task_id", "sharder", "seconds", "error"],
-    )
-    summary = json.loads(json.dumps(summarise(costs, attempts)))
-    assert summary["num_tasks"] == 2
-    assert summary["num_common_tasks"] == summary["num_measured_tasks"] == 1
-    one, two = summary["sharders"]["one"], summary["sharders"]["two"]
-    assert (one["tasks_solved"], one["tasks_tried"], two["tasks_solved"]) == (1, 2, 2)
-    assert (one["mean_measured_ms"], two["mean_measured_ms"]) == (9.0, 2.0)
-    assert one["failures"] == {"second": "second: 5 bytes are missing"}
-    assert two["mean_seconds_per_task"] == pytest.approx(0.3)
-
-
-def test_prediction_errors_by_hand():
-    costs = pd.DataFrame(
-        {
-            "task_id": ["t", "t"],
-            "sharder": ["s", "s"],
-            "rank": [0, 1],
-            "predicted_compute_ms": [1.1, 0.0],
-            "predicted_forward_comm_ms": [2.0, 3.0],
-            "predicted_backward_comm_ms": [1.0, 1.0],
-            "measured_compute_ms": [1.0, 0.0],  # rank 1 is empty
-            "measured_forward_comm_ms": [4.0, 2.0],
-            "measured_backward_comm_ms": [np.nan, np.nan],
-        }
-    )
-    errors = prediction_errors(costs)
-    assert errors["compute"] == pytest.approx({"mape": 0.1, "bias": 0.1, "count": 1})
-    assert errors["forward_comm"] == pytest.approx({"mape": 0.5, "bias": 0.0, "count": 2})
-    assert set(errors) == {"compute", "forward_comm"}  # without a backward cost no plan has an embedding cost

@@ -1,4 +1,4 @@
-"""`kedro run --pipeline benchmark`, tiny: real plans, real measurements, verdicts; resumed and with a user's suite."""
+"""`kedro run --pipeline benchmark` with tiny tasks: plans, measurements, verdicts, resumption, a user's suite."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from conftest import ROOT, run_pipeline
 pytestmark = pytest.mark.slow
 
 SHARDERS = ["random", "lookup_greedy", "embark", "milp", "dreamshard", "neuroshard", "neuroshard_plus"]
-SHARD_FOLDERS = ["solve", "compute", "backward", "forward"]
+RECORD_FOLDERS = ["solve", "compute", "backward", "forward"]
 
 
 def newest(data_root: Path, name: str) -> Path:
@@ -26,8 +26,8 @@ def frame(data_root: Path, name: str) -> pd.DataFrame:
     return pd.read_parquet(newest(data_root, f"{name}.parquet"))
 
 
-def shard_times(data_root: Path) -> dict[Path, int]:
-    folders = [data_root / f"07_model_output/benchmark_{name}_shards" for name in SHARD_FOLDERS]
+def record_times(data_root: Path) -> dict[Path, int]:
+    folders = [data_root / f"07_model_output/benchmark_{name}_records" for name in RECORD_FOLDERS]
     return {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.parquet")}
 
 
@@ -38,19 +38,19 @@ def benchmark_run(finished_run):
     return finished_run
 
 
-def test_every_sharder_is_judged_on_every_suite(benchmark_run):
-    judgement = json.loads(newest(benchmark_run, "08_reporting/benchmark_judgement.json").read_text())
-    assert list(judgement["suites"]) == ["paper_4", "criteo", "scale", "tight"]
-    for judged in judgement["suites"].values():
-        assert list(judged["sharders"]) == SHARDERS
-        assert judged["feasible_tasks"] == judged["sharders"]["neuroshard_plus"]["solved"] == judged["tasks"]
-        assert len(judged["pairs"]) == 2 * (len(SHARDERS) - 1)
-    assert judgement["suites"]["scale"]["basis"] == "predicted"
-    tight = judgement["suites"]["tight"]["sharders"]
+def test_every_sharder_is_compared_on_every_suite(benchmark_run):
+    verdicts = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())
+    assert list(verdicts["suites"]) == ["paper_4", "criteo", "scale", "tight"]
+    for verdict in verdicts["suites"].values():
+        assert list(verdict["sharders"]) == SHARDERS
+        assert verdict["feasible_tasks"] == verdict["sharders"]["neuroshard_plus"]["solved"] == verdict["tasks"]
+        assert len(verdict["pairs"]) == 2 * (len(SHARDERS) - 1)
+    assert verdicts["suites"]["scale"]["basis"] == "predicted"
+    tight = verdicts["suites"]["tight"]["sharders"]
     assert [tight[name]["solved"] for name in ("random", "lookup_greedy", "milp")] == [0, 0, 0]
 
 
-def test_what_should_be_measured_is(benchmark_run):
+def test_the_plans_that_should_be_measured_are_measured(benchmark_run):
     costs = frame(benchmark_run, "07_model_output/benchmark_plan_costs")
     tasks = frame(benchmark_run, "03_primary/benchmark_tasks").drop_duplicates("task_id").set_index("task_id")
     wanted = costs["task_id"].map(tasks["is_measured"]) & (costs["seed"] == 0)
@@ -62,7 +62,7 @@ def test_what_should_be_measured_is(benchmark_run):
     assert hardware["noise_floor"]["comm"]["forward"]["median"] >= 0
 
 
-def test_the_page_and_the_table_tell_it(benchmark_run):
+def test_the_page_and_the_table_name_every_sharder(benchmark_run):
     page = newest(benchmark_run, "08_reporting/benchmark.html").read_text()
     table = newest(benchmark_run, "08_reporting/benchmark_table.txt").read_text()
     for name in SHARDERS:
@@ -73,9 +73,9 @@ def test_the_page_and_the_table_tell_it(benchmark_run):
 
 
 def test_a_second_run_solves_and_measures_nothing_again(benchmark_run, capfd):
-    before = shard_times(benchmark_run)
+    before = record_times(benchmark_run)
     run_pipeline(benchmark_run, "benchmark")
-    assert shard_times(benchmark_run) == before
+    assert record_times(benchmark_run) == before
     assert "== paper_4" in capfd.readouterr().out
 
 
@@ -84,16 +84,16 @@ def test_a_users_suite_joins_and_only_it_is_solved(benchmark_run, tmp_path):
     rows = [f"one,2,64,{2**24},t{index},{500 * (index + 1)},16,{index + 1}" for index in range(6)]
     header = "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor"
     path.write_text("\n".join([header, *rows]) + "\n")
-    before = set(shard_times(benchmark_run))
+    before = set(record_times(benchmark_run))
     run_pipeline(benchmark_run, "benchmark", params={"benchmark": {"suites": {"user": {"mine": str(path)}}}})
-    solved = {path for path in set(shard_times(benchmark_run)) - before if "solve_shards" in str(path)}
+    solved = {path for path in set(record_times(benchmark_run)) - before if "solve_records" in str(path)}
     assert {path.parent.name for path in solved} == {"mine-one"}
-    judgement = json.loads(newest(benchmark_run, "08_reporting/benchmark_judgement.json").read_text())
-    assert judgement["suites"]["mine"]["tasks"] == 1
+    verdicts = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())
+    assert verdicts["suites"]["mine"]["tasks"] == 1
 
 
-def test_a_killed_run_loses_one_shard_at_most(benchmark_run, tmp_path):
-    """Killed while it solves, then while it measures; what was stored is neither lost nor made again."""
+def test_a_killed_run_loses_one_record_at_most(benchmark_run, tmp_path):
+    """The run is killed while it solves, then while it measures; stored records are neither lost nor made again."""
     data_root = tmp_path / "data"
     (data_root / "06_models").parent.mkdir()
     (data_root / "06_models").symlink_to(benchmark_run / "06_models")
@@ -104,14 +104,14 @@ def test_a_killed_run_loses_one_shard_at_most(benchmark_run, tmp_path):
             [*command, "--params", f"data_root={data_root}"], cwd=ROOT, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        pattern = f"07_model_output/benchmark_{folder}_shards"
+        pattern = f"07_model_output/benchmark_{folder}_records"
         while process.poll() is None and len(list((data_root / pattern).rglob("*.parquet"))) < at_least:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        now = shard_times(data_root)
+        now = record_times(data_root)
         assert kept.items() <= now.items()
         kept = now
     run_pipeline(data_root, "benchmark")
-    assert kept.items() <= shard_times(data_root).items()
+    assert kept.items() <= record_times(data_root).items()
     assert newest(data_root, "08_reporting/benchmark_table.txt").exists()

@@ -38,6 +38,10 @@ COLUMNS = {
 }
 
 
+#: Datasets of several pipelines that only live in memory.
+SHARED_IN_MEMORY = ("models", "sharder_settings", "campaigns", "measurement")
+
+
 def newest(data_root: Path, name: str, suffix: str = ".parquet") -> Path:
     """The newest version of a versioned file."""
     return sorted((data_root / f"{name}{suffix}").iterdir())[-1] / f"{Path(name).name}{suffix}"
@@ -172,15 +176,18 @@ def test_a_plan_for_a_users_tables(finished_run):
 
 def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap_project(ROOT)
-    in_memory = {"search.solutions", "search.chosen_anchors", "report.inputs", "plan.sharding_task", "plan.found"}
-    in_memory |= {"plan.order_in_words", "augment.public_tables", "train.group_metrics"}
-    in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
-    in_memory |= {f"benchmark.{name}" for name in ("stated_contest", "solutions", "chosen_plans")}
-    in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark") for name in ("measured_plans", "measurement")}
-    in_memory |= {"search.protocol"}
-    in_memory |= {f"refine.{name}" for name in ("training_set", "models", "settings", "refined", "judged")}
-    in_memory |= {f"refine.{name}_campaigns" for name in ("rounds", "judging")}
+    in_memory = {"report.inputs", "plan.sharding_task", "plan.found", "plan.order_in_words", "augment.public_tables"}
+    in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark", "refine") for name in SHARED_IN_MEMORY}
+    in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check") for name in ("models", "sharder_settings")}
+    in_memory |= {f"{stage}.first_campaign" for stage in ("search", "train", "refine")}
+    in_memory |= {f"{stage}.refined_samples" for stage in ("train", "refine")}
+    in_memory |= {"search.chosen_anchors", "search.solved_plans"}
+    in_memory |= {f"benchmark.{name}" for name in ("suite_settings", "trained_policies", "jobs")}
+    in_memory |= {f"benchmark.{name}" for name in ("solved_plans", "chosen_plans")}
+    in_memory |= {f"refine.{name}" for name in ("known_samples", "new_samples", "measured_samples")}
+    in_memory |= {f"train.{name}" for name in ("training_data", "is_refined", "group_metrics")}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
+    in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
     in_memory |= {f"policies.{name}" for name in ("drawn", "autoshard_progress", "dreamshard_progress")}
     with KedroSession.create(project_path=ROOT, env="base") as session:
         catalog = session.load_context().catalog

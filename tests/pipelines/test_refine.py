@@ -1,4 +1,4 @@
-"""`kedro run --pipeline refine`, tiny: real searches, real kernels, real collectives."""
+"""`kedro run --pipeline refine` with tiny tasks: searches, measures with real kernels and collectives, trains."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,27 @@ import neuroshard_pipeline as ns
 
 pytestmark = pytest.mark.slow
 
+FRAMES = {
+    "compute_samples": "03_primary",
+    "compute_sample_settings": "03_primary",
+    "compute_costs": "04_feature",
+    "comm_samples": "03_primary",
+    "comm_costs": "04_feature",
+}
+
 
 def newest(data_root: Path, name: str) -> Path:
     return sorted((data_root / name).iterdir())[-1] / Path(name).name
+
+
+def newest_lineage(data_root: Path) -> dict:
+    return json.loads(sorted((data_root / "08_reporting/lineage").glob("*.json"))[-1].read_text())
+
+
+def refined(data_root: Path) -> dict[str, pd.DataFrame]:
+    return {
+        name: pd.read_parquet(newest(data_root, f"{layer}/refine_{name}.parquet")) for name, layer in FRAMES.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +39,7 @@ def refined_run(finished_run) -> str:
     return run_pipeline(finished_run, "refine")
 
 
-def test_refined_models_are_the_newest_and_remember_what_they_were_trained_on(finished_run, refined_run):
+def test_the_newest_models_were_trained_on_both_campaigns(finished_run, refined_run):
     models = ns.load_cost_models(finished_run / "06_models")
     for kind in ("compute", "comm"):
         provenance = getattr(models, kind).provenance
@@ -30,49 +48,57 @@ def test_refined_models_are_the_newest_and_remember_what_they_were_trained_on(fi
         assert trained_on[f"refine.{kind}_samples"] == trained_on[f"refine.{kind}_costs"] == refined_run
         assert f"augment.{kind}_samples" in trained_on
     run_pipeline(finished_run, "search")
-    lineage = json.loads(sorted((finished_run / "08_reporting/lineage").glob("*.json"))[-1].read_text())
-    assert lineage["inputs"]["train.compute_cost_model"] == refined_run
+    assert newest_lineage(finished_run)["inputs"]["train.compute_cost_model"] == refined_run
     assert f"(run {refined_run})" in newest(finished_run, "08_reporting/report.html").read_text()
 
 
 @pytest.mark.usefixtures("refined_run")
-def test_what_was_measured_is_kept_and_the_judging_used_none_of_it(finished_run):
-    for kind in ("compute", "comm"):
-        samples = pd.read_parquet(newest(finished_run, f"03_primary/refine_{kind}_samples.parquet"))
-        costs = pd.read_parquet(newest(finished_run, f"04_feature/refine_{kind}_costs.parquet"))
+def test_samples_and_costs_are_complete_and_new(finished_run):
+    frames = refined(finished_run)
+    for kind, most in (("compute", 8), ("comm", 4)):
+        samples, costs = frames[f"{kind}_samples"], frames[f"{kind}_costs"]
         assert set(samples["sample_id"]) == set(costs["sample_id"])
         assert costs[["forward_ms", "backward_ms"]].gt(0).all(axis=None)
-        judged = pd.read_parquet(newest(finished_run, "08_reporting/refine_predictions.parquet"))
-        assert not set(judged["sample_id"]) & set(costs["sample_id"])
-    settings = pd.read_parquet(newest(finished_run, "03_primary/refine_compute_sample_settings.parquet"))
-    compute = pd.read_parquet(newest(finished_run, "03_primary/refine_compute_samples.parquet"))
-    assert set(settings["sample_id"]) == set(compute["sample_id"])
-    tasks, judging = (
-        pd.read_parquet(newest(finished_run, f"03_primary/refine_{name}.parquet"))
-        for name in ("tasks", "judging_tasks")
-    )
-    known = pd.read_parquet(newest(finished_run, "03_primary/sharding_tasks.parquet"))
-    sets = [set(frame.groupby("task_id")["table"].apply(frozenset)) for frame in (tasks, judging, known)]
-    assert not sets[0] & sets[1]
-    assert not (sets[0] | sets[1]) & sets[2]
+        assert samples.groupby("round")["sample_id"].nunique().between(1, most).all()
+        first = pd.read_parquet(newest(finished_run, f"03_primary/{kind}_samples.parquet"))
+        assert not set(samples["sample_id"]) & set(first["sample_id"])
+    assert set(frames["compute_sample_settings"]["sample_id"]) == set(frames["compute_samples"]["sample_id"])
+    tasks = [
+        pd.read_parquet(newest(finished_run, f"03_primary/{name}.parquet"))
+        for name in ("refine_tasks", "sharding_tasks")
+    ]
+    tables = [set(frame.groupby("task_id")["table"].apply(frozenset)) for frame in tasks]
+    assert not tables[0] & tables[1]
+
+
+def test_train_alone_reads_the_refined_samples_and_names_their_version(finished_run, refined_run):
+    run_pipeline(finished_run, "train")
+    lineage = newest_lineage(finished_run)
+    assert lineage["inputs"]["refine.newest_compute_samples"] == refined_run
+    provenance = ns.load_cost_models(finished_run / "06_models").compute.provenance
+    assert provenance["data_versions"]["refine.compute_samples"] == refined_run
 
 
 @pytest.mark.usefixtures("refined_run")
-def test_the_summary_compares_plans_of_both_models_measured_together(finished_run):
-    summary = json.loads(newest(finished_run, "08_reporting/refine_summary.json").read_text())
-    assert [entry["round"] for entry in summary["rounds"]] == [1, 2]
-    assert summary["drift"]["compute"]["forward_ms"]["anchors"] > 0
-    for sharder in ("neuroshard", "neuroshard_plus"):
-        assert summary["plans"][sharder]["tasks"] == 2
-        assert summary["plans"][sharder]["after_ms"] > 0
-    costs = pd.read_parquet(newest(finished_run, "07_model_output/refine_plan_costs.parquet"))
-    assert set(costs["models"]) == {"before", "after"}
-    assert costs.filter(like="_ms").notna().all(axis=None)
+def test_a_second_run_appends_a_round(finished_run):
+    before = refined(finished_run)
+    run_pipeline(finished_run, "refine")
+    after = refined(finished_run)
+    for name, frame in before.items():
+        pd.testing.assert_frame_equal(after[name].head(len(frame)), frame)
+        assert after[name]["round"].max() == frame["round"].max() + 1
+        assert (after[name]["campaign"] == frame["campaign"].iloc[0]).all()
 
 
 @pytest.mark.usefixtures("refined_run")
-def test_the_table_is_printed(finished_run, capfd):
-    table = newest(finished_run, "08_reporting/refine_table.txt").read_text()
-    assert "error on chosen samples" in table
-    run_pipeline(finished_run, "refine", params={"refine": {"rounds": {"rounds": 1}}})
-    assert "measured and added: " in capfd.readouterr().out
+def test_samples_of_another_first_campaign_are_ignored(finished_run, tmp_path, capfd):
+    """A new pool is measured in the same data folder; training then uses its own samples only."""
+    data_root = tmp_path / "data"
+    for name, layer in FRAMES.items():
+        source = finished_run / layer / f"refine_{name}.parquet"
+        (data_root / layer).mkdir(parents=True, exist_ok=True)
+        (data_root / layer / source.name).symlink_to(source)
+    run_pipeline(data_root, "pretrain", params={"augment": {"pool": {"seed": 9}}})
+    assert "are ignored; the present one is" in " ".join(capfd.readouterr().out.split())
+    provenance = ns.load_cost_models(data_root / "06_models").compute.provenance
+    assert "refine.compute_samples" not in provenance["data_versions"]

@@ -12,10 +12,10 @@ measured among those of the plans (`anchors`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import pandas as pd
 
@@ -34,31 +34,8 @@ from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
-
-class MeasuredPlans(NamedTuple):
-    """Costs of plans, and of the anchors that were measured among them.
-
-    Attributes:
-        plan_costs: `search.plan_costs`.
-        anchors: `search.anchors`.
-    """
-
-    plan_costs: pd.DataFrame
-    anchors: pd.DataFrame
-
-
-class PlanRecords(NamedTuple):
-    """Raw records of the three campaigns.
-
-    Attributes:
-        compute: records of the ranks' lookups.
-        backward: records of the backward collectives.
-        forward: records of the forward collectives.
-    """
-
-    compute: Records
-    backward: Records
-    forward: Records
+#: A raw record of a campaign with its key, as partitioned datasets store them.
+NewRecord = dict[str, pd.DataFrame]
 
 
 @final
@@ -76,39 +53,42 @@ class PlanMeasurement:
     campaigns: Campaigns
     anchors: Anchors = NO_ANCHORS
 
-    def run_compute(self, done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure what is missing of the first campaign, and yield (key, record)."""
-        return self.campaigns.run_compute(self._compute_samples(), done)
+    def run_compute(self, done: Records) -> Iterator[NewRecord]:
+        """Measure what the records `done` of the first campaign lack; the caller saves each record that is yielded."""
+        return _one_by_one(self.campaigns.run_compute(self._compute_samples(), done))
 
-    def run_backward(self, done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure what is missing of the second campaign, and yield (key, record)."""
-        return self.campaigns.run_comm(self._with_anchors(self._backward), done)
+    def run_backward(self, done: Records) -> Iterator[NewRecord]:
+        """Measure what the records `done` of the second campaign lack."""
+        return _one_by_one(self.campaigns.run_comm(self._with_anchors(self._backward), done))
 
-    def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure what is missing of the third campaign, and yield (key, record); the first two are finished."""
-        return self.campaigns.run_comm(self._with_anchors(self._forward(compute, backward)), done)
+    def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[NewRecord]:
+        """Measure what the records `done` of the third campaign lack; the first two campaigns are finished."""
+        return _one_by_one(self.campaigns.run_comm(self._with_anchors(self._forward(compute, backward)), done))
 
-    def costs(self, records: PlanRecords) -> MeasuredPlans:
-        """Costs of the plans and anchors from three finished campaigns."""
-        forward = self._forward(records.compute, records.backward)
-        compute_costs = self.campaigns.compute_costs(records.compute, self._compute_samples())
-        backward_costs = self.campaigns.comm_costs(records.backward, self._with_anchors(self._backward))
-        forward_costs = self.campaigns.comm_costs(records.forward, self._with_anchors(forward))
+    def costs(self, compute: Records, backward: Records, forward: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Costs from the records of the three finished campaigns.
+
+        Returns:
+            `search.plan_costs` and `search.anchors`.
+        """
+        collectives = self._forward(compute, backward)
+        compute_costs = self.campaigns.compute_costs(compute, self._compute_samples())
+        backward_costs = self.campaigns.comm_costs(backward, self._with_anchors(self._backward))
+        forward_costs = self.campaigns.comm_costs(forward, self._with_anchors(collectives))
         measured_ms = (
             measured_compute_ms(self._ranks, compute_costs),
-            measured_comm_ms(self.plans, forward, forward_costs, "forward"),
+            measured_comm_ms(self.plans, collectives, forward_costs, "forward"),
             measured_comm_ms(self.plans, self._backward, backward_costs, "backward"),
         )
         anchors = anchors_frame(self.anchors, compute_costs, forward_costs, backward_costs)
-        return MeasuredPlans(plan_costs_frame(self.plans, measured_ms), anchors)
+        return plan_costs_frame(self.plans, measured_ms), anchors
 
-    def hardware(self, records: PlanRecords) -> dict[str, Any]:
-        """Hardware and noise floor of three finished campaigns."""
-        forward = self._with_anchors(self._forward(records.compute, records.backward))
+    def hardware(self, compute: Records, backward: Records, forward: Records) -> dict[str, Any]:
+        """Hardware and noise floor of the three finished campaigns, from their records."""
         return self.campaigns.hardware(
-            (records.compute, self._compute_samples()),
-            (records.backward, self._with_anchors(self._backward)),
-            (records.forward, forward),
+            (compute, self._compute_samples()),
+            (backward, self._with_anchors(self._backward)),
+            (forward, self._with_anchors(self._forward(compute, backward))),
         )
 
     @cached_property
@@ -133,10 +113,24 @@ class PlanMeasurement:
         return among(collectives.samples, self.anchors.comm)
 
 
-def measure_plans(plans: Sequence[Plan], campaigns: Campaigns, anchors: Anchors = NO_ANCHORS) -> MeasuredPlans:
-    """Run all three campaigns in memory; see `PlanMeasurement`."""
+def measure_plans(
+    plans: Sequence[Plan], campaigns: Campaigns, anchors: Anchors = NO_ANCHORS
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Run all three campaigns in memory.
+
+    Returns:
+        `search.plan_costs` and `search.anchors`.
+    """
     measurement = PlanMeasurement(tuple(plans), campaigns, anchors)
-    compute = dict(measurement.run_compute({}))
-    backward = dict(measurement.run_backward({}))
-    forward = dict(measurement.run_forward(compute, backward, {}))
-    return measurement.costs(PlanRecords(compute, backward, forward))
+    compute = _collected(measurement.run_compute({}))
+    backward = _collected(measurement.run_backward({}))
+    forward = _collected(measurement.run_forward(compute, backward, {}))
+    return measurement.costs(compute, backward, forward)
+
+
+def _one_by_one(records: Iterable[tuple[str, pd.DataFrame]]) -> Iterator[NewRecord]:
+    return ({key: record} for key, record in records)
+
+
+def _collected(records: Iterable[NewRecord]) -> NewRecord:
+    return {key: record for each in records for key, record in each.items()}

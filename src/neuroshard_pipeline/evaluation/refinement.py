@@ -24,8 +24,8 @@ from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.drift import Drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import Models
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shortlist
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample

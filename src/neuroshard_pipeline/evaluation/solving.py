@@ -22,7 +22,7 @@ from neuroshard_pipeline.evaluation.suite_params import BenchContestParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
 from neuroshard_pipeline.sharders.registry import LEARNED, solve_all
@@ -67,19 +67,6 @@ class SeededPlan:
 
     plan: Plan
     seed: int
-
-
-@dataclass(frozen=True)
-class BenchSolutions:
-    """The results of all jobs.
-
-    Attributes:
-        plans: every plan found, with its predicted cost.
-        attempts: `task_id, sharder, seed, seconds, error`; `error` is null if a plan was found.
-    """
-
-    plans: tuple[SeededPlan, ...]
-    attempts: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -182,8 +169,13 @@ def _failed(job: Job, seed: int, seconds: float, error: str) -> pd.DataFrame:
     return pd.DataFrame([(*head, None, -1, -1, -1)], columns=list(SOLVE_COLUMNS))
 
 
-def gather(contest: Contest, records: Records) -> BenchSolutions:
-    """Plans and attempts from the records of all jobs, in the order of the jobs."""
+def gather(contest: Contest, records: Records) -> tuple[tuple[SeededPlan, ...], pd.DataFrame]:
+    """The results of all jobs, in their order.
+
+    Returns:
+        Every plan found, with its predicted cost; and `benchmark.attempts`, `task_id, sharder, seed, seconds, error`,
+        where `error` is null if a plan was found.
+    """
     plans: list[SeededPlan] = []
     attempts = []
     for job in contest.jobs:
@@ -193,9 +185,9 @@ def gather(contest: Contest, records: Records) -> BenchSolutions:
             attempts.append(rows[_ATTEMPT_COLUMNS].iloc[:1])
             if rows["table"].notna().all():
                 plan = _plan(job, rows, contest.settings)
-                plans.append(SeededPlan(with_predicted_cost(plan, contest.models), int(str(seed))))
+                plans.append(SeededPlan(priced(plan, contest.models), int(str(seed))))
     frame = pd.concat(attempts, ignore_index=True)
-    return BenchSolutions(tuple(plans), frame.assign(error=frame["error"].astype(object)))
+    return tuple(plans), frame.assign(error=frame["error"].astype(object))
 
 
 def _plan(job: Job, rows: pd.DataFrame, settings: SharderSettings) -> Plan:

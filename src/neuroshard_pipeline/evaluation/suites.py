@@ -24,8 +24,8 @@ from neuroshard_pipeline.evaluation.suite_params import (
 from neuroshard_pipeline.evaluation.tight_tasks import TightDraw, tight_task
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
-from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
 

@@ -2,76 +2,63 @@
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
+from neuroshard_pipeline.evaluation.solving import Contest, bench_plans_frame, gather, plans_to_measure
+from neuroshard_pipeline.evaluation.suites import SuiteSettings, draw_suites
+from neuroshard_pipeline.evaluation.verdicts import compare_suites, task_costs
 from neuroshard_pipeline.pipelines.benchmark import nodes
-from neuroshard_pipeline.pipelines.plan_measurement import (
-    MEASURE_PARAMETERS,
-    RECORDS,
-    campaigns_node,
-    measuring_nodes,
-)
-from neuroshard_pipeline.pipelines.shared import (
-    SEARCH_PARAMETERS,
-    TRAINED_MODELS,
-    models_node,
-    sharder_settings_node,
-)
+from neuroshard_pipeline.pipelines.plan_measurement import MEASURE_PARAMETERS, RECORDS, campaigns_node, measuring_nodes
+from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
+from neuroshard_pipeline.report import benchmark_table, render_benchmark
+from neuroshard_pipeline.sharders.policies.policy import Policies
 
 POLICIES = {"autoshard": "policies.autoshard", "dreamshard": "policies.dreamshard"}
-SUITES = [f"params:{name}" for name in ("suites", "pool", "paper", "tight", "scale", "public")]
+SUITES = [f"params:{name}" for name in ("suites", "pool", "paper", "tight", "scale", "public", "memory")]
+
+SOLVING = [
+    models_node(),
+    sharder_settings_node(),
+    Node(Policies, list(POLICIES), "trained_policies", name="pair_policies"),
+    Node(SuiteSettings, SUITES, "suite_settings", name="set_up_suites"),
+    Node(draw_suites, "suite_settings", "tasks", name="draw_tasks"),
+    Node(
+        Contest.of,
+        ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"],
+        "jobs",
+        name="list_jobs",
+    ),
+    Node(nodes.solve, ["jobs", "params:executor", "solve_records_done"], "solve_records", name="solve"),
+    Node(gather, ["jobs", "solve_records"], ["solved_plans", "attempts"], name="gather_plans"),
+    Node(bench_plans_frame, "solved_plans", "plans", name="tabulate_plans"),
+]
+MEASURING = [
+    campaigns_node(),
+    Node(plans_to_measure, ["solved_plans", "tasks", "params:contest"], "chosen_plans", name="choose_measured"),
+    Node(nodes.set_up_measurement, ["chosen_plans", "campaigns"], "measurement", name="set_up_measurement"),
+    *measuring_nodes(),
+    Node(
+        nodes.tabulate_costs,
+        ["solved_plans", "chosen_plans", "measurement", *RECORDS],
+        "plan_costs",
+        name="tabulate_costs",
+    ),
+    Node(PlanMeasurement.hardware, ["measurement", *RECORDS], "hardware", name="describe_hardware"),
+]
+COMPARING = [
+    Node(task_costs, ["tasks", "attempts", "plan_costs"], "task_costs", name="tabulate_task_costs"),
+    Node(compare_suites, ["task_costs", "params:verdicts"], "verdicts", name="compare_sharders"),
+    Node(benchmark_table, ["verdicts", "hardware"], "table", name="write_table"),
+    Node(render_benchmark, ["verdicts", "task_costs", "hardware", "lineage"], "report", name="render_page"),
+]
 
 
 def create_pipeline() -> Pipeline:
     """Suites of tasks and cost models → plans of every sharder → measured costs → verdicts, table, page."""
     return Pipeline(
-        [*_solving(), *_measuring(), *_comparing()],
+        [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",
         inputs={"lineage": "lineage", **TRAINED_MODELS, **POLICIES},
         # The sharders have the settings of the search stage, and plans are measured with the ids of the measure stage.
         parameters={**SEARCH_PARAMETERS, **MEASURE_PARAMETERS},
         tags="benchmark",
     )
-
-
-def _solving() -> list[Node]:
-    return [
-        models_node(),
-        sharder_settings_node(),
-        Node(nodes.pair_policies, list(POLICIES), "trained_policies", name="pair_policies"),
-        Node(nodes.draw_tasks, [*SUITES, "params:memory"], "tasks", name="draw_tasks"),
-        Node(
-            nodes.list_jobs,
-            ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"],
-            "jobs",
-            name="list_jobs",
-        ),
-        Node(nodes.solve, ["jobs", "params:executor", "solve_records_done"], "solve_records", name="solve"),
-        Node(nodes.gather_plans, ["jobs", "solve_records"], "solutions", name="gather_plans"),
-        Node(nodes.tabulate_plans, "solutions", ["plans", "attempts"], name="tabulate_plans"),
-    ]
-
-
-def _measuring() -> list[Node]:
-    return [
-        campaigns_node(),
-        Node(nodes.choose_measured, ["solutions", "tasks", "params:contest"], "chosen_plans", name="choose_measured"),
-        Node(nodes.plan_measurement, ["chosen_plans", "campaigns"], "measurement", name="plan_measurement"),
-        *measuring_nodes(),
-        Node(
-            nodes.tabulate_costs,
-            ["solutions", "chosen_plans", "measurement", *RECORDS],
-            ["plan_costs", "hardware"],
-            name="tabulate_costs",
-        ),
-    ]
-
-
-def _comparing() -> list[Node]:
-    return [
-        Node(
-            nodes.compare_sharders,
-            ["tasks", "attempts", "plan_costs", "params:verdicts"],
-            ["task_costs", "verdicts"],
-            name="compare_sharders",
-        ),
-        Node(nodes.report, ["verdicts", "task_costs", "hardware", "lineage"], ["table", "report"], name="report"),
-    ]

@@ -1,4 +1,4 @@
-"""Jobs that resume: nothing is solved twice, and what changes a plan changes its key."""
+"""Jobs resume: nothing is solved twice, and everything that changes a plan changes the key of its job."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ from search.tasks import random_tables
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.evaluation.benchmark.params import BenchContestParams
-from neuroshard_pipeline.evaluation.benchmark.solving import Contest, bench_plans_frame, gather, solve_missing
-from neuroshard_pipeline.workers import Outcome
+from neuroshard_pipeline.evaluation.solving import Contest, bench_plans_frame, gather, solve_missing
+from neuroshard_pipeline.evaluation.suite_params import BenchContestParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables import ShardingTask, tasks_to_frame
+from neuroshard_pipeline.workers import Outcome
 
 PARAMS = BenchContestParams(
     sharders=("random", "size_greedy", "neuroshard"),
@@ -52,39 +52,38 @@ def contest(tasks, finished_run):
 
 
 def test_every_seed_is_an_attempt_and_plans_are_those_of_solve_all(contest, tasks):
-    shards = dict(solve_missing(contest, {}, here))
-    solutions = gather(contest, shards)
-    counts = solutions.attempts.groupby(["task_id", "sharder"], sort=False).size().to_dict()
+    records = dict(solve_missing(contest, {}, here))
+    plans, attempts = gather(contest, records)
+    counts = attempts.groupby(["task_id", "sharder"], sort=False).size().to_dict()
     assert counts["roomy", "random"] == 3
     assert counts["hopeless", "neuroshard"] == 1
-    assert solutions.attempts["error"].notna().tolist() == (solutions.attempts["task_id"] == "hopeless").tolist()
+    assert attempts["error"].notna().tolist() == (attempts["task_id"] == "hopeless").tolist()
     for seed in (5, 6, 7):
         alone = solve_all([tasks[0]], ["random"], contest.models, contest.settings, seed).plans[0]
-        (ours,) = (each.plan for each in solutions.plans if (each.plan.sharder, each.seed) == ("random", seed))
+        (ours,) = (each.plan for each in plans if (each.plan.sharder, each.seed) == ("random", seed))
         assert (ours.ranks, ours.predicted) == (alone.ranks, alone.predicted)
-    assert set(bench_plans_frame(solutions.plans)["seed"]) == {5, 6, 7}
+    assert set(bench_plans_frame(plans)["seed"]) == {5, 6, 7}
 
 
 def test_only_what_is_missing_is_solved(contest):
-    shards = dict(solve_missing(contest, {}, here))
-    assert len(shards) == len(contest.jobs)
-    assert list(solve_missing(contest, shards, here)) == []
+    records = dict(solve_missing(contest, {}, here))
+    assert len(records) == len(contest.jobs)
+    assert list(solve_missing(contest, records, here)) == []
     lost = contest.jobs[1].key
-    rest = {key: (lambda frame=frame: frame) for key, frame in shards.items() if key != lost}
+    rest = {key: (lambda frame=frame: frame) for key, frame in records.items() if key != lost}
     (found,) = solve_missing(contest, rest, here)
     assert found[0] == lost
     columns = [column for column in found[1] if column != "seconds"]
-    pd.testing.assert_frame_equal(found[1][columns], shards[lost][columns])
+    pd.testing.assert_frame_equal(found[1][columns], records[lost][columns])
 
 
-def test_whatever_decides_a_plan_stands_in_the_key(contest, tasks):
+def test_everything_that_determines_a_plan_is_part_of_the_key(contest, tasks):
     def keys(tasks=tasks, params=PARAMS, models=contest.models, settings=contest.settings):
         return {job.key for job in Contest.of(in_suites(tasks), params, models, settings).jobs}
 
     assert keys() == {job.key for job in contest.jobs}
     settings = SharderSettings(search=contest.settings.search.model_copy(update={"beam_width": 1}))
-    weights = {name: 1.01 * value for name, value in contest.models.compute.weights.items()}
-    other_model = dataclasses.replace(contest.models.compute, weights=weights)
+    other_model = dataclasses.replace(contest.models.compute, provenance={"trained on": "something else"})
     for changed in (
         keys(tasks=[dataclasses.replace(task, memory_bytes=9) for task in tasks]),
         keys(settings=settings),
@@ -94,15 +93,15 @@ def test_whatever_decides_a_plan_stands_in_the_key(contest, tasks):
     assert len(keys(params=PARAMS.model_copy(update={"seed": 6})) & keys()) == 0
 
 
-def test_a_sharder_that_is_given_up_has_not_solved_the_task(contest):
+def test_a_job_that_was_aborted_counts_as_not_solved(contest):
     def hanging(function, jobs):
         for index, job in enumerate(jobs):
             hangs = job.sharder == "neuroshard"
             yield Outcome(index, None, "timed out") if hangs else Outcome(index, function(job), None)
 
-    solutions = gather(contest, dict(solve_missing(contest, {}, hanging)))
-    own = solutions.attempts[solutions.attempts["sharder"] == "neuroshard"]
-    assert own["error"].str.contains("was given up: timed out").all()
+    _, attempts = gather(contest, dict(solve_missing(contest, {}, hanging)))
+    own = attempts[attempts["sharder"] == "neuroshard"]
+    assert own["error"].str.contains("was aborted: timed out").all()
     assert own["seconds"].isna().all()
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 
 from neuroshard_pipeline.augment import PoolParams
 from neuroshard_pipeline.errors import DoesNotFitError, TaskError
-from neuroshard_pipeline.evaluation.benchmark.params import (
+from neuroshard_pipeline.evaluation.suite_params import (
     PaperSuiteParams,
     PublicSuiteParams,
     PublicTask,
@@ -16,10 +17,9 @@ from neuroshard_pipeline.evaluation.benchmark.params import (
     SuiteParams,
     TightSuiteParams,
 )
-from neuroshard_pipeline.evaluation.benchmark.suites import SuiteSettings, draw_suites
-from neuroshard_pipeline.evaluation.benchmark.tight import is_tight
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
-from neuroshard_pipeline.sharders.registry import make_sharder
+from neuroshard_pipeline.evaluation.suites import SuiteSettings, draw_suites
+from neuroshard_pipeline.evaluation.tight_tasks import is_tight
+from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables import tasks_from_frame
 
 DIMS = (8, 32)
@@ -107,8 +107,8 @@ def test_tight_tasks_fit_no_whole_tables_and_are_solved_by_splitting(drawn):
         assert largest.weight_bytes > max(task.memory_limits)
         for name in ("size_greedy", "lookup_greedy"):
             with pytest.raises(DoesNotFitError):
-                make_sharder(name).shard(task, small_models(), np.random.default_rng(0))
-        plan = make_sharder("neuroshard").shard(task, small_models(), np.random.default_rng(0))
+                shard(task, small_models(), name)
+        plan = shard(task, small_models(), "neuroshard")
         assert max(plan.memory_bytes) <= max(task.memory_limits)
 
 

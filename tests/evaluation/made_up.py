@@ -1,4 +1,4 @@
-"""A small training set measured on a made-up machine that may have become slower since, and cost models for it."""
+"""A small first campaign on a computed machine, which may have become slower since, and cost models for it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_sample
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.augment.task_draws import ShardingTaskParams
-from neuroshard_pipeline.cost_models import CommTrainParams, ComputeTrainParams, train_comm_model, train_compute_model
-from neuroshard_pipeline.evaluation.refinement import Campaigns, Trained, TrainingSet, train_both
+from neuroshard_pipeline.cost_models import (
+    CommTrainParams,
+    ComputeTrainParams,
+    CostModels,
+    train_comm_model,
+    train_compute_model,
+)
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame, compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
-CONF = Path(__file__).resolve().parents[3] / "conf"
+from .campaigns import ComputedCampaigns
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def tiny(stage: str) -> dict:
@@ -49,27 +57,27 @@ def comm_costs(samples: Sequence[CommSample], slowdown: float = 1.0) -> pd.DataF
     return frame.assign(spread_ms=0.01, error=None)
 
 
-def first_training_set() -> TrainingSet:
+def first_campaign() -> MeasuredSamples:
     pool = generate_pool(PoolParams(**AUGMENT["pool"]))
     compute = compute_samples(pool, ComputeSampleParams(**AUGMENT["compute_samples"]))
     comm = comm_samples(pool, CommSampleParams(**AUGMENT["comm_samples"]))
-    return TrainingSet(
+    return MeasuredSamples(
         pool, compute, paper_settings(compute), compute_costs(compute_samples_from_frame(compute, pool)), comm,
         comm_costs(comm_samples_from_frame(comm)),
     )  # fmt: skip
 
 
-def train(data: TrainingSet) -> Trained:
-    return train_both(
-        data,
-        lambda *frames, settings_frame: train_compute_model(*frames, COMPUTE_TRAIN, {}, settings_frame),
-        lambda *frames: train_comm_model(*frames, COMM_TRAIN, {}),
+def train(data: MeasuredSamples) -> CostModels:
+    compute, *_ = train_compute_model(
+        data.compute_samples, data.table_pool, data.compute_costs, COMPUTE_TRAIN, {}, data.compute_settings
     )
+    comm, *_ = train_comm_model(data.comm_samples, data.comm_costs, COMM_TRAIN, {})
+    return CostModels(compute, comm)
 
 
-def campaigns(first: TrainingSet, slowdown: float = 1.0) -> Campaigns:
-    return Campaigns(
-        first, lambda samples: compute_costs(samples, slowdown), lambda samples: comm_costs(samples, slowdown)
+def campaigns(slowdown: float = 1.0) -> ComputedCampaigns:
+    return ComputedCampaigns(
+        lambda samples: compute_costs(samples, slowdown), lambda samples: comm_costs(samples, slowdown)
     )
 
 

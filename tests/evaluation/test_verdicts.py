@@ -1,0 +1,93 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from report.verdicts import task_costs, verdicts_of
+
+from neuroshard_pipeline.evaluation.verdicts import best_rival, cost_table, find_pair
+from neuroshard_pipeline.evaluation.verdicts import task_costs as task_costs_of_plans
+
+
+def compared(**kwargs):
+    found = verdicts_of(task_costs(**kwargs))
+    json.dumps(found)
+    return found["suites"]["some"]
+
+
+def test_the_best_sharder_is_named():
+    found = compared()
+    assert found["best"] == "neuroshard_plus"
+    assert found["possibly_best"] == ["neuroshard_plus"]
+    assert found["sharders"]["neuroshard_plus"]["relative"]["value"] == pytest.approx(1.0, abs=0.01)
+    assert found["sharders"]["random"]["relative"]["value"] == pytest.approx(1.5 / 0.8, rel=0.03)
+    pair = find_pair(found, "neuroshard_plus", "random")
+    assert pair["verdict"] == "cheaper"
+    assert pair["low"] < 0.8 / 1.5 < pair["high"]
+    assert best_rival(found) == "milp"
+
+
+def test_no_sharder_is_best_without_a_measurable_difference():
+    found = compared(factors={"neuroshard": 0.9, "milp": 0.9, "random": 1.5})
+    assert found["best"] is None
+    assert sorted(found["possibly_best"]) == ["milp", "neuroshard"]
+    assert find_pair(found, "neuroshard", "milp")["verdict"] == "no measurable difference"
+
+
+def test_only_tasks_that_all_compared_sharders_solved_are_compared():
+    hard = {(index, "milp") for index in range(3)}
+    found = compared(unsolved=hard | {(index, "random") for index in range(15)})
+    assert found["compared"] == ["neuroshard_plus", "neuroshard", "milp"]
+    assert found["common_tasks"] == 17
+    assert found["sharders"]["random"] == {
+        **found["sharders"]["random"], "solved": 5, "tried": 20, "cost_ms": None, "relative": None
+    }  # fmt: skip
+    assert find_pair(found, "neuroshard", "random")["tasks"] == 5
+    assert find_pair(found, "neuroshard_plus", "neuroshard")["tasks"] == 20
+    assert found["groups"]["group 0"]["solved"]["milp"] == 8
+
+
+def test_few_tasks_give_no_verdict():
+    found = compared(count=4)
+    assert (found["best"], found["possibly_best"]) == (None, [])
+    assert found["sharders"]["random"]["relative"]["low"] is None
+    assert find_pair(found, "neuroshard_plus", "random")["verdict"] == "too few tasks"
+
+
+def test_a_suite_that_was_not_measured_is_compared_by_predicted_cost():
+    costs = task_costs(is_measured=False)
+    assert verdicts_of(costs)["suites"]["some"]["basis"] == "predicted"
+    assert cost_table(costs).notna().all(axis=None)
+
+
+def test_a_suite_that_nobody_solves_has_no_common_tasks():
+    everyone = ("neuroshard_plus", "neuroshard", "milp", "random")
+    unsolved = {(index, name) for name in everyone for index in range(19)}
+    found = compared(unsolved=unsolved)
+    assert (found["compared"], found["common_tasks"], found["best"]) == ([], 0, None)
+    assert find_pair(found, "neuroshard", "random")["tasks"] == 1
+
+
+def test_a_sharder_of_another_suite_is_listed_as_not_run():
+    other = task_costs(factors={"neuroshard_plus": 0.8}).assign(suite="other")
+    found = verdicts_of(pd.concat([task_costs(), other]))["suites"]
+    assert found["some"]["not_run"] == []
+    assert found["other"]["not_run"] == ["neuroshard", "milp", "random"]
+
+
+def test_task_costs_are_means_over_seeds():
+    tasks = pd.DataFrame({"task_id": ["t"], "suite": "some", "group": "all", "is_measured": True})
+    attempts = pd.DataFrame(
+        {"task_id": "t", "sharder": ["a", "a", "b"], "seed": [0, 1, 0], "seconds": [1.0, 3.0, 2.0]}
+    ).assign(error=[None, None, "no room"])
+    plan_costs = pd.DataFrame({"task_id": "t", "sharder": "a", "seed": [0, 0, 1, 1], "rank": [0, 1, 0, 1]}).assign(
+        predicted_compute_ms=[1.0, 3.0, 5.0, 5.0], measured_compute_ms=[2.0, 6.0, np.nan, np.nan],
+        predicted_forward_comm_ms=0.0, predicted_backward_comm_ms=0.0,
+        measured_forward_comm_ms=[0.0, 0.0, np.nan, np.nan], measured_backward_comm_ms=[0.0, 0.0, np.nan, np.nan],
+    )  # fmt: skip
+    found = task_costs_of_plans(tasks, attempts, plan_costs).set_index("sharder")
+    assert found.loc["a", ["seeds", "seeds_solved", "measured_seeds", "seconds"]].tolist() == [2, 2, 1, 2.0]
+    assert found.loc["a", ["predicted_ms", "measured_ms", "imbalance"]].tolist() == [4.0, 6.0, 0.25]
+    assert found["solved"].tolist() == [True, False]
+    assert found.loc["b", "error"] == "no room"
+    assert found.loc["b", "measured_seeds"] == 0
