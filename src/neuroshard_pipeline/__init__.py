@@ -7,9 +7,10 @@
     task = ns.ShardingTask(tables, world_size=8, batch_size=65536, memory_bytes=80 * 2**30)
     print(ns.shard(task, models).explain())
 
-The rooms: `tables` (what is sharded), `measurement` (what it costs), `cost_models` (what it would cost), `search` and
-`sharders` (where it goes), `torchrec_bridge` (how it trains), `report` (what a person sees). `pipelines`, `datasets`,
-`hooks` and `cli` wire them together with Kedro; nothing imported here knows Kedro, TorchRec or FBGEMM.
+The packages, in the direction of the data: `tables` (tables, shards and tasks), `augment` (random samples and tasks),
+`measurement` (measured costs), `cost_models` (predicted costs), `search` and `sharders` (plans), `evaluation` (measured
+and compared plans), `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `pipelines`, `datasets`, `hooks`
+and `cli` connect them with Kedro. Importing this package imports none of Kedro, TorchRec and FBGEMM.
 """
 
 import os
@@ -53,5 +54,5 @@ __all__ = [
     "shard",
 ]
 
-# Kedro's telemetry plugin is a dependency of Kedro and on unless told otherwise; this project sends nothing anywhere.
+# Kedro's telemetry plugin is a dependency of Kedro and enabled by default; this project sends no telemetry.
 os.environ.setdefault("KEDRO_DISABLE_TELEMETRY", "1")

@@ -9,10 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
 
 #: Every byte that a trainer may need, and a reserve.
 EVERYTHING = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.1)

@@ -1,7 +1,7 @@
 """The paper's search written plainly: one state, one cap, one shard, one rank at a time.
 
-It follows the text at the top of `search/columns.py` and `search/placement.py` and shares no code with the engine
-but the nouns, the memory model's formula and the cost models, which it asks about one rank at a time.
+It follows the text at the top of `search/beam.py` and `search/placement.py`. It shares no code with the search except
+the types, the formula of the memory model and the cost models, which it calls for one rank at a time.
 """
 
 from __future__ import annotations

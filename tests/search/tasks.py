@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
 
 DIMS = (4, 8, 16, 32, 64, 128)
 

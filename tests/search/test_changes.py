@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.changes import with_rejected_changes
-from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.changes import rejected_changes
+from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.price import price_plan, priced
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.small_models import small_models
 from search.tasks import random_task
+
+
+def with_changes(plan, models):
+    """The plan with the changes that it rejects."""
+    problem, placement = Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks)
+    return price_plan(problem, placement, plan.sharder, rejected_changes(problem, placement))
 
 
 def narrow_task(seed, memory_bytes=2**30, **constraints):
@@ -29,7 +36,7 @@ def relocations_and_swaps(plan, models):
     for flipped in flips:
         ranks = tuple(1 - rank if i in flipped else rank for i, rank in enumerate(plan.ranks))
         try:
-            costs.append(with_predicted_cost(dataclasses.replace(plan, ranks=ranks), models).predicted_cost_ms)
+            costs.append(priced(dataclasses.replace(plan, ranks=ranks), models).predicted_cost_ms)
         except PlanError:
             continue
     return costs
@@ -39,8 +46,8 @@ def relocations_and_swaps(plan, models):
 def test_the_change_named_is_the_best_there_is(seed):
     task, models = narrow_task(seed), small_models(seed)
     ranks = tuple(np.random.default_rng(seed).integers(2, size=5).tolist())
-    plan = with_predicted_cost(Plan(task, tuple(map(whole, task.tables)), ranks, "by hand"), models)
-    found = with_rejected_changes(plan, models)
+    plan = priced(Plan(task, tuple(map(whole, task.tables)), ranks, "by hand"), models)
+    found = with_changes(plan, models)
     assert found == plan
     (change,) = found.rejected
     assert change.hindrance == ""
@@ -51,19 +58,19 @@ def test_the_change_named_is_the_best_there_is(seed):
 def test_a_cheaper_change_that_memory_rules_out_is_named_with_the_missing_bytes():
     tables = [Table("a", 1000, 4, 5.0), Table("b", 1000, 4, 5.0), Table("c", 1000, 4, 5.0)]
     task, models = ShardingTask(tables, 2, 512, [48_000, 15_000]), small_models()
-    plan = with_predicted_cost(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), models)
-    (ruled_out,) = with_rejected_changes(plan, models).rejected
+    plan = priced(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), models)
+    (ruled_out,) = with_changes(plan, models).rejected
     assert ruled_out.hindrance == "rank 1 lacks 1000 bytes for it"
     assert ruled_out.cost_ms < plan.predicted_cost_ms
-    assert "ruled out: move " in with_rejected_changes(plan, models).explain()
+    assert "ruled out: move " in with_changes(plan, models).explain()
 
 
 def test_a_cheaper_change_that_a_constraint_rules_out_is_named():
     tables = [Table(name, 1000, 4, 5.0) for name in "abc"]
     pins = [TableConstraint(name, ranks=[0]) for name in "abc"]
     task = ShardingTask(tables, 2, 512, 2**30, constraints=Constraints(pins))
-    plan = with_predicted_cost(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), small_models())
-    (ruled_out,) = with_rejected_changes(plan, small_models()).rejected
+    plan = priced(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), small_models())
+    (ruled_out,) = with_changes(plan, small_models()).rejected
     assert ruled_out.hindrance == "constraints forbid it"
 
 
@@ -71,19 +78,19 @@ def test_a_change_may_be_ruled_out_twice():
     tables = [Table(name, 1000, 4, 5.0) for name in "abc"]
     pins = [TableConstraint(name, ranks=[0]) for name in "abc"]
     task = ShardingTask(tables, 2, 512, [48_000, 15_000], constraints=Constraints(pins))
-    plan = with_predicted_cost(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), small_models())
-    (ruled_out,) = with_rejected_changes(plan, small_models()).rejected
+    plan = priced(Plan(task, tuple(map(whole, tables)), (0, 0, 0), "by hand"), small_models())
+    (ruled_out,) = with_changes(plan, small_models()).rejected
     assert ruled_out.hindrance == "rank 1 lacks 1000 bytes for it and constraints forbid it"
 
 
 def test_tables_kept_together_move_together():
     task = narrow_task(1, together=[["table_0000", "table_0002"]])
     plan = Plan(task, tuple(map(whole, task.tables)), (0, 1, 0, 1, 1), "by hand")
-    change = with_rejected_changes(with_predicted_cost(plan, small_models()), small_models()).rejected[0]
+    change = with_changes(priced(plan, small_models()), small_models()).rejected[0]
     assert ("table_0000" in change.text) <= ("table_0000 + table_0002" in change.text)
 
 
 def test_a_plan_on_one_rank_has_nothing_to_change():
     task = ShardingTask([Table("a", 10, 8, 1.0)], 1, 16, 2**20)
-    plan = with_predicted_cost(Plan(task, (whole(task.tables[0]),), (0,), "by hand"), small_models())
-    assert with_rejected_changes(plan, small_models()).rejected == ()
+    plan = priced(Plan(task, (whole(task.tables[0]),), (0,), "by hand"), small_models())
+    assert with_changes(plan, small_models()).rejected == ()

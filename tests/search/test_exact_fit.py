@@ -4,11 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from neuroshard_pipeline.search.exact_fit import fit_exactly
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.constrained_tasks import constrained_tasks, fits_somehow
+from search.settings import WEIGHTS_AND_OPTIMIZER
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,10 +1,11 @@
 import pytest
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
 
 TABLE = Table("clicks", num_embeddings=1000, embedding_dim=16, pooling_factor=2.5)
 

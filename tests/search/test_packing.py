@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
 from neuroshard_pipeline.search.packing import check_room, make_room, pack_by_size, ranks_needed
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 
 
@@ -45,18 +45,18 @@ def test_a_table_too_tall_for_any_rank_is_named():
 
 def test_room_is_made_by_splitting():
     task = a_task([1000] * 3, 16, 2, 96_000)  # 64,000 bytes each: two ranks hold one and a half
-    kinds = ShardKinds(task, small_models(), WEIGHTS_AND_OPTIMIZER)
-    state = make_room(kinds)
+    problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
+    state = make_room(problem)
     assert len(state) == 4
-    assert np.sort(kinds.width[state]).tolist() == [8, 8, 16, 16]
+    assert np.sort(problem.width[state]).tolist() == [8, 8, 16, 16]
 
 
 def test_fragments_that_fit_nowhere_are_reported():
     task = a_task([1000] * 3, 4, 2, 30_000)  # 16,000 bytes each: one on each rank, one left over
-    kinds = ShardKinds(task, small_models(), WEIGHTS_AND_OPTIMIZER)
+    problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
     check_room(task, WEIGHTS_AND_OPTIMIZER)
     with pytest.raises(DoesNotFitError, match=r"1 of the shards, 16000 bytes in all, .* table 't2' .* 3 ranks"):
-        make_room(kinds)
+        make_room(problem)
 
 
 def pinned_task(constraints):

@@ -5,6 +5,7 @@ import pytest
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.search.rank_order import (
     collectives_ms,
     ms_per_byte_of,
@@ -12,7 +13,6 @@ from neuroshard_pipeline.search.rank_order import (
     order_text,
     two_level_topology,
 )
-from neuroshard_pipeline.search.simulator import with_predicted_cost
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -72,7 +72,7 @@ def test_uneven_hosts_gain_and_the_order_found_is_the_best_of_all(seed, topology
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_measured_matrix_never_makes_it_worse(seed):
+def test_with_a_measured_matrix_the_order_is_never_worse(seed):
     rng = np.random.default_rng(seed)
     cost = rng.lognormal(-14, 1, (6, 6))
     dims = (4 * rng.integers(1, 40, 6)).tolist()
@@ -82,12 +82,12 @@ def test_a_measured_matrix_never_makes_it_worse(seed):
     assert collectives_ms(ordered.dim_sums, cost, 60) <= min(collectives_ms(dims, cost, 60), 1.15 * best)
 
 
-def test_a_renamed_plan_is_predicted_anew():
-    plan = with_predicted_cost(a_plan([4, 8, 16, 32, 64, 128]), small_models())
+def test_a_reordered_plan_has_no_prediction_until_it_is_priced():
+    plan = priced(a_plan([4, 8, 16, 32, 64, 128]), small_models())
     ordered = order_ranks(plan, UNEVEN_HOSTS)
     assert ordered.ranks != plan.ranks
     assert ordered.predicted is None
-    assert with_predicted_cost(ordered, small_models()).predicted_cost_ms == pytest.approx(plan.predicted_cost_ms)
+    assert priced(ordered, small_models()).predicted_cost_ms == pytest.approx(plan.predicted_cost_ms)
 
 
 def test_limits_and_constraints_are_kept():
@@ -111,7 +111,7 @@ def test_bandwidths_become_costs_of_a_byte():
     np.testing.assert_allclose(cost, [[0, 1 / 50e6], [1 / 25e6, 0]])  # 50 GB/s are 50e6 bytes per ms
 
 
-def test_an_order_is_told_in_a_line():
+def test_one_line_states_the_gain_of_an_order():
     plan = a_plan([4, 8, 16, 32, 64, 128])
     ordered = order_ranks(plan, UNEVEN_HOSTS)
     assert "shards went to other ranks" in order_text(plan, ordered, UNEVEN_HOSTS)

@@ -1,10 +1,11 @@
 import pytest
 
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
-from neuroshard_pipeline.search.units import allowed_ranks, ranks_of_tables, units_of
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.units import allowed_ranks, units_of
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
 
 TABLES = [Table("a", 100, 16, 1.0), Table("b", 50, 8, 1.0), Table("c", 20, 20, 1.0)]
 
@@ -27,7 +28,7 @@ def test_tables_kept_together_are_one_unit_on_their_common_ranks():
     assert (group.members, group.width, group.ranks, group.finest) == ((0, 2), 36, (1,), [36])
     assert group.bytes(36, task, WEIGHTS_AND_OPTIMIZER) == 100 * 16 * 4 + 20 * 20 * 4
     assert single.members == (1,)
-    assert ranks_of_tables((group, single), [1, 2]) == (1, 2, 1)
+    assert Problem(task, None, WEIGHTS_AND_OPTIMIZER).whole_placement([1, 2]).ranks == (1, 2, 1)  # without cost models
     assert allowed_ranks((group, single), 3).tolist() == [[False, True, False], [True] * 3]
 
 

@@ -1,15 +1,18 @@
 import numpy as np
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.embark import EmbarkSharder
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 
 def plan_of(task, network_slowdown=10.0):
-    sharder = EmbarkSharder(WEIGHTS_AND_OPTIMIZER, network_slowdown)
-    return sharder.shard(task, small_models(), np.random.default_rng(0))
+    problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
+    placement = EmbarkSharder(network_slowdown).shard(problem, np.random.default_rng(0))
+    return Plan(task, placement.shards, placement.ranks, "embark")
 
 
 def widths_of(plan, name):

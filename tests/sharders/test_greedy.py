@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.tasks import random_task
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import make_sharder
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -19,7 +21,8 @@ HEURISTICS = {
 
 
 def plan_of(name, task):
-    return make_sharder(name).shard(task, None, np.random.default_rng(0))
+    placement = make_sharder(name).shard(Problem(task, None, WEIGHTS_AND_OPTIMIZER), np.random.default_rng(0))
+    return Plan(task, placement.shards, placement.ranks, name)
 
 
 @pytest.mark.parametrize("name", HEURISTICS)
@@ -47,14 +50,13 @@ def test_plans_fit_or_the_error_says_what_is_missing(name, seed, num_tables, wor
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)
     refusal = ""
     try:
-        plan = plan_of(name, task)  # the plan itself refuses too little memory
+        plan = plan_of(name, task)  # `Plan` refuses too little memory
     except DoesNotFitError as error:
         refusal = str(error)
     if refusal:
         assert "bytes" in refusal
         return
     assert len(plan.shards) == num_tables
-    assert plan.sharder == name
 
 
 def test_the_error_names_table_and_missing_bytes():
@@ -66,8 +68,8 @@ def test_the_error_names_table_and_missing_bytes():
 
 def test_random_draws_depend_on_the_generator_alone():
     task = random_task(np.random.default_rng(0), 20, 4, 0.2)
-    sharder = make_sharder("random")
-    first, again, other = (sharder.shard(task, None, np.random.default_rng(seed)).ranks for seed in (1, 1, 2))
+    sharder, problem = make_sharder("random"), Problem(task, None, WEIGHTS_AND_OPTIMIZER)
+    first, again, other = (sharder.shard(problem, np.random.default_rng(seed)).ranks for seed in (1, 1, 2))
     assert first == again
     assert first != other
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from search.constrained_tasks import constrained_tasks, fits_somehow
+from search.settings import LOCAL_SEARCH
 from search.small_models import small_models
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
+from neuroshard_pipeline.search.params import SearchParams
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import LEARNED, make_sharder
 from sharders.policy_makers import untrained_policies
@@ -18,17 +20,17 @@ QUICK = {
     "search": SearchParams(
         num_candidates=3, beam_width=2, max_steps=2, num_caps=3, min_cap_ratio=1.0, max_cap_ratio=1.5
     ),
-    "plus": REFINEMENT.model_copy(update={"max_rounds": 6}),
+    "local_search": LOCAL_SEARCH.model_copy(update={"max_rounds": 6}),
 }
 MODELS = small_models()
 POLICIES = untrained_policies()
 
 
 def attempt(name, task, memory):
-    """The plan, or the refusal."""
+    """The placement, or the refusal."""
     sharder = make_sharder(name, SharderSettings(memory=memory, **QUICK), POLICIES)
     try:
-        return sharder.shard(task, MODELS, np.random.default_rng(0)), ""
+        return sharder.shard(Problem(task, MODELS, memory), np.random.default_rng(0)), ""
     except DoesNotFitError as error:
         return None, str(error)
 
@@ -60,7 +62,7 @@ def check_attempt(name, task, memory, *, complete):
         return
     assert "bytes" in refusal
     assert task.task_id in refusal
-    if complete or name not in refusal:  # else the message says of itself that another sharder may do it
+    if complete or name not in refusal:  # otherwise the message refers to another sharder
         assert not fits_somehow(task, memory), refusal
 
 

@@ -5,18 +5,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.tasks import random_task
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.policies.episode import game_of
 from neuroshard_pipeline.sharders.policies.networks import NETWORKS
 from neuroshard_pipeline.sharders.policies.policy import Policies, Policy, PolicyError, load_policies
-from neuroshard_pipeline.sharders.registry import make_sharder, shard, solve_all
+from neuroshard_pipeline.sharders.registry import shard, solve_all
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from sharders.policy_makers import KINDS, untrained, untrained_policies
@@ -27,7 +27,7 @@ POLICIES = untrained_policies()
 
 def game(seed=0, num_tables=9, world_size=3, tightness=0.5):
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness)
-    return game_of(ShardKinds(task, MODELS, WEIGHTS_AND_OPTIMIZER))
+    return game_of(Problem(task, MODELS, WEIGHTS_AND_OPTIMIZER))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,25 +37,25 @@ def test_every_table_lies_whole_on_a_rank_with_room_or_the_error_says_bytes(kind
     task = random_task(np.random.default_rng(seed), num, world, tightness, uneven=uneven)
     refusal = ""
     try:
-        plan = make_sharder(kind, policies=POLICIES).shard(task, MODELS, np.random.default_rng(0))
+        plan = shard(task, MODELS, kind, policies=POLICIES)
     except DoesNotFitError as error:
         refusal = str(error)
     if refusal:
         assert "bytes" in refusal
         return
-    assert sorted(shard.table.name for shard in plan.shards) == sorted(table.name for table in task.tables)
-    assert all(shard.embedding_dim == shard.table.embedding_dim for shard in plan.shards)
+    assert sorted(part.table.name for part in plan.shards) == sorted(table.name for table in task.tables)
+    assert all(part.embedding_dim == part.table.embedding_dim for part in plan.shards)
     assert all(used <= limit for used, limit in zip(plan.memory_bytes, task.memory_limits, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_costs_of_a_rollout_are_those_of_its_plan(kind):
     played_game = game(tightness=0.6)
-    kinds = played_game.kinds
+    problem = played_game.problem
     played = untrained(kind).play(played_game, 8, np.random.default_rng(0))
     assert np.isfinite(played.embedding_cost_ms).any()
     for rollout in np.flatnonzero(np.isfinite(played.embedding_cost_ms)):
-        plan = with_predicted_cost(kinds.plan(played_game.order, played.ranks[:, rollout], kind), MODELS)
+        plan = price_plan(problem, problem.placement(played_game.order, played.ranks[:, rollout]), kind)
         assert played.embedding_cost_ms[rollout] == pytest.approx(plan.predicted_cost_ms)
         assert played.compute_ms[rollout] == pytest.approx(plan.predicted.compute_ms)
 

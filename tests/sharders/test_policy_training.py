@@ -2,12 +2,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.tasks import random_task
 
 from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams, generate_pool
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
 from neuroshard_pipeline.sharders.policies.policy import PolicyError
 from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks, draw_policy_tasks
@@ -35,9 +35,9 @@ def train(kind, **changes):
 
 def random_ratio(games, greedy_ms):
     """Mean predicted cost of random plans over the best greedy heuristic's."""
-    sharder, rng = RandomSharder(WEIGHTS_AND_OPTIMIZER), np.random.default_rng(0)
+    sharder, rng = RandomSharder(), np.random.default_rng(0)
     ratios = [
-        with_predicted_cost(sharder.shard(game.kinds.task, MODELS, rng), MODELS).predicted_cost_ms / greedy
+        price_plan(game.problem, sharder.shard(game.problem, rng), "random").predicted_cost_ms / greedy
         for game, greedy in zip(games, greedy_ms, strict=True)
         for _ in range(10)
     ]

@@ -2,11 +2,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from search.settings import LOCAL_SEARCH
 from search.small_models import small_models
 from search.tasks import random_task
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
-from neuroshard_pipeline.search.params import REFINEMENT, SearchParams
+from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
 from neuroshard_pipeline.sharders.registry import SHORTLISTING, shard, shortlist, solve_all
@@ -18,7 +19,7 @@ POLICIES = untrained_policies()
 
 QUICK = SharderSettings(
     search=SearchParams(num_candidates=3, beam_width=2, max_steps=2, num_caps=4, min_cap_ratio=1.0, max_cap_ratio=1.5),
-    plus=REFINEMENT.model_copy(update={"max_rounds": 5}),
+    local_search=LOCAL_SEARCH.model_copy(update={"max_rounds": 5}),
 )
 
 
@@ -99,11 +100,10 @@ def test_a_shortlist_begins_with_the_plan_and_names_different_ones_after_it(name
         for plan in plans
     }
     assert len(held) == len(plans)
-    if name == "neuroshard":
-        costs = [plan.predicted_cost_ms for plan in plans]
-        assert costs == sorted(costs)
+    costs = [plan.predicted_cost_ms for plan in plans]
+    assert costs == sorted(costs)
 
 
-def test_a_sharder_without_a_search_names_no_runners_up():
-    with pytest.raises(NeuroShardError, match="'random' names no runners-up; use one of neuroshard, neuroshard_plus"):
+def test_a_sharder_without_a_search_offers_no_runners_up():
+    with pytest.raises(NeuroShardError, match="'random' offers no runners-up; use one of neuroshard, neuroshard_plus"):
         shortlist(some_tasks()[0], small_models(), "random", QUICK, seed=0, count=2)

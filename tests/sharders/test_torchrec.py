@@ -6,12 +6,14 @@ import sys
 
 import numpy as np
 import pytest
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from torchrec_bridge.needs_torchrec import QUIET
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Table
@@ -28,7 +30,8 @@ def tables(count: int = 12) -> list[Table]:
 
 
 def shard(task: ShardingTask, memory: MemoryModel = WEIGHTS_AND_OPTIMIZER) -> Plan:
-    return TorchRecSharder(memory).shard(task, small_models(), np.random.default_rng(0))
+    placement = TorchRecSharder().shard(Problem(task, small_models(), memory), np.random.default_rng(0))
+    return Plan(task, placement.shards, placement.ranks, "torchrec", memory=memory)
 
 
 @pytest.mark.parametrize("room", [3.0, 1.1])
@@ -38,7 +41,6 @@ def test_plans_fit_and_are_repeatable(room, optimizer):
     per_rank = int(room * state * sum(table.weight_bytes for table in tables()) / 4)
     task = ShardingTask(tables(), 4, 64, per_rank, optimizer)
     plan = shard(task)
-    assert plan.sharder == "torchrec"
     assert plan == shard(task)
 
 

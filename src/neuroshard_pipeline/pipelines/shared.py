@@ -6,7 +6,7 @@ from kedro.pipeline import Node
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.params import PlusParams, SearchParams
+from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.sharders.base import RivalParams, SharderSettings
 
 #: Datasets of the stage train that `pair_models` reads, by the names that they have inside a namespaced pipeline.
@@ -25,10 +25,10 @@ def pair_models(compute: ComputeCostModel, comm: CommCostModel) -> CostModels:
 
 
 def set_up_sharders(
-    search: SearchParams, plus: PlusParams, memory: MemoryModel, rivals: RivalParams
+    search: SearchParams, local_search: LocalSearchParams, memory: MemoryModel, rivals: RivalParams
 ) -> SharderSettings:
     """Collect the settings of all sharders."""
-    return SharderSettings(search, plus, memory, rivals)
+    return SharderSettings(search, local_search, memory, rivals)
 
 
 def models_node() -> Node:

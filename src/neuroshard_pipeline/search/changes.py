@@ -1,133 +1,113 @@
-"""The best single change that a plan does not make: what its explanation tells of the road not taken.
+"""The best single changes that a plan does not make, for its explanation.
 
-Shapes: P moves, N shards.
+Shapes: P moves, W ranks.
 """
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
-from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.local_search import MAX_MOVES, column_price_ms, exact_costs, potential_gain
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, FloatArray, IntArray
 from neuroshard_pipeline.search.moves import (
     NONE,
     Layout,
     Loads,
     Moves,
+    bytes_added,
     constraints_allow,
     feasible,
     layout_of,
     loads_after,
     propose,
 )
-from neuroshard_pipeline.search.plan import Plan, RejectedChange
-from neuroshard_pipeline.search.refine import (
-    MAX_MOVES,
-    column_price_ms,
-    exact_costs,
-    potential_gain,
-)
-from neuroshard_pipeline.search.simulator import COST_UNITS_PER_MS, IntArray, Models
+from neuroshard_pipeline.search.plan import Placement, RejectedChange
+from neuroshard_pipeline.search.problem import Problem
 
-#: Busiest ranks that changes start from, and idlest ranks that they lead to, where there are more of them.
+#: Largest number of the busiest ranks that changes start from, and of the idlest ranks that they lead to.
 _MAX_SOURCES, _MAX_TARGETS = 8, 16
 
-#: Changes whose exact cost is predicted, of those allowed and of those not allowed each.
+#: Number of allowed changes whose exact cost is predicted, and the same number of those not allowed.
 _NUM_EXACT = 64
 
 
-def with_rejected_changes(plan: Plan, models: Models) -> Plan:
-    """The same plan, knowing the cheapest single change that it could make, and a cheaper one that is not allowed.
+def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedChange, ...]:
+    """The cheapest allowed change of a placement, and the cheapest other one that is cheaper than the placement.
 
-    Changes are those of the local search: moves, swaps, splits, shifts of columns and merges that take something off
-    the busiest ranks. Those that promise most are priced exactly.
+    Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
+    of columns and merges. The most promising ones are priced exactly.
     """
-    kinds = ShardKinds(plan.task, models, plan.memory)
-    layout = _layout_of_plan(plan, kinds)
-    price = column_price_ms(layout, kinds)
+    layout = layout_of(*problem.kinds_of(placement), problem)
+    price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims
     order = np.argsort(-load, kind="stable")
     rng = np.random.default_rng(0)
-    moves = propose(layout, kinds, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], MAX_MOVES, rng)
+    moves = propose(layout, problem, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], MAX_MOVES, rng)
     if not len(moves):
-        return plan
-    loads, allowed = loads_after(layout, moves, kinds), feasible(layout, moves, kinds)
+        return ()
+    loads, allowed = loads_after(layout, moves, problem), feasible(layout, moves, problem)
     gain = potential_gain(load, moves, loads, price)
-    best = _cheapest(np.flatnonzero(allowed), gain, layout, moves, loads, kinds)
-    blocked = _cheapest(np.flatnonzero(~allowed), gain, layout, moves, loads, kinds)
+    search = _Changes(problem, layout, moves, loads, gain)
+    best, blocked = search.cheapest(np.flatnonzero(allowed)), search.cheapest(np.flatnonzero(~allowed))
     changes = [] if best is None else [best]
     if blocked is not None and blocked.cost_ms < layout.cost / COST_UNITS_PER_MS:
         changes.append(blocked)
-    return dataclasses.replace(plan, rejected=tuple(changes))
+    return tuple(changes)
 
 
-def _layout_of_plan(plan: Plan, kinds: ShardKinds) -> Layout:
-    """Tables that are kept together become one shard again."""
-    unit_of = {
-        plan.task.tables[i].name: (number, unit) for number, unit in enumerate(kinds.units) for i in unit.members
-    }
-    pairs, ranks = [], []
-    for shard, rank in zip(plan.shards, plan.ranks, strict=True):
-        number, unit = unit_of[shard.table.name]
-        if shard.table.name == plan.task.tables[unit.members[0]].name:
-            pairs.append((number, shard.embedding_dim if len(unit.members) == 1 else unit.width))
-            ranks.append(rank)
-    return layout_of(kinds.numbers(pairs), np.array(ranks, dtype=np.int64), kinds)
+class _Changes:
+    """The moves away from a layout, with what is known about them."""
 
+    def __init__(self, problem: Problem, layout: Layout, moves: Moves, loads: Loads, gain: FloatArray):
+        self.problem, self.layout, self.moves, self.loads, self.gain = problem, layout, moves, loads, gain
 
-def _cheapest(
-    which: IntArray, gain: np.ndarray, layout: Layout, moves: Moves, loads: Loads, kinds: ShardKinds
-) -> RejectedChange | None:
-    """The cheapest of the moves `which`."""
-    promising = which[np.argsort(gain[which], kind="stable")[:_NUM_EXACT]]
-    if not len(promising):
-        return None
-    costs = exact_costs(layout, moves, loads, [np.array([move]) for move in promising.tolist()], kinds)
-    move = moves.take(promising[[int(costs.argmin())]])
-    return RejectedChange(
-        _described(move, layout, kinds), float(costs.min()) / COST_UNITS_PER_MS, _hindrance(move, layout, kinds)
-    )
+    def cheapest(self, which: IntArray) -> RejectedChange | None:
+        """The cheapest of the moves `which`, or None where there are none."""
+        promising = which[np.argsort(self.gain[which], kind="stable")[:_NUM_EXACT]]
+        if not len(promising):
+            return None
+        alone = [np.array([move]) for move in promising.tolist()]
+        costs = exact_costs(self.layout, self.moves, self.loads, alone, self.problem)
+        move = self.moves.take(promising[[int(costs.argmin())]])
+        return RejectedChange(self._text(move), float(costs.min()) / COST_UNITS_PER_MS, self._hindrance(move))
 
+    def _text(self, move: Moves) -> str:
+        """One move in words."""
+        problem, source, target = self.problem, int(move.source[0]), int(move.target[0])
+        leaving, other = int(self.layout.kinds[move.shard[0]]), int(move.other[0])
+        stays, lands = int(move.to_source[0]), int(move.to_target[0])
+        if other == NONE and stays == NONE:
+            return f"move {self._name(leaving)} from rank {source} to rank {target}"
+        if other == NONE:
+            columns = problem.width[lands]
+            return f"split {self._name(leaving)} on rank {source} and move {columns} columns to rank {target}"
+        partner = int(self.layout.kinds[other])
+        if problem.unit[partner] != problem.unit[leaving] or stays == partner:
+            return f"swap {self._name(leaving)} on rank {source} with {self._name(partner)} on rank {target}"
+        if stays == NONE:
+            return f"merge {self._name(leaving)} on rank {source} into the shard on rank {target}"
+        columns = problem.width[leaving] - problem.width[stays]
+        return f"move {columns} columns of {self._name(leaving)} on rank {source} to the shard on rank {target}"
 
-def _described(move: Moves, layout: Layout, kinds: ShardKinds) -> str:
-    """One move in words."""
-    source, target = int(move.source[0]), int(move.target[0])
-    leaving, other = int(layout.kinds[move.shard[0]]), int(move.other[0])
-    stays, lands = int(move.to_source[0]), int(move.to_target[0])
-    if other == NONE and stays == NONE:
-        return f"move {_named(leaving, kinds)} from rank {source} to rank {target}"
-    if other == NONE:
-        return f"split {_named(leaving, kinds)} on rank {source} and move {kinds.width[lands]} columns to rank {target}"
-    partner = int(layout.kinds[other])
-    if kinds.table[partner] != kinds.table[leaving] or stays == partner:
-        return f"swap {_named(leaving, kinds)} on rank {source} with {_named(partner, kinds)} on rank {target}"
-    if stays == NONE:
-        return f"merge {_named(leaving, kinds)} on rank {source} into the shard on rank {target}"
-    columns = int(kinds.width[leaving] - kinds.width[stays])
-    return f"hand {columns} columns of {_named(leaving, kinds)} on rank {source} to the shard on rank {target}"
+    def _name(self, kind: int) -> str:
+        unit, width = self.problem.units[int(self.problem.unit[kind])], self.problem.width[kind]
+        return unit.name if width == unit.width else f"{unit.name} ({width} columns)"
 
-
-def _named(kind: int, kinds: ShardKinds) -> str:
-    unit = kinds.units[int(kinds.table[kind])]
-    return unit.name if kinds.width[kind] == unit.width else f"{unit.name} ({kinds.width[kind]} columns)"
-
-
-def _hindrance(move: Moves, layout: Layout, kinds: ShardKinds) -> str:
-    """Which rank lacks how many bytes, and whether constraints forbid the move; empty where it is allowed."""
-    if feasible(layout, move, kinds)[0]:
-        return ""
-    sizes = np.append(kinds.bytes, 0)
-    shard_kinds = np.append(layout.kinds, NONE)
-    source, target = int(move.source[0]), int(move.target[0])
-    added = dict.fromkeys((source, target), 0)
-    added[target] += int((sizes[move.to_target] - sizes[shard_kinds[move.other]])[0])
-    added[source] += int((sizes[move.to_source] - sizes[shard_kinds[move.shard]])[0])
-    reasons = [
-        f"rank {rank} lacks {more - int(layout.free[rank])} bytes for it"
-        for rank, more in added.items()
-        if more > layout.free[rank]
-    ]
-    if not constraints_allow(move, kinds)[0]:
-        reasons.append("constraints forbid it")
-    return " and ".join(reasons)
+    def _hindrance(self, move: Moves) -> str:
+        """The missing bytes of each rank, and whether constraints forbid the move; empty where it is allowed."""
+        problem, layout = self.problem, self.layout
+        if feasible(layout, move, problem)[0]:
+            return ""
+        source, target = int(move.source[0]), int(move.target[0])
+        to_source, to_target = bytes_added(layout, move, problem)
+        added = dict.fromkeys((source, target), 0)
+        added[target] += int(to_target[0])
+        added[source] += int(to_source[0])
+        reasons = [
+            f"rank {rank} lacks {more - int(layout.free[rank])} bytes for it"
+            for rank, more in added.items()
+            if more > layout.free[rank]
+        ]
+        if not constraints_allow(move, problem)[0]:
+            reasons.append("constraints forbid it")
+        return " and ".join(reasons)

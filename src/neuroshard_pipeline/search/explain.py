@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.table import Shard
 
-if TYPE_CHECKING:
-    from neuroshard_pipeline.search.plan import Plan, PlanCost
-
-#: Shards named per rank before "and so many more".
+#: Number of shards that are named per rank; the others are only counted.
 _SHARDS_SHOWN = 12
 
 
 def explain_plan(plan: Plan) -> str:
-    """Readable text: per rank its shards, memory and predicted cost, what binds, what else could be, assumptions."""
+    """Text with shards, memory and cost per rank, what limits the plan, the best changes not made, and assumptions."""
     lines = [_headline(plan), ""]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
     for rank, shards in enumerate(plan.shards_by_rank):
@@ -70,7 +67,7 @@ def _shards_text(plan: Plan, shards: Sequence[Shard]) -> str:
 
 
 def _binding_lines(plan: Plan) -> list[str]:
-    """Which rank and which part decide the cost, and which rank is closest to its memory."""
+    """The rank and the part of the cost that decide the embedding cost, and the rank closest to its memory limit."""
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
     fullest = max(range(plan.task.world_size), key=lambda rank: used[rank] / max(limits[rank], 1))
     left = _bytes_text(limits[fullest] - used[fullest])
@@ -82,7 +79,7 @@ def _binding_lines(plan: Plan) -> list[str]:
 
 
 def _doubt_lines(plan: Plan, cost: PlanCost) -> list[str]:
-    """Which other ranks may turn out to be the slowest."""
+    """The number of other ranks that may be the slowest in reality."""
     if not plan.interval_ms:
         return []
     slowest = max(range(len(cost.rank_ms)), key=lambda rank: cost.rank_ms[rank])
@@ -109,7 +106,7 @@ def _cost_lines(cost: PlanCost) -> list[str]:
 
 
 def _rejection_lines(plan: Plan) -> list[str]:
-    """The best single change not made, and a better one that memory or constraints rule out."""
+    """The best allowed change not made, and a better one that memory or constraints rule out."""
     if plan.predicted is None:
         return []
     lines = []
@@ -125,7 +122,7 @@ def _rejection_lines(plan: Plan) -> list[str]:
 
 
 def _assumption_lines(plan: Plan) -> list[str]:
-    """What the prediction takes for granted: unknown reuse, and everything the models were not trained on."""
+    """Assumptions of the prediction: unknown reuse profiles, and inputs outside the training range of the models."""
     extrapolated = [f"extrapolated: {caveat}" for caveat in plan.caveats]
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:

@@ -1,13 +1,13 @@
 """Greedy runs in lockstep, compiled: the inner loop of `placement`.
 
-A run is a state, a range of caps that agree so far, and a partial placement. Caps share a run for as long as they would
-choose alike: a looser cap has every feasible rank of a tighter one, so that equal choices form ranges of caps. States
-share a run for as long as their shards are the same. Only the rank that got a shard is priced again, and one call of
-the compute model's head prices it for all runs.
+A run is a state, a range of caps whose choices agree so far, and a partial placement. Every rank that is feasible under
+a tight cap is feasible under a looser one, so that caps with equal choices form a range, which shares one run. States
+share a run until their shards differ. Each step prices only the rank that received a shard, with one call of the
+compute model for all runs.
 
-Why compiled: in NumPy a step was some thirty small array operations, 0.11 ms of which the head took a fifth. Compiled,
-the whole search takes 0.4 of the time on 50 tables and 4 ranks, 0.7 on 1,000 and 128. The head stays a NumPy call, so
-that any compute model will do.
+The loop is compiled because a step in NumPy took thirty small array operations, 0.11 ms, of which the model took a
+fifth. Compiling reduced the time of a whole search to 0.4 of the NumPy time on 50 tables and 4 ranks, and to 0.7 on
+1,000 tables and 128 ranks. The model itself stays a NumPy call, so that any compute cost model works.
 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers of a shard embedding.
 """
@@ -18,51 +18,50 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.simulator import COST_UNITS_PER_MS, FloatArray, IntArray
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.search.problem import Problem
 
-#: Nowhere: a shard has no feasible rank.
-_NOWHERE = -1
+#: The rank of a shard without a feasible rank.
+_NO_RANK = -1
 
 
 class Shards(NamedTuple):
-    """What a run asks of shards: tables by kind, the kinds of every state, and where states part.
+    """Properties of kinds, the kinds of every state, and the steps at which states diverge.
 
     Attributes:
         sequences: (S, N) kinds in placement order.
         embedding: (Y, H).
         width: (Y,) columns.
         bytes: (Y,) memory.
-        allowed: (Y, W) whether a kind may lie on a rank; (0, W) where all may lie anywhere.
+        allowed: (Y, W) whether a kind may be placed on a rank; (0, W) where no constraint names ranks.
         caps: (M,) ascending.
-        parts: (S, 3) step, parent, child, by step: where a state parts from one whose beginning it shares.
+        branches: (S - 1, 3) step, parent, child, in order of steps: the child state diverges from its parent there.
     """
 
     sequences: IntArray
     embedding: FloatArray
     width: IntArray
     bytes: IntArray
-    allowed: NDArray[np.bool_]
+    allowed: BoolArray
     caps: IntArray
-    parts: IntArray
+    branches: IntArray
 
 
 class Runs(NamedTuple):
-    """All runs; each has a row, there are rows for one run per state and cap, and `rows[:count]` are live.
+    """All runs. Every run has a row; there are rows for one run per state and cap, and `rows[:count]` are in use.
 
     Attributes:
-        rows: (R,) the live rows first, then the free ones.
-        state: (R,) of every row; so are
-        low: index of the tightest cap,
-        high: of the loosest cap, and
+        rows: (R,) the rows in use, then the free ones.
+        state: (R,) state of the run in every row; all arrays below are by row, except `changed`.
+        low: (R,) index of the tightest cap.
+        high: (R,) index of the loosest cap.
         choices: (R, N) the ranks chosen.
         sums: (R, W, H) summed embeddings.
         dims: (R, W) dimension sums.
         free: (R, W) bytes left.
         cost: (R, W) predicted compute cost in units of 1e-9 ms.
-        asked: (R, H) summed embedding of the rank that got the last shard, by position in `rows`.
+        changed: (R, H) summed embedding of the rank that received the last shard, by position in `rows`.
     """
 
     rows: IntArray
@@ -74,33 +73,33 @@ class Runs(NamedTuple):
     dims: IntArray
     free: IntArray
     cost: FloatArray
-    asked: FloatArray
+    changed: FloatArray
 
 
-def run_greedily(sequences: IntArray, kinds: ShardKinds, caps: IntArray) -> tuple[Runs, IntArray]:
-    """Runs of all states and caps, and the rows of those that found a rank for every shard.
+def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple[Runs, IntArray]:
+    """Run all states and caps; returns the runs, and the rows of those that found a rank for every shard.
 
     Args:
         sequences: (S, N) kinds of distinct states in placement order.
-        kinds: what is known of the kinds.
+        problem: the problem that numbers the kinds.
         caps: (M,) ascending caps on the dimension sum.
     """
-    shards, runs = _shards(sequences, kinds, caps), _empty_runs(sequences, kinds, len(caps))
+    shards, runs = _shards(sequences, problem, caps), _empty_runs(sequences, problem, len(caps))
     count, num_steps = 1, sequences.shape[1]
-    price, batch_size = kinds.models.compute.costs_from_sums, kinds.task.batch_size
-    runs.state[0] = _shared_beginnings(sequences)[0]
+    price, batch_size = problem.models.compute.costs_from_sums, problem.task.batch_size
+    runs.state[0] = _branches(sequences)[0]
     for step in range(num_steps):
         count = _place_next(step, count, shards, runs)
-        if not count and not (shards.parts[:, 0] > step).any():
+        if not count and not (shards.branches[:, 0] > step).any():
             break
-        _price_last(step, count, price(runs.asked[:count], batch_size), runs)
+        _price_last(step, count, price(runs.changed[:count], batch_size), runs)
     return runs, runs.rows[:count]
 
 
 def compile_ahead() -> None:
-    """Compile the loop, or load it from the cache: seconds on a machine's first search, which then take no time of it.
+    """Compile the loop, or load it from the cache, so that no search spends seconds on it.
 
-    What is compiled is kept beside this file, or in the user's cache folder where that cannot be written.
+    The cache is beside this file, or in the user's cache folder where that folder cannot be written.
     """
     none, no_costs = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
     nothing = np.zeros(0, dtype=np.int64)
@@ -109,17 +108,17 @@ def compile_ahead() -> None:
     _price_last(0, _place_next(0, 0, shards, runs), np.zeros((0, 2)), runs)
 
 
-def _shards(sequences: IntArray, kinds: ShardKinds, caps: IntArray) -> Shards:
-    allowed = kinds.allowed_on(np.arange(len(kinds.table)))
+def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:
+    allowed = problem.allowed_on(np.arange(len(problem.unit)))
     if allowed is None:
-        allowed = np.ones((0, kinds.task.world_size), dtype=bool)
-    parts = _shared_beginnings(sequences)[1]
-    return Shards(sequences, kinds.embedding, kinds.width, kinds.bytes, allowed, caps, parts)
+        allowed = np.ones((0, problem.task.world_size), dtype=bool)
+    branches = _branches(sequences)[1]
+    return Shards(sequences, problem.embedding, problem.width, problem.bytes, allowed, caps, branches)
 
 
-def _empty_runs(sequences: IntArray, kinds: ShardKinds, num_caps: int) -> Runs:
-    (num_states, num_shards), world_size = sequences.shape, kinds.task.world_size
-    count, size = num_states * num_caps, kinds.embedding.shape[1]
+def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
+    (num_states, num_shards), world_size = sequences.shape, problem.task.world_size
+    count, size = num_states * num_caps, problem.embedding.shape[1]
     return Runs(
         rows=np.arange(count),
         state=np.zeros(count, dtype=np.int64),
@@ -128,44 +127,44 @@ def _empty_runs(sequences: IntArray, kinds: ShardKinds, num_caps: int) -> Runs:
         choices=np.zeros((count, num_shards), dtype=np.int64),
         sums=np.zeros((count, world_size, size)),
         dims=np.zeros((count, world_size), dtype=np.int64),
-        free=np.tile(kinds.limits, (count, 1)),
+        free=np.tile(problem.limits, (count, 1)),
         cost=np.zeros((count, world_size)),
-        asked=np.zeros((count, size)),
+        changed=np.zeros((count, size)),
     )
 
 
-def _shared_beginnings(sequences: IntArray) -> tuple[int, IntArray]:
-    """A state to begin with, and where the others part from one whose beginning they share: (S - 1, 3), by step.
+def _branches(sequences: IntArray) -> tuple[int, IntArray]:
+    """The state to begin with, and for every other state (step, parent, child), (S - 1, 3) in order of steps.
 
-    In lexicographic order no earlier state shares more of its beginning with a state than the one just before it, or,
-    where that one parts later itself, the one that it parts from.
+    The child shares all shards before the step with its parent. In lexicographic order, the state that shares most
+    with a child is the one just before it, or, where that one diverges later itself, the parent of that one.
     """
     order = np.lexsort(sequences.T[::-1])
     shared = [0, *(sequences[order[1:]] != sequences[order[:-1]]).argmax(axis=1).tolist()]
-    parts, live = [], [0]  # positions in `order` that a next state may part from
+    branches, open_states = [], [0]  # positions in `order` that a next state may diverge from
     for position in range(1, len(order)):
-        while shared[live[-1]] > shared[position]:
-            live.pop()
-        parts.append((shared[position], order[live[-1]], order[position]))
-        live.append(position)
-    parts.sort(key=lambda part: part[0])
-    return int(order[0]), np.array(parts, dtype=np.int64).reshape(-1, 3)
+        while shared[open_states[-1]] > shared[position]:
+            open_states.pop()
+        branches.append((shared[position], order[open_states[-1]], order[position]))
+        open_states.append(position)
+    branches.sort(key=lambda branch: branch[0])
+    return int(order[0]), np.array(branches, dtype=np.int64).reshape(-1, 3)
 
 
 @njit(cache=True)
 def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
-    """Choose a rank for shard `step` of every run and put it there; returns how many runs are left.
+    """Place shard `step` of every run; returns the number of runs left.
 
-    A run takes the choice of its loosest cap. Where a tighter one cannot follow, the run is divided: the caps that can
-    stay, the others become a new run. Runs without a feasible rank are dropped.
+    A run takes the choice of its loosest cap. Where that choice breaks tighter caps of the run, these become a new run
+    that chooses for itself. Runs without a feasible rank are dropped.
     """
-    count = _part(step, count, shards, runs)
+    count = _branch(step, count, shards, runs)
     index = 0
     while index < count:
         row = runs.rows[index]
         kind = shards.sequences[runs.state[row], step]
         rank = _cheapest_feasible(row, kind, shards, runs)
-        if rank == _NOWHERE:
+        if rank == _NO_RANK:
             count -= 1
             runs.rows[index], runs.rows[count] = runs.rows[count], row
             continue
@@ -186,30 +185,30 @@ def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pr
         runs.free[row, rank] -= shards.bytes[kind]
         for number in range(shards.embedding.shape[1]):
             runs.sums[row, rank, number] += shards.embedding[kind, number]
-            runs.asked[index, number] = runs.sums[row, rank, number]
+            runs.changed[index, number] = runs.sums[row, rank, number]
     return count
 
 
 @njit(cache=True)
-def _part(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
-    """Copy runs for the states that part here from those whose beginning they share."""
-    for part in range(len(shards.parts)):
-        if shards.parts[part, 0] != step:
+def _branch(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
+    """Copy runs for the states that diverge at this step from their parents."""
+    for branch in range(len(shards.branches)):
+        if shards.branches[branch, 0] != step:
             continue
         for index in range(count):
             row, child = runs.rows[index], runs.rows[count]
-            if runs.state[row] == shards.parts[part, 1]:
+            if runs.state[row] == shards.branches[branch, 1]:
                 _copy(row, child, step, runs)
-                runs.state[child] = shards.parts[part, 2]
+                runs.state[child] = shards.branches[branch, 2]
                 count += 1
     return count
 
 
 @njit(cache=True)
 def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
-    """The feasible rank with the lowest compute cost under the loosest cap of a run; the lowest one of several."""
+    """The feasible rank with the lowest compute cost under the loosest cap of a run; of equal ones the lowest rank."""
     most_columns = shards.caps[runs.high[row]] - shards.width[kind]
-    best, best_cost = _NOWHERE, np.inf
+    best, best_cost = _NO_RANK, np.inf
     for rank in range(runs.dims.shape[1]):
         if (
             runs.cost[row, rank] < best_cost
@@ -223,7 +222,7 @@ def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int: 
 
 @njit(cache=True)
 def _price_last(step: int, count: int, costs_ms: FloatArray, runs: Runs) -> None:  # pragma: no cover
-    """Note the compute cost (R, 2) of the ranks that got a shard."""
+    """Store the compute cost (R, 2) of the ranks that received a shard."""
     for index in range(count):
         row = runs.rows[index]
         cost = np.rint((costs_ms[index, 0] + costs_ms[index, 1]) * COST_UNITS_PER_MS)
@@ -232,7 +231,7 @@ def _price_last(step: int, count: int, costs_ms: FloatArray, runs: Runs) -> None
 
 @njit(cache=True)
 def _copy(source: int, target: int, step: int, runs: Runs) -> None:  # pragma: no cover
-    """Make the run in row `target` one like that in row `source`, which has placed `step` shards."""
+    """Copy the run in row `source`, which has placed `step` shards, to row `target`."""
     runs.state[target], runs.low[target], runs.high[target] = runs.state[source], runs.low[source], runs.high[source]
     runs.choices[target, :step] = runs.choices[source, :step]
     runs.sums[target] = runs.sums[source]

@@ -1,4 +1,4 @@
-"""Memory as a trainer sees it: weights, optimizer state, buffers at the batch size, and a reserve."""
+"""Memory of a rank during training: weights, optimizer state, buffers for the batch, and a reserve."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class MemoryModel(BaseModel):
 
     A shard of R rows and D columns needs, in bytes,
     `R * D * element + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for row-wise
-    Adagrad (every column shard keeps its own), and two fp32 moments per weight for Adam, which is twice the
-    weights of an fp32 table.
+    Adagrad (one number per row of each column shard), and two fp32 moments per weight for Adam, twice the weights of
+    an fp32 table.
 
     Attributes:
         optimizer_state: count the optimizer state of the task's optimizer.
         input_buffers: count the ids and offsets (int64) of the global batch, which every rank receives for its shards.
         output_buffers: count the pooled outputs of the global batch and their gradients (fp32).
-        reserve_fraction: share of a rank's memory that embeddings may not use.
+        reserve_fraction: share of a rank's memory that shards may not use.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,7 +45,7 @@ class MemoryModel(BaseModel):
     reserve_fraction: Annotated[float, Field(ge=0.0, lt=1.0)]
 
     def shard_bytes(self, shard: Shard, task: ShardingTask) -> int:
-        """Bytes that `shard` needs on its rank under the optimizer and the batch size of `task`."""
+        """Bytes that `shard` needs on its rank with the optimizer and the batch size of `task`."""
         return self.table_bytes(shard.table, shard.embedding_dim, task)
 
     def table_bytes(self, table: Table, width: int, task: ShardingTask) -> int:
@@ -60,17 +60,10 @@ class MemoryModel(BaseModel):
         return total
 
     def limits(self, task: ShardingTask) -> tuple[int, ...]:
-        """Bytes that shards may use on every rank: the task's limits less the reserve."""
+        """Bytes that shards may use on each rank: the limits of the task minus the reserve."""
         if self.reserve_fraction == 0.0:
             return task.memory_limits
         return tuple(int(limit * (1.0 - self.reserve_fraction)) for limit in task.memory_limits)
-
-
-#: Weights and optimizer state only, nothing reserved: what [Zha2023] §2 counts, whose tables train with plain SGD
-#: and whose limit of 4 GB per device already leaves room for the rest.
-WEIGHTS_AND_OPTIMIZER = MemoryModel(
-    optimizer_state=True, input_buffers=False, output_buffers=False, reserve_fraction=0.0
-)
 
 
 def _optimizer_bytes(optimizer: str, num_embeddings: int, width: int) -> int:

@@ -1,4 +1,4 @@
-"""Making room: packing by bytes alone, and what to say when nothing fits."""
+"""Packing shards by bytes alone, splitting tables until they fit, and the errors where nothing fits."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.simulator import IntArray
+from neuroshard_pipeline.search.models import BoolArray, IntArray
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Shards halved at once when whatever did not fit is already at its narrowest: one in twenty.
+#: Where no shard that is left over can be halved, one in twenty of the other shards is halved at once.
 _ROUND_DIVISOR = 20
 
 
 def pack_by_size(
-    sizes: Sequence[int], limits: Sequence[int], allowed: np.ndarray | None = None
+    sizes: Sequence[int], limits: Sequence[int], allowed: BoolArray | None = None
 ) -> tuple[list[int], list[int]]:
     """Put shards, largest first, on the rank with the most free bytes.
 
     Args:
         sizes: bytes of every shard; equal sizes keep their order.
         limits: bytes of every rank; ranks with equally many free bytes are taken in order.
-        allowed: (N, W) whether a shard may lie on a rank, or None where all may lie anywhere; shards with fewer
-            ranks to choose from are put first.
+        allowed: (N, W) whether a shard may be placed on a rank, or None where every shard may be placed everywhere;
+            shards with fewer ranks to choose from are placed first.
 
     Returns:
         The rank of every shard (-1 where no rank had room), and the indices of the shards without a rank.
@@ -48,9 +48,7 @@ def pack_by_size(
     return ranks, left_over
 
 
-def _pack_where_allowed(
-    sizes: Sequence[int], limits: Sequence[int], allowed: np.ndarray
-) -> tuple[list[int], list[int]]:
+def _pack_where_allowed(sizes: Sequence[int], limits: Sequence[int], allowed: BoolArray) -> tuple[list[int], list[int]]:
     free = np.array(limits, dtype=np.int64)
     choices = allowed.sum(axis=1).tolist()
     ranks = [-1] * len(sizes)
@@ -69,8 +67,8 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
     """Refuse a task that no splitting of columns can fit.
 
     Raises:
-        DoesNotFitError: all tables need more bytes than all ranks have, or those that are pinned to some ranks more
-            than these have, or the narrowest shard of a table more than any rank that it may lie on.
+        DoesNotFitError: all tables need more bytes than all ranks have; or the tables restricted to some ranks need
+            more than these ranks have; or the narrowest shard of a table needs more than any rank allowed for it has.
     """
     limits = memory.limits(task)
     units = units_of(task)
@@ -86,7 +84,7 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
 
 
 def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Split as evenly as allowed, the widest shard of `unit` must fit the roomiest of its ranks."""
+    """Split as evenly as allowed, the widest shard of `unit` must fit the largest rank allowed for it."""
     width = unit.finest[0]
     narrowest = unit.bytes(width, task, memory)
     roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
@@ -103,7 +101,7 @@ def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits
 
 
 def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """All units that may lie on certain ranks only must fit these together."""
+    """The units that are restricted to the same ranks must fit these ranks together."""
     pinned = [unit for unit in units if unit.ranks is not None]
     masks = [sum(1 << rank for rank in unit.ranks or ()) for unit in pinned]
     sizes = [unit.bytes(unit.width, task, memory) for unit in pinned]
@@ -118,42 +116,42 @@ def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel
             )
 
 
-def make_room(kinds: ShardKinds) -> IntArray:
-    """Halve shards until packing by size finds every one a rank: the kinds of that state.
+def make_room(problem: Problem) -> IntArray:
+    """Halve shards until packing by size finds a rank for each; returns the kinds of that state.
 
-    A round halves the shards that were left over; where none of these can be halved, the largest twentieth (at
-    least one) of those that can; of equally large ones, those that come first in placement order.
+    A round halves the shards that were left over. Where none of these can be halved, it halves the largest twentieth
+    (at least one) of those that can; of equally large ones, those that come first in placement order.
 
     Raises:
         DoesNotFitError: shards are left over and nothing can be halved any more.
     """
-    state = kinds.whole_tables
+    state = problem.whole_tables
     while True:
-        state = kinds.in_placement_order(state)
-        sizes = kinds.bytes[state]
-        _, left_over = pack_by_size(sizes.tolist(), kinds.limits.tolist(), kinds.allowed_on(state))
+        state = problem.in_placement_order(state)
+        sizes = problem.bytes[state]
+        _, left_over = pack_by_size(sizes.tolist(), problem.limits.tolist(), problem.allowed_on(state))
         if not left_over:
             return state
-        halvable = kinds.can_halve[state] & kinds.may_split(state)
+        halvable = problem.can_halve[state] & problem.may_split(state)
         chosen = [index for index in left_over if halvable[index]]
         if not chosen:
             chosen = _largest(sizes, np.flatnonzero(halvable))
-        chosen = _within_max_shards(chosen, state, kinds)
+        chosen = _within_max_shards(chosen, state, problem)
         if not chosen:
-            raise _fragmented(kinds, state[left_over])
-        halves = kinds.halves(state[chosen].tolist())
+            raise _fragmented(problem, state[left_over])
+        halves = problem.halves(state[chosen].tolist())
         state = np.concatenate([np.delete(state, chosen), np.repeat(halves, 2)])
 
 
-def _within_max_shards(chosen: list[int], state: IntArray, kinds: ShardKinds) -> list[int]:
-    """Those of `chosen`, first come first served, that may all be halved at once."""
-    if not kinds.limits_shards:
+def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> list[int]:
+    """The members of `chosen`, in this order, that can all be halved without too many shards of one unit."""
+    if not problem.limits_shards:
         return chosen
-    counts = np.bincount(kinds.table[state], minlength=len(kinds.units))
+    counts = np.bincount(problem.unit[state], minlength=len(problem.units))
     kept = []
     for index in chosen:
-        unit = kinds.table[state[index]]
-        if counts[unit] < kinds.max_shards[unit]:
+        unit = problem.unit[state[index]]
+        if counts[unit] < problem.max_shards[unit]:
             counts[unit] += 1
             kept.append(index)
     return kept
@@ -164,20 +162,20 @@ def _largest(sizes: IntArray, indices: IntArray) -> list[int]:
     return indices[np.argsort(-sizes[indices], kind="stable")[:count]].tolist()
 
 
-def _fragmented(kinds: ShardKinds, left_over: IntArray) -> DoesNotFitError:
-    """The error for shards that found no rank although the bytes of all ranks together would do."""
-    task = kinds.task
-    name = kinds.units[int(kinds.table[left_over[0]])].name
-    missing = int(kinds.bytes[left_over].sum())
+def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
+    """The error for shards without a rank although the ranks together have enough bytes."""
+    task = problem.task
+    name = problem.units[int(problem.unit[left_over[0]])].name
+    missing = int(problem.bytes[left_over].sum())
     return DoesNotFitError(
         f"{task.task_id}: no arrangement was found for {len(left_over)} of the shards, {missing} bytes in all, among "
-        f"them one of table {name!r} ({int(kinds.bytes[left_over[0]])} bytes), although every table was split "
-        f"as far as it goes; {_remedy(task, kinds.memory)}"
+        f"them one of table {name!r} ({int(problem.bytes[left_over[0]])} bytes), although every table was split "
+        f"as far as allowed; {_remedy(task, problem.memory)}"
     )
 
 
 def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
-    """What would help: more memory, or so many ranks."""
+    """The remedies: more memory, or a number of ranks."""
     return (
         f"raise memory_bytes, or use about {ranks_needed(task, memory)} ranks of {max(memory.limits(task))} bytes each"
         + (", or loosen the constraints" if task.constraints else "")
@@ -185,9 +183,9 @@ def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
 
 
 def ranks_needed(task: ShardingTask, memory: MemoryModel) -> int:
-    """Fewest ranks, each with the memory of the task's roomiest, on which the narrowest shards pack by size.
+    """About the fewest ranks, each with the memory of the task's largest, on which the narrowest shards pack by size.
 
-    Constraints on ranks do not count: there are more of these then.
+    Constraints that name ranks are ignored.
     """
     limit = max(memory.limits(task))
     sizes = [unit.bytes(width, task, memory) for unit in units_of(task) for width in unit.finest]

@@ -1,12 +1,19 @@
-"""Parameters of the searches."""
+"""Parameters of the searches, and their defaults: the values of conf/base/parameters_search.yml.
+
+The package ships that file (a symbolic link beside this package's `__init__.py`), so that Python and `kedro run` search
+with the same values.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from neuroshard_pipeline.search.simulator import Caution
+from neuroshard_pipeline.search.memory import MemoryModel
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -15,10 +22,10 @@ class SearchParams(BaseModel):
     """Beam search over column splits around a greedy grid search [Zha2023] §3.3.
 
     Attributes:
-        num_candidates: N; the N largest and the N most expensive shards are tried for halving.
+        num_candidates: N; each step tries to halve the N largest and the N most expensive shards.
         beam_width: K; states kept per step.
-        max_steps: L; column splits at most, 0 for table-wise sharding.
-        num_caps: M; caps on a rank's dimension sum that the grid search tries.
+        max_steps: L; largest number of column splits, 0 for table-wise sharding.
+        num_caps: M; number of caps on a rank's dimension sum that the grid search tries.
         min_cap_ratio: smallest cap as a multiple of the mean dimension sum.
         max_cap_ratio: largest cap as a multiple of the mean dimension sum.
     """
@@ -39,19 +46,14 @@ class SearchParams(BaseModel):
         return self
 
 
-class PlusParams(BaseModel):
+class LocalSearchParams(BaseModel):
     """Local search that `neuroshard_plus` appends to the beam search.
 
     Attributes:
-        max_rounds: rounds of local search at most; a budget in rounds makes results repeatable on any machine.
-        time_budget_seconds: wall-clock seconds at most, 0 for no limit; whichever budget ends first ends the search.
-        moves_per_round: moves whose exact cost is predicted per round.
-        perturbation_moves: random moves that leave a local optimum.
-        caution: 0 minimises the predicted embedding cost; up to 1, plans are judged ever more by a cost that takes
-            the start skew of the forward collective for a mere wait (`simulator.cautious_cost_ms`).
-        expected_error: relative error of predicted rank costs that plans are judged with
-            (`simulator.expected_maximum`); 0 judges by the largest predicted cost alone.
-        interval_share: how far from a prediction (0) to the upper end of its 90 % interval (1) costs are taken.
+        max_rounds: largest number of rounds; a budget in rounds makes results repeatable on any machine.
+        time_budget_seconds: wall-clock limit, 0 for none; the search ends when either budget is used up.
+        moves_per_round: number of moves per round whose exact cost is predicted.
+        perturbation_moves: number of random moves that lead away from a local optimum.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,28 +62,30 @@ class PlusParams(BaseModel):
     time_budget_seconds: Annotated[float, Field(ge=0.0)]
     moves_per_round: Count
     perturbation_moves: Count
-    caution: Annotated[float, Field(ge=0.0, le=1.0)]
-    expected_error: Annotated[float, Field(ge=0.0, le=1.0)]
-    interval_share: Annotated[float, Field(ge=0.0, le=1.0)]
-
-    @property
-    def distrust(self) -> Caution:
-        """What plans are judged with."""
-        return Caution(self.caution, self.interval_share, self.expected_error)
 
 
-#: Settings of [Zha2023] §4: N = 10, K = 3, L = 10, and M = 11 caps from 1.0 to 1.5 times the mean.
-PAPER_SEARCH = SearchParams(
-    num_candidates=10, beam_width=3, max_steps=10, num_caps=11, min_cap_ratio=1.0, max_cap_ratio=1.5
-)
+@cache
+def _search_section() -> dict[str, Any]:
+    text = files("neuroshard_pipeline").joinpath("parameters_search.yml").read_text(encoding="utf-8")
+    section: dict[str, Any] = yaml.safe_load(text)["search"]
+    return section
 
-#: Local search of `neuroshard_plus`: a budget in rounds, so that a plan depends on the seed and not on the machine.
-REFINEMENT = PlusParams(
-    max_rounds=200,
-    time_budget_seconds=0.0,
-    moves_per_round=64,
-    perturbation_moves=3,
-    caution=0.5,
-    expected_error=0.0,
-    interval_share=0.0,
-)
+
+def default_values(name: str) -> dict[str, Any]:
+    """Values of the entry `search.<name>` of the shipped parameters_search.yml."""
+    return dict(_search_section()[name])
+
+
+def default_search() -> SearchParams:
+    """Default parameters of the beam search."""
+    return SearchParams(**default_values("neuroshard"))
+
+
+def default_local_search() -> LocalSearchParams:
+    """Default parameters of the local search."""
+    return LocalSearchParams(**default_values("neuroshard_plus"))
+
+
+def default_memory() -> MemoryModel:
+    """Default memory model: weights and optimizer state."""
+    return MemoryModel(**default_values("memory"))

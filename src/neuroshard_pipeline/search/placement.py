@@ -1,14 +1,14 @@
-"""Greedy grid search for the placement of shards [Zha2023] §3.3, all caps and all states in lockstep.
+"""Greedy grid search for the placement of shards [Zha2023] §3.3, for all caps and all states in lockstep.
 
-The algorithm, for one state (a multiset of shard kinds) and one cap: take the shards in descending single-table cost
-(ties: the table that comes first in the task, then the wider shard); put each on the feasible rank with the lowest
-predicted compute cost so far (ties: the lowest rank). A rank is feasible when it has the memory, when its dimension sum
-stays within the cap and when the constraints allow the shard there; a shard without a feasible rank fails the run. Of
-the runs that do not fail, the one with the lowest predicted embedding cost wins (ties: the smallest cap). Where all
-runs fail, the shards are packed by size alone (`packing.pack_by_size`, in the same order); where this fails too, the
-state has no placement. Costs are compared in whole units of 1e-9 ms (`simulator.quantised`).
+The algorithm, for one state (a multiset of kinds) and one cap on the dimension sum: take the shards in descending order
+of their cost alone (ties: the table that comes first in the task, then the wider shard). Put each on the feasible rank
+with the lowest predicted compute cost so far (ties: the lowest rank). A rank is feasible when it has the memory, when
+its dimension sum stays within the cap and when the constraints allow the shard there; a shard without a feasible rank
+fails the run. Of the runs that do not fail, the one with the lowest predicted embedding cost wins (ties: the smallest
+cap). Where all runs fail, the shards are packed by size alone (`packing.pack_by_size`, in the same order); where this
+fails as well, the state has no placement. Costs are compared in whole units of 1e-9 ms (`models.quantised`).
 
-`greedy_runs` says how it is fast.
+`greedy_runs` implements the runs.
 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers of a shard embedding.
 """
@@ -19,21 +19,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.search.kinds import ShardKinds
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, FloatArray, IntArray, quantised
 from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.simulator import (
-    COST_UNITS_PER_MS,
-    FloatArray,
-    IntArray,
-    compute_ms_of_sums,
-    embedding_cost_ms,
-    quantised,
-)
+from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_ms
+from neuroshard_pipeline.search.problem import Problem
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacedState:
     """A state with a rank for every shard.
 
     Attributes:
@@ -47,66 +41,67 @@ class Placement:
     cost: float
 
 
-def dimension_caps(kinds: ShardKinds, params: SearchParams) -> IntArray:
-    """(M,) caps on a rank's dimension sum in whole columns, ascending; splitting columns leaves them as they are."""
-    mean = sum(table.embedding_dim for table in kinds.task.tables) / kinds.task.world_size
+def dimension_caps(problem: Problem, params: SearchParams) -> IntArray:
+    """(M,) caps on a rank's dimension sum in whole columns, ascending; the same for all states of a problem."""
+    mean = sum(table.embedding_dim for table in problem.task.tables) / problem.task.world_size
     ratios = np.linspace(params.min_cap_ratio, params.max_cap_ratio, params.num_caps)
     return np.floor(ratios * mean + 1e-9).astype(np.int64)
 
 
-def place(states: IntArray, kinds: ShardKinds, caps: IntArray) -> list[Placement | None]:
+def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedState | None]:
     """Best placement of every state.
 
     Args:
         states: (S, N) kinds of every state, in any order.
-        kinds: what is known of the kinds.
+        problem: the problem that numbers the kinds.
         caps: (M,) ascending caps on the dimension sum.
 
     Returns:
-        S placements, None where a state has none.
+        S placed states, None where a state has no placement.
     """
-    sequences = kinds.in_placement_order(states)  # (S, N)
-    best = _best_of_runs(sequences, kinds, caps)
-    return [found or _packed_by_size(sequence, kinds) for found, sequence in zip(best, sequences, strict=True)]
-
-
-def _best_of_runs(sequences: IntArray, kinds: ShardKinds, caps: IntArray) -> list[Placement | None]:
-    """The cheapest greedy run of every state, or None where a state has none."""
-    from neuroshard_pipeline.search.greedy_runs import run_greedily  # not before: importing numba takes 0.3 s
-
-    best: list[Placement | None] = [None] * len(sequences)
-    runs, rows = run_greedily(sequences, kinds, caps)
-    if len(rows):
-        compute_ms = runs.cost[rows] / COST_UNITS_PER_MS
-        cost = quantised(embedding_cost_ms(kinds.models, compute_ms, runs.dims[rows], kinds.task.batch_size))
-        order = np.lexsort((runs.low[rows], cost, runs.state[rows]))
-        states, first = np.unique(runs.state[rows[order]], return_index=True)
-        for state, run in zip(states.tolist(), order[first].tolist(), strict=True):
-            best[state] = Placement(sequences[state], runs.choices[rows[run]], float(cost[run]))
-    return best
+    sequences = problem.in_placement_order(states)  # (S, N)
+    best = _best_of_runs(sequences, problem, caps)
+    return [found or _packed_by_size(sequence, problem) for found, sequence in zip(best, sequences, strict=True)]
 
 
 def prepare() -> None:
-    """Do beforehand what the first search of a process would spend seconds on: load compiled code, or compile it."""
+    """Compile the greedy runs, or load them from a cache, so that no search spends seconds on it."""
     from neuroshard_pipeline.search.greedy_runs import compile_ahead
 
     compile_ahead()
 
 
-def _packed_by_size(sequence: IntArray, kinds: ShardKinds) -> Placement | None:
-    ranks, left_over = pack_by_size(kinds.bytes[sequence].tolist(), kinds.limits.tolist(), kinds.allowed_on(sequence))
+def placement_costs(sequences: IntArray, ranks: IntArray, problem: Problem) -> FloatArray:
+    """Embedding costs (P,) in units of 1e-9 ms of shards `sequences` (P, N) on `ranks` (P, N)."""
+    plans, world_size = np.arange(len(sequences))[:, None], problem.task.world_size
+    sums = np.zeros((len(sequences), world_size, problem.embedding.shape[1]))
+    dims = np.zeros((len(sequences), world_size), dtype=np.int64)
+    np.add.at(sums, (plans, ranks), problem.embedding[sequences])
+    np.add.at(dims, (plans, ranks), problem.width[sequences])
+    compute_ms = compute_ms_of_sums(problem.models, sums, dims, problem.task.batch_size).sum(axis=-1)
+    return quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
+
+
+def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list[PlacedState | None]:
+    """The cheapest greedy run of every state, or None where all runs of a state failed."""
+    from neuroshard_pipeline.search.greedy_runs import run_greedily  # imported late: importing numba takes 0.3 s
+
+    best: list[PlacedState | None] = [None] * len(sequences)
+    runs, rows = run_greedily(sequences, problem, caps)
+    if len(rows):
+        compute_ms = runs.cost[rows] / COST_UNITS_PER_MS
+        cost = quantised(embedding_cost_ms(problem.models, compute_ms, runs.dims[rows], problem.task.batch_size))
+        order = np.lexsort((runs.low[rows], cost, runs.state[rows]))
+        states, first = np.unique(runs.state[rows[order]], return_index=True)
+        for state, run in zip(states.tolist(), order[first].tolist(), strict=True):
+            best[state] = PlacedState(sequences[state], runs.choices[rows[run]], float(cost[run]))
+    return best
+
+
+def _packed_by_size(sequence: IntArray, problem: Problem) -> PlacedState | None:
+    sizes, allowed = problem.bytes[sequence].tolist(), problem.allowed_on(sequence)
+    ranks, left_over = pack_by_size(sizes, problem.limits.tolist(), allowed)
     if left_over:
         return None
     where = np.array(ranks, dtype=np.int64)
-    return Placement(sequence, where, float(placement_costs(sequence[None], where[None], kinds)[0]))
-
-
-def placement_costs(sequences: IntArray, ranks: IntArray, kinds: ShardKinds) -> FloatArray:
-    """Embedding costs (P,) in units of 1e-9 ms of shards `sequences` (P, N) on `ranks` (P, N)."""
-    plans, world_size = np.arange(len(sequences))[:, None], kinds.task.world_size
-    sums = np.zeros((len(sequences), world_size, kinds.embedding.shape[1]))
-    dims = np.zeros((len(sequences), world_size), dtype=np.int64)
-    np.add.at(sums, (plans, ranks), kinds.embedding[sequences])
-    np.add.at(dims, (plans, ranks), kinds.width[sequences])
-    compute_ms = compute_ms_of_sums(kinds.models, sums, dims, kinds.task.batch_size).sum(axis=-1)
-    return quantised(embedding_cost_ms(kinds.models, compute_ms, dims, kinds.task.batch_size))
+    return PlacedState(sequence, where, float(placement_costs(sequence[None], where[None], problem)[0]))

@@ -1,17 +1,18 @@
-"""A plan: every shard of a task on a rank."""
+"""Placements and plans: the shards of a task and the rank of each."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.explain import explain_plan
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.tables.constraints import TableConstraint
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -24,8 +25,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """What a sharder decides: the shards of all tables, and the rank of each. `Plan` checks it.
+
+    Attributes:
+        shards: every shard.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
+    """
+
+    shards: tuple[Shard, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class PlanCost:
-    """Cost of a plan in ms, one number per rank, and what it adds up to.
+    """Cost of a plan in ms, one number per rank.
 
     The embedding cost is the largest sum over ranks of compute, backward and forward communication [Zha2023] §2.
     """
@@ -54,12 +68,12 @@ class PlanCost:
 
 @dataclass(frozen=True)
 class RejectedChange:
-    """A single change to a plan that was not made.
+    """A single change that a plan does not make.
 
     Attributes:
         text: the change in words.
-        cost_ms: predicted embedding cost with it.
-        hindrance: what memory is missing or that a constraint forbids it; empty where it would be allowed.
+        cost_ms: predicted embedding cost with the change.
+        hindrance: the missing memory, or that a constraint forbids the change; empty where the change is allowed.
     """
 
     text: str
@@ -72,20 +86,19 @@ class Plan:
     """Shards and the rank of each: every column of every table covered exactly once, no rank over its memory.
 
     Attributes:
-        task: what the plan answers.
+        task: the sharding task.
         shards: every shard.
         ranks: `ranks[i]` is the rank of `shards[i]`.
-        sharder: which sharder made it.
-        predicted: its predicted cost, or None where no cost model was asked.
-        memory: what counts against the memory of a rank.
-        interval_ms: per rank, between which bounds 90 % of measurements of its whole cost are expected, where this was
-            asked of the models; not compared either.
-        rejected: the best single changes not made, where they were looked for; two plans that differ in nothing
-            else are equal.
-        caveats: what of the task the cost models were not trained on, so that the prediction extrapolates.
+        sharder: name of the sharder that made the plan.
+        predicted: predicted cost, or None where no cost model has priced the plan.
+        memory: what counts against the memory of a rank; by default the model of `parameters_search.yml`.
+        interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
+            empty where no cost model has priced the plan. This and the two below do not count when plans are compared.
+        rejected: the best single changes that the plan does not make, where they were looked for.
+        caveats: properties of the task outside the training range of the models, for which the prediction extrapolates.
 
     Raises:
-        PlanError: columns uncovered or covered twice, an unknown table, a rank outside the world, more shards on
+        PlanError: columns not covered or covered twice, an unknown table, a rank outside the world, more shards on
             a rank than its memory holds, or a violated constraint of the task.
     """
 
@@ -94,7 +107,7 @@ class Plan:
     ranks: tuple[int, ...]
     sharder: str
     predicted: PlanCost | None = None
-    memory: MemoryModel = WEIGHTS_AND_OPTIMIZER
+    memory: MemoryModel = field(default_factory=default_memory)
     interval_ms: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     rejected: tuple[RejectedChange, ...] = field(default=(), compare=False)
     caveats: tuple[str, ...] = field(default=(), compare=False)
@@ -124,15 +137,7 @@ class Plan:
         """Predicted embedding cost in ms."""
         return None if self.predicted is None else self.predicted.embedding_cost_ms
 
-    @property
-    def memory_bytes(self) -> tuple[int, ...]:
-        """Per rank, the bytes that its shards need."""
-        totals = [0] * self.task.world_size
-        for shard, rank in zip(self.shards, self.ranks, strict=True):
-            totals[rank] += self.memory.shard_bytes(shard, self.task)
-        return tuple(totals)
-
-    @property
+    @cached_property
     def shards_by_rank(self) -> tuple[tuple[Shard, ...], ...]:
         """The shards of every rank."""
         found: list[list[Shard]] = [[] for _ in range(self.task.world_size)]
@@ -142,15 +147,19 @@ class Plan:
 
     def shards_of(self, rank: int) -> tuple[Shard, ...]:
         """The shards on `rank`."""
-        return tuple(shard for shard, where in zip(self.shards, self.ranks, strict=True) if where == rank)
+        return self.shards_by_rank[rank]
 
-    @property
+    @cached_property
+    def memory_bytes(self) -> tuple[int, ...]:
+        """Per rank, the bytes that its shards need."""
+        return tuple(
+            sum(self.memory.shard_bytes(shard, self.task) for shard in shards) for shards in self.shards_by_rank
+        )
+
+    @cached_property
     def dim_sums(self) -> tuple[int, ...]:
         """Per rank, the sum of the widths of its shards."""
-        totals = [0] * self.task.world_size
-        for shard, rank in zip(self.shards, self.ranks, strict=True):
-            totals[rank] += shard.embedding_dim
-        return tuple(totals)
+        return tuple(sum(shard.embedding_dim for shard in shards) for shards in self.shards_by_rank)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per shard: `task_id, sharder, table, column_offset, embedding_dim, rank`."""
@@ -191,7 +200,9 @@ class Plan:
         return sharding_plan(self.task, self.shards, self.ranks, module, devices, leave_out)
 
     def explain(self) -> str:
-        """The plan in words: per rank its shards, memory and predicted cost, what binds, and what was assumed."""
+        """The plan in words: shards, memory and predicted cost per rank, what limits the plan, and its assumptions."""
+        from neuroshard_pipeline.search.explain import explain_plan  # it needs this module
+
         return explain_plan(self)
 
 
@@ -225,7 +236,7 @@ def _check_cover(plan: Plan) -> None:
 
 
 def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
-    """What in a plan contradicts the constraints of its task."""
+    """Every way in which shards on these ranks violate the constraints of their task, in words."""
     placed: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         placed[shard.table.name].append((shard.embedding_dim, rank))

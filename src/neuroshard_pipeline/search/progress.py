@@ -1,4 +1,4 @@
-"""A progress bar for searches that take long enough to be waited for."""
+"""A progress bar for searches that take several seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-#: A bar appears on a terminal, after so many seconds.
+#: A bar appears on a terminal after this many seconds.
 _DELAY_SECONDS = 3.0
 
 
 def with_progress(count: int, what: str) -> Iterator[int]:
-    """`range(count)`; the bar vanishes when the search ends, also before `count`."""
+    """Iterate over `range(count)` with a bar that vanishes when the search ends, even before `count`."""
     with tqdm(total=count, desc=what, delay=_DELAY_SECONDS, leave=False, disable=None) as bar:
         for number in range(count):
             yield number

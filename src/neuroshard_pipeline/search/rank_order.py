@@ -1,44 +1,43 @@
-"""Which physical rank takes which shards of a plan, where links differ (after Cloud Collectives).
+"""Assignment of a plan's ranks to physical ranks whose links differ (after Cloud Collectives).
 
-A cost model treats the ranks of a host alike, and full hosts too. Where links differ beyond that, renaming a plan's
-ranks decides what the collectives really cost. Between ranks p and q a byte costs
-`ms_per_byte[p, q]`. Forward, the rank with d columns sends `4 * batch_size / W * d` bytes to each other rank; backward
-it receives as many from each. A rank sends one message after the other and receives one after the other, both at
-once, and a collective ends with the slowest rank.
+The cost models assume equal links between the ranks of a host, and between hosts. Where links differ beyond that, the
+order of the ranks changes the real cost of the collectives. Between ranks p and q a byte costs `ms_per_byte[p, q]`.
+Forward, a rank with d columns sends `4 * batch_size / W * d` bytes to each other rank; backward, it receives as many
+from each. A rank sends its messages one after the other and receives them one after the other, both at the same time.
+A collective ends when the slowest rank ends.
 
 Shapes: W ranks, S candidate swaps.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import FloatArray, IntArray
 
 _BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
 
 _MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
 
-#: Weight of the mean over ranks beside the slowest one: it decides between orders that are equally slow.
+#: Weight of the mean over ranks, added to the slowest rank: it decides between orders whose slowest ranks are equal.
 _MEAN_WEIGHT = 1e-6
 
 
 def two_level_topology(
     ranks_per_host: Sequence[int], inside_ms_per_byte: Sequence[float], across_ms_per_byte: Sequence[float]
 ) -> FloatArray:
-    """(W, W) ms per byte between ranks of hosts, host by host.
+    """(W, W) ms per byte between the ranks of hosts, numbered host by host.
 
     Args:
-        ranks_per_host: ranks of every host.
-        inside_ms_per_byte: cost of a byte between two ranks of a host, one number per host.
-        across_ms_per_byte: cost of a byte on a rank's share of its host's uplink, one number per host; between two
-            hosts the slower uplink counts.
+        ranks_per_host: number of ranks of every host.
+        inside_ms_per_byte: for every host, the cost of a byte between two of its ranks.
+        across_ms_per_byte: for every host, the cost of a byte on one rank's share of the uplink; between two hosts the
+            slower uplink counts.
     """
     host = np.repeat(np.arange(len(ranks_per_host)), ranks_per_host)
     inside, across = np.asarray(inside_ms_per_byte, float)[host], np.asarray(across_ms_per_byte, float)[host]
@@ -53,7 +52,7 @@ def ms_per_byte_of(gb_per_s: ArrayLike) -> FloatArray:
 
 
 def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int) -> float:
-    """Cost of the forward and the backward collective on these links.
+    """Cost of the forward plus the backward collective on these links.
 
     Args:
         dim_sums: (W,) columns on every physical rank.
@@ -65,7 +64,7 @@ def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int)
 
 
 def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
-    """What an order of ranks gains on these links, in a line."""
+    """One line that states what the new order of ranks gains on these links."""
     old_ms, new_ms = (collectives_ms(plan.dim_sums, ms_per_byte, plan.task.batch_size) for plan in (before, after))
     if before.ranks == after.ranks:
         return f"links: no better order of the ranks was found; both collectives take {old_ms:.4g} ms on them"
@@ -77,11 +76,11 @@ def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
 
 
 def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
-    """The same shards together, on the physical ranks where the collectives are cheapest.
+    """Reorder the ranks of a plan so that the collectives cost less; shards of one rank stay together.
 
-    Ranks with many columns first go where sending is cheap; then pairs of ranks are swapped for as long as that
-    helps. Deterministic, and never dearer than the plan as it stands. Memory limits and constraints are kept. The new
-    plan has no predicted cost (`simulator.with_predicted_cost` tells it).
+    The ranks with the most columns are assigned to the cheapest physical ranks; then pairs of ranks are swapped as
+    long as that lowers the cost. The result is deterministic, never more expensive than the given order, and keeps
+    memory limits and constraints. It has no predicted cost (`price.priced` predicts it).
 
     Args:
         plan: any plan.
@@ -116,7 +115,7 @@ def _checked(ms_per_byte: ArrayLike, world_size: int) -> FloatArray:
 
 
 def _rank_ms(dims: FloatArray, cost: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(S, W) what each rank takes for the forward and the backward collective, per byte of a column to one rank."""
+    """(S, W) time of each rank in the forward and in the backward collective, for one byte per column and rank."""
     forward = np.maximum(dims * cost.sum(axis=1), dims @ cost)
     backward = np.maximum(dims * cost.sum(axis=0), dims @ cost.T)
     return forward, backward
@@ -127,13 +126,13 @@ def _slowest(rank_ms: tuple[FloatArray, FloatArray]) -> FloatArray:
 
 
 def _score(dims: FloatArray, cost: FloatArray) -> FloatArray:
-    """(S,) what an order is judged by."""
+    """(S,) the number that is minimised: the slowest ranks of both collectives, plus a small share of the mean."""
     forward, backward = _rank_ms(dims, cost)
     return _slowest((forward, backward)) + _MEAN_WEIGHT * (forward.mean(axis=-1) + backward.mean(axis=-1))
 
 
-def _swapped(order: IntArray, dims: FloatArray, cost: FloatArray, allowed: np.ndarray) -> IntArray:
-    """Swap the contents of two ranks until no swap helps; `order[p]` is what physical rank p takes."""
+def _swapped(order: IntArray, dims: FloatArray, cost: FloatArray, allowed: BoolArray) -> IntArray:
+    """Swap pairs of ranks until no swap helps; `order[p]` is the rank of the plan on physical rank p."""
     order, best = order.copy(), float(_score(dims[order][None], cost)[0])
     improved = True
     while improved:
@@ -151,8 +150,8 @@ def _swapped(order: IntArray, dims: FloatArray, cost: FloatArray, allowed: np.nd
     return order
 
 
-def _allowed(plan: Plan) -> np.ndarray:
-    """(W, W) whether the shards of rank v may lie on physical rank p."""
+def _allowed(plan: Plan) -> BoolArray:
+    """(W, W) whether the shards of rank v may be placed on physical rank p."""
     limits = np.array(plan.memory.limits(plan.task))
     allowed = np.array(plan.memory_bytes)[:, None] <= limits
     if plan.task.constraints:
@@ -166,8 +165,8 @@ def _allowed(plan: Plan) -> np.ndarray:
 
 
 def _renamed(plan: Plan, order: IntArray) -> Plan:
-    """`plan` with the content of rank `order[p]` on rank p."""
+    """`plan` with the shards of rank `order[p]` on rank p."""
     physical = np.empty_like(order)
     physical[order] = np.arange(len(order))
     ranks = tuple(physical[list(plan.ranks)].tolist())
-    return dataclasses.replace(plan, ranks=ranks, predicted=None, interval_ms=(), rejected=())
+    return Plan(plan.task, plan.shards, ranks, plan.sharder, memory=plan.memory)

@@ -1,4 +1,4 @@
-"""Units of placement: a table, or tables that are kept together and move as one."""
+"""Units of placement: a table, or tables that a constraint keeps together on one rank."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ UNLIMITED = 2**31
 
 @dataclass(frozen=True)
 class Unit:
-    """What a search places as one, and splits as one.
+    """A table, or tables kept together, which a search places as a whole or splits.
 
     Attributes:
-        members: indices of its tables in the task; several are never split.
+        members: indices of its tables in the task; a unit of several tables is never split.
         name: the tables' names, for messages.
         width: columns of all its tables.
-        ranks: the only ranks that it may lie on, ascending, or None for all.
-        min_width: columns of its narrowest shard at least, a multiple of 4 and at most `width`.
-        max_shards: most shards that it may have.
+        ranks: the ranks that it may be placed on, ascending, or None for all.
+        min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
+        max_shards: largest number of shards allowed.
     """
 
     members: tuple[int, ...]
@@ -36,7 +36,7 @@ class Unit:
 
     @property
     def finest(self) -> list[int]:
-        """Widths of its shards when it is split as far as allowed, as evenly as possible, the widest first."""
+        """Widths of its shards when it is split as far as allowed and as evenly as possible, widest first."""
         steps = self.width // COLUMN_GRANULARITY
         parts = min(self.max_shards, self.width // self.min_width)
         return [COLUMN_GRANULARITY * (steps // parts + (part < steps % parts)) for part in range(parts)]
@@ -44,13 +44,13 @@ class Unit:
     def bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
         """Memory of a shard of the unit that is `width` columns wide."""
         if len(self.members) > 1:
-            tables = (task.tables[index] for index in self.members)  # all of them: `width` has no choice
+            tables = (task.tables[index] for index in self.members)  # a unit of several tables has one width
             return sum(memory.table_bytes(table, table.embedding_dim, task) for table in tables)
         return memory.table_bytes(task.tables[self.members[0]], width, task)
 
 
 def units_of(task: ShardingTask) -> tuple[Unit, ...]:
-    """Units in the order of their first tables; without groups, unit i is table i."""
+    """Units in the order of their first tables; without tables kept together, unit i is table i."""
     if not task.constraints:
         return tuple(Unit((i,), table.name, table.embedding_dim) for i, table in enumerate(task.tables))
     index = {table.name: i for i, table in enumerate(task.tables)}
@@ -65,7 +65,7 @@ def units_of(task: ShardingTask) -> tuple[Unit, ...]:
 
 
 def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None:
-    """(U, W) whether a unit may lie on a rank; None where all may lie anywhere."""
+    """(U, W) whether a unit may be placed on a rank; None where every unit may be placed on every rank."""
     if all(unit.ranks is None for unit in units):
         return None
     allowed = np.ones((len(units), world_size), dtype=bool)
@@ -73,12 +73,6 @@ def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None
         if unit.ranks is not None:
             row[:] = np.isin(np.arange(world_size), unit.ranks)
     return allowed
-
-
-def ranks_of_tables(units: tuple[Unit, ...], ranks: list[int]) -> tuple[int, ...]:
-    """The rank of every table of the task when `units[i]` lies whole on `ranks[i]`."""
-    rank_of = {index: rank for unit, rank in zip(units, ranks, strict=True) for index in unit.members}
-    return tuple(rank_of[index] for index in range(len(rank_of)))
 
 
 def _single(index: int, table: Table, task: ShardingTask) -> Unit:

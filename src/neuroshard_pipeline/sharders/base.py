@@ -1,58 +1,88 @@
-"""What a sharder is, and what all of them are set up with."""
+"""The interface of sharders, and the settings of all of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER, MemoryModel
-from neuroshard_pipeline.search.params import PAPER_SEARCH, REFINEMENT, PlusParams, SearchParams
-from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import Models
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.params import (
+    LocalSearchParams,
+    SearchParams,
+    default_local_search,
+    default_memory,
+    default_search,
+    default_values,
+)
+from neuroshard_pipeline.search.placement import PlacedState
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Problem
 
 
 class Sharder(Protocol):
-    """Anything that maps a sharding task to a plan."""
+    """Maps a sharding problem to a placement."""
 
     @property
     def name(self) -> str:
-        """What frames and reports call the sharder."""
+        """Name of the sharder in data frames and reports."""
         ...
 
-    def shard(self, task: ShardingTask, models: Models, rng: np.random.Generator) -> Plan:
-        """A plan for `task` that respects every memory limit.
+    def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:
+        """A placement of the problem's tables that respects every memory limit and constraint.
 
         Raises:
-            DoesNotFitError: this sharder found no plan that fits.
+            DoesNotFitError: this sharder found no placement that fits.
         """
         ...
 
 
-class ShortlistingSharder(Sharder, Protocol):
-    """A sharder that can also name the plans that came next."""
+class SearchingSharder(ABC):
+    """A sharder whose search ranks several placed states, so that it also offers the runners-up."""
 
-    def shortlist(self, task: ShardingTask, models: Models, rng: np.random.Generator, count: int) -> list[Plan]:
-        """The plan of `shard`, and at most `count - 1` runners-up in the order in which they would have been taken.
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the sharder in data frames and reports."""
+
+    @abstractmethod
+    def search(self, problem: Problem, rng: np.random.Generator) -> list[PlacedState]:
+        """Placed states in ascending order of predicted cost.
 
         Raises:
-            DoesNotFitError: this sharder found no plan that fits.
+            DoesNotFitError: the task does not fit the memory of its ranks.
         """
-        ...
+
+    def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:
+        """The placement of lowest predicted embedding cost that the search met.
+
+        Raises:
+            DoesNotFitError: the task does not fit the memory of its ranks.
+        """
+        return self.shortlist(problem, rng, 1)[0]
+
+    def shortlist(self, problem: Problem, rng: np.random.Generator, count: int) -> list[Placement]:
+        """The placement of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
+
+        Raises:
+            DoesNotFitError: the task does not fit the memory of its ranks.
+        """
+        return [problem.placement(state.kinds, state.ranks) for state in self.search(problem, rng)[:count]]
 
 
 class RivalParams(BaseModel):
-    """Settings of the sharders that this project is compared with.
+    """Settings of the rivals, the sharders that this project is compared with.
 
     Attributes:
-        milp_time_limit_seconds: `milp` stops here with the best plan that it has.
-        milp_gap: `milp` stops when its plan is proved to cost at most so much more than the best, as a share.
-        embark_network_slowdown: what `embark` assumes of the hardware: time of a byte sent between ranks over that of
-            a byte read from memory.
-        policy_rollouts: plans that `autoshard` and `dreamshard` make of a task; the best by predicted cost is theirs.
+        milp_time_limit_seconds: `milp` stops after this time with the best plan found so far.
+        milp_gap: `milp` stops when its plan provably costs at most this share more than the best.
+        embark_network_slowdown: hardware assumption of `embark`: the time of a byte sent between ranks, divided by the
+            time of a byte read from memory.
+        policy_rollouts: number of plans that `autoshard` and `dreamshard` make of a task; the one with the lowest
+            predicted cost is returned.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,22 +93,22 @@ class RivalParams(BaseModel):
     policy_rollouts: int = Field(ge=1, le=10_000)
 
 
-#: Ten times is NVLink against HBM: 450 GB/s each way and 4.8 TB/s on an H200 (NVIDIA's datasheet).
-RIVALS = RivalParams(milp_time_limit_seconds=10.0, milp_gap=0.005, embark_network_slowdown=10.0, policy_rollouts=16)
+def _default_rivals() -> RivalParams:
+    return RivalParams(**default_values("rivals"))
 
 
 @dataclass(frozen=True)
 class SharderSettings:
-    """Settings that sharders pick theirs from.
+    """Settings of all sharders; the defaults are the values of conf/base/parameters_search.yml.
 
     Attributes:
-        search: of the beam search, for `neuroshard` and `neuroshard_plus`.
-        plus: of the local search, for `neuroshard_plus`.
-        memory: what counts against the memory of a rank, for all.
-        rivals: of the sharders that this project is compared with.
+        search: beam search of `neuroshard` and `neuroshard_plus`.
+        local_search: local search of `neuroshard_plus`.
+        memory: what counts against the memory of a rank, for all sharders.
+        rivals: the rivals.
     """
 
-    search: SearchParams = PAPER_SEARCH
-    plus: PlusParams = REFINEMENT
-    memory: MemoryModel = WEIGHTS_AND_OPTIMIZER
-    rivals: RivalParams = RIVALS
+    search: SearchParams = field(default_factory=default_search)
+    local_search: LocalSearchParams = field(default_factory=default_local_search)
+    memory: MemoryModel = field(default_factory=default_memory)
+    rivals: RivalParams = field(default_factory=_default_rivals)

@@ -1,6 +1,8 @@
-"""The planner of HugeCTR's EMBark [Liu2024]: split the hottest shard again and again, place greedily each time.
+"""The planner of HugeCTR's EMBark [Liu2024]: split the shard with the highest load again and again, place greedily.
 
-Its rows-and-tables shards become column shards here, the only ones that a plan of this project has. Shapes: N shards.
+EMBark distributes ranges of rows and whole tables; here it places column shards, the only ones in this project's plans.
+
+Shapes: N shards.
 """
 
 from __future__ import annotations
@@ -10,103 +12,102 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import OUTPUT_BYTES, MemoryModel
+from neuroshard_pipeline.search.memory import OUTPUT_BYTES
+from neuroshard_pipeline.search.models import FloatArray, IntArray
 from neuroshard_pipeline.search.packing import check_room
-from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import FloatArray, IntArray, Models
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT
-from neuroshard_pipeline.tables.task import ShardingTask
 
-#: A placement counts as better when the load of its busiest rank is lower by this share: a split costs something
-#: that the planner's own loads do not show.
+#: A placement counts as better when the load of its busiest rank is lower by this share: a split has a cost that the
+#: loads of the planner do not contain.
 _LEAST_GAIN = 0.01
 
-#: Splits in a row without a better placement after which the planner stops.
+#: The planner stops after this number of consecutive splits without a better placement.
 _PATIENCE = 10
 
 
 @dataclass(frozen=True)
 class EmbarkSharder:
-    """Balances bytes moved: those read from memory, and those sent, which count more as the network is slower.
+    """Balances the bytes read from memory and the bytes sent, which count more the slower the network is.
 
     The load of a shard is `pooling factor * width * bytes per element + network_slowdown * width * 4 * (W - 1) / W`,
-    per sample. The hottest shard is halved, all shards are placed, heaviest first on the rank with room for it
-    whose load is lowest; a shard without room is halved too. The placement whose busiest rank has the least load wins.
-    The cost models have no say. Deterministic.
+    per sample. In each step the shard with the highest load is halved and all shards are placed, heaviest first, each
+    on the rank with room for it whose load is lowest; a shard without room is halved instead. The placement whose
+    busiest rank has the least load wins. The cost models are not used. Deterministic.
 
     Attributes:
-        memory: what counts against the memory of a rank.
-        network_slowdown: time of a byte sent between ranks over that of a byte read from memory.
+        network_slowdown: time of a byte sent between ranks, divided by the time of a byte read from memory.
     """
 
-    memory: MemoryModel
     network_slowdown: float
     name: str = "embark"
 
-    def shard(self, task: ShardingTask, models: Models, rng: np.random.Generator) -> Plan:  # noqa: ARG002
+    def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:  # noqa: ARG002
         """The placement with the least load on the busiest rank.
 
         Raises:
-            DoesNotFitError: shards are left without room and nothing can be halved any more.
+            DoesNotFitError: shards have no room and nothing can be halved any more.
         """
-        check_room(task, self.memory)
-        kinds = ShardKinds(task, models, self.memory)
-        state, best, least, stale = kinds.whole_tables, None, np.inf, 0
+        check_room(problem.task, problem.memory)
+        state, best, least, stale = problem.whole_tables, None, np.inf, 0
         while stale < _PATIENCE:
-            ranks, busiest, homeless = _place(self._loads(kinds, state), kinds, state)
+            ranks, busiest, without_rank = _place(self._loads(problem, state), problem, state)
             stale += best is not None
-            if not len(homeless) and busiest < least * (1.0 - _LEAST_GAIN):
+            if not len(without_rank) and busiest < least * (1.0 - _LEAST_GAIN):
                 best, least, stale = (state, ranks), busiest, 0
-            chosen = self._next_split(kinds, state, homeless)
+            chosen = self._next_split(problem, state, without_rank)
             if chosen is None:
                 if best is None:
-                    raise self._no_room(task, kinds, state, homeless)
+                    raise self._no_room(problem, state, without_rank)
                 break
-            halves = np.repeat(kinds.halves([int(state[chosen])]), 2)
+            halves = np.repeat(problem.halves([int(state[chosen])]), 2)
             state = np.concatenate([np.delete(state, chosen), halves])
-        assert best is not None  # only a placement makes `stale` count
-        return kinds.plan(*best, self.name)
+        assert best is not None  # `stale` counts only after a first placement
+        return problem.placement(*best)
 
-    def _loads(self, kinds: ShardKinds, state: IntArray) -> FloatArray:
-        """(N,) bytes per sample that every shard of `state` moves, those sent weighted."""
-        task = kinds.task
+    def _loads(self, problem: Problem, state: IntArray) -> FloatArray:
+        """(N,) bytes per sample that each shard of `state` moves, with the bytes sent weighted."""
+        task = problem.task
         read = np.array(
             [
                 sum(task.tables[i].pooling_factor * BYTES_PER_ELEMENT[task.tables[i].data_type] for i in unit.members)
-                / len(unit.members)  # a group is never split: its width counts once, at its mean hotness
-                for unit in kinds.units
+                / len(unit.members)  # tables kept together are never split: their whole width counts at their mean load
+                for unit in problem.units
             ]
         )
         sent = self.network_slowdown * OUTPUT_BYTES * (task.world_size - 1) / task.world_size
-        return kinds.width[state] * (read[kinds.table[state]] + sent)
+        return problem.width[state] * (read[problem.unit[state]] + sent)
 
-    def _next_split(self, kinds: ShardKinds, state: IntArray, homeless: IntArray) -> int | None:
-        """The shard to halve: the largest without room, else the hottest, or the largest where memory is short."""
-        can = kinds.can_halve[state] & kinds.may_split(state)
+    def _next_split(self, problem: Problem, state: IntArray, without_rank: IntArray) -> int | None:
+        """The shard to halve: the largest one where shards have no rank, else the one with the highest load.
+
+        Among shards without a rank where one of these can be halved, else among all; None where nothing can be halved.
+        """
+        can = problem.can_halve[state] & problem.may_split(state)
         if not can.any():
             return None
         urgent = np.zeros(len(state), dtype=bool)
-        urgent[homeless] = True
-        by = kinds.bytes[state] if len(homeless) else self._loads(kinds, state)
+        urgent[without_rank] = True
+        by = problem.bytes[state] if len(without_rank) else self._loads(problem, state)
         candidates = can & urgent if (can & urgent).any() else can
         return int(np.where(candidates, by, -1).argmax())
 
-    def _no_room(self, task: ShardingTask, kinds: ShardKinds, state: IntArray, homeless: IntArray) -> DoesNotFitError:
-        first = int(state[homeless[0]])
-        name = kinds.units[kinds.table[first]].name
+    def _no_room(self, problem: Problem, state: IntArray, without_rank: IntArray) -> DoesNotFitError:
+        first = int(state[without_rank[0]])
+        name = problem.units[problem.unit[first]].name
         return DoesNotFitError(
-            f"{task.task_id}: {self.name} found no rank for {len(homeless)} shards although every table is split as "
-            f"far as it goes, among them one of {name!r} of {kinds.bytes[first]} bytes; "
+            f"{problem.task.task_id}: {self.name} found no rank for {len(without_rank)} shards although every table is "
+            f"split as far as allowed, among them one of {name!r} of {problem.bytes[first]} bytes; "
             "use neuroshard, which also packs by size, or raise memory_bytes"
         )
 
 
-def _place(loads: FloatArray, kinds: ShardKinds, state: IntArray) -> tuple[IntArray, float, IntArray]:
-    """Greedy placement: ranks (N,), the load of the busiest rank, and the shards (M,) that found no room."""
-    free, carried = kinds.limits.copy(), np.zeros(len(kinds.limits))
+def _place(loads: FloatArray, problem: Problem, state: IntArray) -> tuple[IntArray, float, IntArray]:
+    """Greedy placement: ranks (N,), the load of the busiest rank, and the indices of the shards that found no room."""
+    free, carried = problem.limits.copy(), np.zeros(len(problem.limits))
     ranks = np.full(len(state), -1, dtype=np.int64)
-    sizes, allowed = kinds.bytes[state], kinds.allowed_on(state)
+    sizes, allowed = problem.bytes[state], problem.allowed_on(state)
     for index in np.lexsort((-sizes, -loads)).tolist():
         fits = free >= sizes[index]
         if allowed is not None:

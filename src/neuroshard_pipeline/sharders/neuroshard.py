@@ -6,37 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.search.columns import beam_placements
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.beam import beam_search
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.simulator import Models
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.search.placement import PlacedState
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import SearchingSharder
 
 
 @dataclass(frozen=True)
-class NeuroShard:
-    """Cost-model-driven column-wise and table-wise sharding; deterministic."""
+class NeuroShard(SearchingSharder):
+    """Column-wise and table-wise sharding that minimises the predicted embedding cost; deterministic."""
 
     params: SearchParams
-    memory: MemoryModel
     name: str = "neuroshard"
 
-    def shard(self, task: ShardingTask, models: Models, rng: np.random.Generator) -> Plan:
-        """The plan of lowest predicted embedding cost that the search met.
+    def search(self, problem: Problem, rng: np.random.Generator) -> list[PlacedState]:  # noqa: ARG002
+        """The states of the beam, in ascending order of predicted cost.
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
         """
-        return self.shortlist(task, models, rng, 1)[0]
-
-    def shortlist(self, task: ShardingTask, models: Models, rng: np.random.Generator, count: int) -> list[Plan]:  # noqa: ARG002
-        """The plan of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
-
-        Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks.
-        """
-        kinds = ShardKinds(task, models, self.memory)
-        placements = beam_placements(kinds, self.params)[:count]
-        return [kinds.plan(placement.kinds, placement.ranks, self.name) for placement in placements]
+        return beam_search(problem, self.params)

@@ -1,8 +1,8 @@
 """The two networks, written once for NumPy (play) and PyTorch (training).
 
-Both first make a representation of every table (U, D), then score the ranks at a step from the representation of the
-table that is placed, the sum of those that lie on a rank, and the rank's features. Ranks are treated alike and tables
-summed, so any number of either will do.
+Both compute a representation of every table (U, D). At each step they score the ranks from the representation of the
+table to place, the sum of the representations on each rank, and the features of the rank. All ranks share weights and
+tables are summed, so that any number of either works.
 
 Shapes: U units (tables), W ranks, F table features, K rank features, D numbers of a table's representation, N hidden.
 """
@@ -25,7 +25,7 @@ class Network:
     Attributes:
         represent: `(xp, weights, tables (U, F)) -> (U, D)`.
         scores: `(weights, own (..., 1, D), carried (..., W, D), ranks (..., W, K)) -> (..., W)`; `own` is the table
-            that is placed, `carried` the sum of those on a rank over the mean number of tables per rank.
+            to place, `carried` the sum of the tables on a rank, divided by the mean number of tables per rank.
         shapes: `(F, K, N) -> {weight: shape}`; names that end in `bias` start at 0.
     """
 
@@ -48,9 +48,9 @@ def _dreamshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:  # no
 
 
 def _dreamshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """One linear score of a rank's summed tables and the embedding of its predicted costs [Zha2022b] §3.3.
+    """A linear score of a rank's summed tables and the embedding of its predicted costs [Zha2022b] §3.3.
 
-    Both are the rank's with the table in place: without it the table would add the same to every rank's score.
+    Both include the table to place: otherwise the table would add the same number to the score of every rank.
     """
     costs = _rectified(ranks @ weights["cost.in"] + weights["cost.in.bias"])
     costs = _rectified(costs @ weights["cost.out"] + weights["cost.out.bias"])
@@ -73,7 +73,7 @@ def _dreamshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, 
 
 
 def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
-    """The state of a gated recurrent unit after each table, which knows the tables up to it."""
+    """The state of a gated recurrent unit after each table, which depends on the tables up to that one."""
     inputs = tables @ weights["gru.in"] + weights["gru.bias"]  # (U, 3 N)
     width = inputs.shape[-1] // 3
     state = inputs[0, :width] * 0.0
@@ -89,7 +89,7 @@ def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
 
 
 def _autoshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """A hidden layer over the recurrent state, the tables on the rank and the rank's state [Zha2022a] §4."""
+    """A hidden layer over the recurrent state, the tables on the rank and the features of the rank [Zha2022a] §4."""
     state = ranks @ weights["rank.in"] + carried @ weights["rank.carried"]
     hidden = _rectified(state + own @ weights["rank.own"] + weights["rank.bias"])
     return (hidden @ weights["score"])[..., 0]

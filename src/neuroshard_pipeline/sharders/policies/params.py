@@ -1,4 +1,4 @@
-"""Parameters of policy training; values live in conf/<env>/parameters*.yml."""
+"""Parameters of policy training; their values are in conf/<env>/parameters*.yml."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class PolicyTrainParams(BaseModel):
     """How a policy is trained.
 
     Attributes:
-        reward: `cost`, minus the predicted embedding cost of a finished plan [Zha2022b], or `balance`, the least
-            over the largest predicted compute cost of its ranks [Zha2022a].
+        reward: `cost`, the negative predicted embedding cost of a finished plan [Zha2022b], or `balance`, the smallest
+            predicted compute cost of its ranks divided by the largest [Zha2022a].
         hidden: width of the networks.
-        steps: updates of the weights.
+        steps: number of updates of the weights.
         tasks_per_step: training tasks played per update.
-        rollouts: times that each of them is played; their mean reward is the baseline.
-        learning_rate: of Adam at the start; it falls to 0 linearly.
-        entropy_bonus: weight of the policy's entropy in the loss at the start; it falls to 0 linearly.
-        validate_every: steps between validations; the weights that did best on validation are kept.
-        seed: of the initial weights and all draws.
+        rollouts: rollouts per task and update; their mean reward is the baseline.
+        learning_rate: initial learning rate of Adam; it falls to 0 linearly.
+        entropy_bonus: initial weight of the policy's entropy in the loss; it falls to 0 linearly.
+        validate_every: steps between validations; the weights with the best validation result are kept.
+        seed: seed of the initial weights and of all draws.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,13 +37,13 @@ class PolicyTrainParams(BaseModel):
 
 
 class PolicyTaskParams(BaseModel):
-    """The tasks that policies are trained on: drawn as `augment.sharding_tasks` are, from tables of their own.
+    """The tasks that policies are trained on: drawn like `augment.sharding_tasks`, but from another pool of tables.
 
     Attributes:
-        pool_seed: of a pool that no other stage sees, so that tables of evaluation tasks are unseen.
-        tasks_per_world_size: training tasks for each world size of `augment.sharding_tasks`.
-        validation_tasks: how many of all tasks choose the weights instead.
-        seed: of the draws of tasks.
+        pool_seed: seed of a pool that no other stage uses, so that the tables of evaluation tasks are unseen.
+        tasks_per_world_size: number of tasks for each world size of `augment.sharding_tasks`.
+        validation_tasks: number of these tasks that select the weights and are not trained on.
+        seed: seed of the draws of tasks.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""A trained policy: its weights, how it plays, and where it lies on disk.
+"""A trained policy: its weights, how it plays a game, and its files.
 
 Shapes: U units (tables), B rollouts, W ranks, F table features, K rank features, D numbers of a table's representation.
 """
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from neuroshard_pipeline.cost_models import checkpoint
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError
-from neuroshard_pipeline.search.simulator import FloatArray, IntArray
-from neuroshard_pipeline.sharders.policies.episode import RANK_FEATURES, TABLE_FEATURES, BoolArray, Episode, Game
+from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.sharders.policies.episode import RANK_FEATURES, TABLE_FEATURES, Episode, Game
 from neuroshard_pipeline.sharders.policies.networks import NETWORKS
 
 COMMAND = "kedro run --pipeline train_policies"
@@ -29,35 +29,35 @@ class PolicyError(NeuroShardError):
 
 @dataclass(frozen=True)
 class Played:
-    """Rollouts that are over.
+    """Finished rollouts.
 
     Attributes:
         ranks: (U, B) the rank of every unit, in the order of play.
         embedding_cost_ms: (B,) predicted cost; infinite where a unit found no rank.
         compute_ms: (B, W) predicted compute cost per rank.
-        seen: (U, B, W, K) rank features, or empty where nothing was recorded.
-        allowed: (U, B, W) where units could go, likewise.
-        alive: (U, B) whether the rollout was still in when the unit had been placed.
+        features: (U, B, W, K) rank features; like the next two, empty where the steps were not recorded.
+        allowed: (U, B, W) whether the unit could be placed on the rank.
+        alive: (U, B) whether the rollout had placed every unit up to this one.
     """
 
     ranks: IntArray
     embedding_cost_ms: FloatArray
     compute_ms: FloatArray
-    seen: NDArray[np.float32]
+    features: NDArray[np.float32]
     allowed: BoolArray
     alive: BoolArray
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Places the tables of any task one after the other; NumPy only.
+    """A network that places the tables of any task one after the other; uses NumPy only.
 
     Attributes:
         kind: a key of `NETWORKS`.
-        weights: arrays of that network.
-        mean: (F,) of the table features of the training tasks.
-        scale: (F,) their standard deviation.
-        provenance: versions and hardware of the cost models that rewarded it, training settings; JSON values.
+        weights: weights of that network.
+        mean: (F,) mean of the table features of the training tasks.
+        scale: (F,) standard deviation of these features.
+        provenance: versions and hardware of the cost models, and the training settings; JSON values.
     """
 
     kind: str
@@ -67,36 +67,30 @@ class Policy:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def tables_of(self, game: Game) -> FloatArray:
-        """(U, F) table features as the network sees them."""
+        """(U, F) normalised table features, the input of the network."""
         return (game.tables - self.mean) / self.scale
 
     def play(
-        self,
-        game: Game,
-        rollouts: int,
-        rng: np.random.Generator,
-        *,
-        explore_all: bool = False,
-        record: bool = False,
+        self, game: Game, rollouts: int, rng: np.random.Generator, *, explore_all: bool = False, record: bool = False
     ) -> Played:
-        """Play a game several times at once.
+        """Play several rollouts of a game at once.
 
         Args:
-            game: what is played.
-            rollouts: how many times.
+            game: the game.
+            rollouts: number of rollouts.
             rng: draws the ranks of every rollout but the first, which takes the rank of the highest score.
-            explore_all: draw those of the first as well, as training does.
-            record: keep what was seen.
+            explore_all: draw the ranks of the first rollout as well, for training.
+            record: keep the observations of every step.
         """
-        network, world_size, units = NETWORKS[self.kind], game.kinds.task.world_size, len(game.order)
+        network, world_size, units = NETWORKS[self.kind], game.problem.task.world_size, len(game.order)
         own = network.represent(np, self.weights, self.tables_of(game))  # (U, D)
         carried = np.zeros((rollouts, world_size, own.shape[1]))
         episode = Episode(game, rollouts)
         ranks = np.zeros((units, rollouts), dtype=np.int64)
         recorded: list[tuple[FloatArray, BoolArray, BoolArray]] = []
         for step in range(units):
-            seen, allowed = episode.look(step)
-            scores = network.scores(self.weights, own[step][None, None], carried * (world_size / units), seen)
+            features, allowed = episode.observe(step)
+            scores = network.scores(self.weights, own[step][None, None], carried * (world_size / units), features)
             noise = rng.gumbel(size=scores.shape)  # the largest of scores + noise is a draw from their softmax
             if not explore_all:
                 noise[0] = 0.0
@@ -104,16 +98,9 @@ class Policy:
             episode.place(step, ranks[step], allowed)
             carried[np.arange(rollouts), ranks[step]] += own[step]
             if record:
-                recorded.append((seen, allowed, episode.alive))
-        seen_all, allowed_all, alive_all = ([row[i] for row in recorded] for i in range(3))
-        return Played(
-            ranks,
-            episode.embedding_cost_ms,
-            episode.compute_ms,
-            np.array(seen_all, dtype=np.float32),
-            np.array(allowed_all, dtype=bool),
-            np.array(alive_all, dtype=bool),
-        )
+                recorded.append((features, allowed, episode.alive))
+        steps = (np.array([row[i] for row in recorded], dtype) for i, dtype in enumerate((np.float32, bool, bool)))
+        return Played(ranks, episode.embedding_cost_ms, episode.compute_ms, *steps)
 
     def save(self, folder: Path | str) -> None:
         """Write `model.json` and `weights.safetensors` into `folder`."""
@@ -128,7 +115,7 @@ class Policy:
 
     @classmethod
     def load(cls, folder: Path | str) -> Policy:
-        """Read what `save` wrote; plays identically, and never unpickles.
+        """Read the files that `save` wrote; the policy plays identically. Nothing is unpickled.
 
         Raises:
             PolicyError: missing, truncated or incompatible files; names file and remedy.
@@ -158,7 +145,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Policies:
-    """The policies at hand; None for one that was not trained."""
+    """The available policies; None for one that was not trained."""
 
     autoshard: Policy | None = None
     dreamshard: Policy | None = None
@@ -167,23 +154,23 @@ class Policies:
         """The policy of the sharder `name`.
 
         Raises:
-            PolicyError: there is none; names the command that trains it.
+            PolicyError: it was not trained; names the command that trains it.
         """
         policy: Policy | None = getattr(self, name)
         if policy is None:
             raise PolicyError(
-                f"sharder {name!r} needs its trained policy; train it with: {COMMAND}, then plan with it in Python, "
-                "handing over policies=load_policies('data/06_models'), or in: kedro run --pipeline benchmark"
+                f"sharder {name!r} needs its trained policy; train it with: {COMMAND}, then use it in Python with "
+                "policies=load_policies('data/06_models'), or in: kedro run --pipeline benchmark"
             )
         return policy
 
 
-#: What sharders are set up with where nobody hands over policies.
+#: No policy is available.
 NO_POLICIES = Policies()
 
 
 def load_policies(path: Path | str = "data/06_models", version: str | None = None) -> Policies:
-    """Load the policies that were trained.
+    """Load trained policies.
 
     Args:
         path: folder that holds `autoshard_policy/<version>/` and `dreamshard_policy/<version>/`.

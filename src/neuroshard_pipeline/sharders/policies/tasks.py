@@ -1,4 +1,4 @@
-"""The tasks that policies learn from: of tables that no other stage ever sees."""
+"""The tasks that policies are trained on, whose tables no other stage uses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 @dataclass(frozen=True)
 class PolicyTasks:
-    """Tasks to learn from, and tasks that choose the weights."""
+    """Tasks to train on, and tasks that select the weights."""
 
     training: tuple[ShardingTask, ...]
     validation: tuple[ShardingTask, ...]
 
 
 def draw_policy_tasks(pool: PoolParams, drawn: ShardingTaskParams, params: PolicyTaskParams) -> PolicyTasks:
-    """Draw tasks like those of `augment.sharding_tasks` from a pool of its own.
+    """Draw tasks like those of `augment.sharding_tasks` from another pool.
 
-    The evaluation tasks use up nearly all tables of their pool; a second pool with another seed has the same
-    statistics and not one table in common.
+    The evaluation tasks use nearly all tables of their pool; a second pool with another seed has the same statistics
+    and no table in common with it.
     """
     tables = generate_pool(pool.model_copy(update={"seed": params.pool_seed}))
     counts = (params.tasks_per_world_size,) * len(drawn.world_sizes)

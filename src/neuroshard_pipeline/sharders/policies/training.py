@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.kinds import ShardKinds
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.simulator import FloatArray, Models, with_predicted_cost
+from neuroshard_pipeline.search.models import FloatArray, Models
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS, GreedySharder
 from neuroshard_pipeline.sharders.policies.episode import RANK_FEATURES, Game, game_of
 from neuroshard_pipeline.sharders.policies.networks import NETWORKS
@@ -28,8 +29,11 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 PROGRESS_COLUMNS = ["policy", "step", "reward", "entropy", "cost_ratio", "validation_ratio"]
 
-#: Gradients longer than this are cut: a single lucky rollout must not undo what was learned.
+#: Gradients are clipped to this norm, so that a single lucky rollout does not undo earlier training.
 _MAX_GRADIENT = 1.0
+
+#: The cost of a policy's plan counts at most this many times the cost of the best greedy heuristic.
+_MAX_RATIO = 2.0
 
 Wrap = Callable[[Iterable[int]], Iterable[int]]
 
@@ -37,15 +41,16 @@ Wrap = Callable[[Iterable[int]], Iterable[int]]
 def solvable_games(
     tasks: Sequence[ShardingTask], models: Models, memory: MemoryModel
 ) -> tuple[list[Game], list[float]]:
-    """Games of the tasks that a greedy heuristic solves, and the predicted cost in ms of the best one's plan.
+    """Games of the tasks that a greedy heuristic solves, and the predicted cost in ms of the best heuristic's plan.
 
-    The others teach nothing: most have a table that no rank can hold whole.
+    The other tasks are useless for training: most have a table that fits no rank as a whole.
     """
     games, greedy_ms = [], []
     for task in tasks:
-        costs = [cost for name in GREEDY_WEIGHTS if (cost := _greedy_ms(name, task, models, memory)) is not None]
+        problem = Problem(task, models, memory)
+        costs = [cost for name in GREEDY_WEIGHTS if (cost := _greedy_ms(name, problem)) is not None]
         if costs:
-            games.append(game_of(ShardKinds(task, models, memory)))
+            games.append(game_of(problem))
             greedy_ms.append(min(costs))
     return games, greedy_ms
 
@@ -63,7 +68,7 @@ def train_policy(
 
     Args:
         kind: a key of `NETWORKS`.
-        tasks: those to learn from, and those that choose the weights that are kept.
+        tasks: tasks to train on, and tasks that select the weights that are kept.
         models: cost models that predict rewards.
         memory: what counts against the memory of a rank.
         params: schedule.
@@ -71,54 +76,62 @@ def train_policy(
         progress: wraps the steps, for example in a progress bar.
 
     Returns:
-        The policy, and its training: `policy, step, reward, entropy, cost_ratio, validation_ratio`. Ratios are means of
-        predicted cost over that of the best greedy heuristic on the same task: of single draws in training, of the
-        highest scores in validation (null between validations).
+        The policy, and a row per step: `policy, step, reward, entropy, cost_ratio, validation_ratio`. Ratios are means
+        of the predicted cost divided by that of the best greedy heuristic on the same task: of drawn rollouts in
+        training, of the highest scores in validation (null between validations).
 
     Raises:
         PolicyError: no greedy heuristic solves any of the tasks.
     """
     started = time.perf_counter()
-    games, greedy_ms = solvable_games(tasks.training, models, memory)
-    held_out = solvable_games(tasks.validation, models, memory)
-    if not games or not held_out[0]:
+    training, held_out = (solvable_games(part, models, memory) for part in (tasks.training, tasks.validation))
+    if not training[0] or not held_out[0]:
         raise PolicyError(
             f"{kind}: of {len(tasks.training)} training and {len(tasks.validation)} validation tasks, whole tables fit "
-            f"{len(games)} and {len(held_out[0])}; raise memory_bytes or lower memory_fill of augment.sharding_tasks"
+            f"{len(training[0])} and {len(held_out[0])}; raise memory_bytes or lower memory_fill of "
+            "augment.sharding_tasks"
         )
-    learner = _Learner(kind, games, greedy_ms, params)
-    best, best_ratio, rows = learner.policy({}), np.inf, []
+    best, best_ratio, rows = _train(_Learner(kind, *training, params), held_out, progress)
+    stored = {
+        **provenance,
+        "training": params.model_dump(),
+        "training_tasks": len(training[0]),
+        "validation_ratio": best_ratio,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    frame = pd.DataFrame(rows, columns=PROGRESS_COLUMNS).astype({"validation_ratio": float})
+    return Policy(kind, best.weights, best.mean, best.scale, stored), frame
+
+
+def _train(
+    learner: _Learner, held_out: tuple[list[Game], list[float]], progress: Wrap
+) -> tuple[Policy, float, list[tuple[Any, ...]]]:
+    """The policy with the best validation ratio, this ratio, and a row per step."""
+    params = learner.params
+    best, best_ratio, rows = learner.policy(), np.inf, []
     for step in progress(range(params.steps)):
         row = learner.update(step)
         ratio = None
         if (step + 1) % params.validate_every == 0 or step + 1 == params.steps:
-            ratio = cost_ratio(learner.policy({}), *held_out)
+            ratio = cost_ratio(learner.policy(), *held_out)
             if ratio < best_ratio:
-                best, best_ratio = learner.policy({}), ratio
-        rows.append((kind, step, *row, ratio))
-    stored = {
-        **provenance,
-        "training": params.model_dump(),
-        "training_tasks": len(games),
-        "validation_ratio": best_ratio,
-        "seconds": round(time.perf_counter() - started, 1),
-    }
-    policy = Policy(kind, best.weights, best.mean, best.scale, stored)
-    return policy, pd.DataFrame(rows, columns=PROGRESS_COLUMNS).astype({"validation_ratio": float})
+                best, best_ratio = learner.policy(), ratio
+        rows.append((learner.kind, step, *row, ratio))
+    return best, best_ratio, rows
 
 
 def cost_ratio(policy: Policy, games: Sequence[Game], greedy_ms: Sequence[float]) -> float:
-    """Mean of the policy's predicted cost, by its highest scores, over that of the best greedy heuristic.
+    """Mean of the predicted cost of the policy's highest scores, divided by that of the best greedy heuristic.
 
-    A task that it does not fit counts as twice the heuristic's.
+    A task that the policy does not fit counts as `_MAX_RATIO`.
     """
-    rng = np.random.default_rng(0)  # one rollout draws nothing that counts
+    rng = np.random.default_rng(0)  # the first rollout ignores what is drawn
     costs = [float(policy.play(game, 1, rng).embedding_cost_ms[0]) for game in games]
-    return float(np.mean([min(cost / greedy, 2.0) for cost, greedy in zip(costs, greedy_ms, strict=True)]))
+    return float(np.mean([min(cost / greedy, _MAX_RATIO) for cost, greedy in zip(costs, greedy_ms, strict=True)]))
 
 
 class _Learner:
-    """Weights in training, the optimizer, and the generator of all draws."""
+    """The weights in training, the optimizer, and the random generator."""
 
     def __init__(self, kind: str, games: list[Game], greedy_ms: list[float], params: PolicyTrainParams):
         self.kind, self.games, self.greedy_ms, self.params = kind, games, greedy_ms, params
@@ -130,18 +143,18 @@ class _Learner:
         self.weights = {name: _initial(name, shape, generator) for name, shape in shapes.items()}
         self.optimizer = torch.optim.Adam(self.weights.values(), lr=params.learning_rate)
 
-    def policy(self, provenance: dict[str, Any]) -> Policy:
-        """The policy as it stands."""
+    def policy(self) -> Policy:
+        """The policy with a copy of the current weights."""
         weights = {name: weight.detach().numpy().copy() for name, weight in self.weights.items()}
-        return Policy(self.kind, weights, self.mean, self.scale, provenance)
+        return Policy(self.kind, weights, self.mean, self.scale)
 
     def update(self, step: int) -> tuple[float, float, float]:
-        """Play some tasks and follow the gradient: mean reward, mean entropy, mean cost ratio."""
+        """Play some tasks and take a gradient step; returns the means of reward, entropy and cost ratio."""
         left = 1.0 - step / self.params.steps
         for group in self.optimizer.param_groups:
             group["lr"] = self.params.learning_rate * left
         chosen = self.rng.choice(len(self.games), self.params.tasks_per_step, replace=False)
-        policy, losses, told = self.policy({}), [], []
+        policy, losses, means = self.policy(), [], []
         for index in chosen.tolist():
             game, greedy_ms = self.games[index], self.greedy_ms[index]
             played = policy.play(game, self.params.rollouts, self.rng, explore_all=True, record=True)
@@ -149,23 +162,23 @@ class _Learner:
             log_prob, entropy = self._replay(policy.tables_of(game), played)
             advantage = torch.tensor(_advantage(rewards), dtype=torch.float32)
             losses.append(-(log_prob * advantage).mean() - self.params.entropy_bonus * left * entropy)
-            ratio = np.minimum(played.embedding_cost_ms / greedy_ms, 2.0)
-            told.append((rewards.mean(), float(entropy.detach()), ratio.mean()))
+            ratio = np.minimum(played.embedding_cost_ms / greedy_ms, _MAX_RATIO)
+            means.append((rewards.mean(), float(entropy.detach()), ratio.mean()))
         self.optimizer.zero_grad()
         torch.stack(losses).mean().backward()
         torch.nn.utils.clip_grad_norm_(list(self.weights.values()), _MAX_GRADIENT)
         self.optimizer.step()
-        reward, entropy_mean, ratio_mean = np.mean(told, axis=0).tolist()
+        reward, entropy_mean, ratio_mean = np.mean(means, axis=0).tolist()
         return reward, entropy_mean, ratio_mean
 
     def _replay(self, tables: FloatArray, played: Played) -> tuple[Tensor, Tensor]:
-        """(B,) mean log-probability of the choices of every rollout, and the mean entropy."""
+        """(B,) mean log-probability of the choices of every rollout, and the mean entropy of all choices."""
         network, world_size, units = NETWORKS[self.kind], played.compute_ms.shape[1], len(tables)
         own = network.represent(torch, self.weights, torch.tensor(tables, dtype=torch.float32))  # (U, D)
         chosen = torch.nn.functional.one_hot(torch.from_numpy(played.ranks), world_size).float()  # (U, B, W)
         placed = chosen[..., None] * own[:, None, None]  # (U, B, W, D)
         carried = (placed.cumsum(dim=0) - placed) * (world_size / units)
-        scores = network.scores(self.weights, own[:, None, None], carried, torch.from_numpy(played.seen))
+        scores = network.scores(self.weights, own[:, None, None], carried, torch.from_numpy(played.features))
         log_prob = torch.log_softmax(scores.masked_fill(~torch.from_numpy(played.allowed), -1e9), dim=-1)
         alive = torch.from_numpy(played.alive).float()  # (U, B)
         entropy = -(log_prob.exp() * log_prob).sum(dim=-1)
@@ -181,7 +194,7 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
-    """(B,) the more the better; a rollout that is out gets less than the worst of the others."""
+    """(B,) rewards, higher is better; a rollout that ended early gets less than the worst of the others."""
     if reward == "balance":
         compute = played.compute_ms
         found = compute.min(axis=1) / np.maximum(compute.max(axis=1), 1e-9)
@@ -198,10 +211,10 @@ def _advantage(rewards: FloatArray) -> FloatArray:
     return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
 
 
-def _greedy_ms(name: str, task: ShardingTask, models: Models, memory: MemoryModel) -> float | None:
+def _greedy_ms(name: str, problem: Problem) -> float | None:
     """Predicted cost of a heuristic's plan, or None where it finds none."""
     try:
-        plan = GreedySharder(name, GREEDY_WEIGHTS[name], memory).shard(task, models, np.random.default_rng(0))
+        placement = GreedySharder(name).shard(problem, np.random.default_rng(0))
     except DoesNotFitError:
         return None
-    return with_predicted_cost(plan, models).predicted_cost_ms
+    return price_plan(problem, placement, name).predicted_cost_ms

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from cost_bounds import cost_bound
 
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, comm_features
@@ -12,13 +13,12 @@ from neuroshard_pipeline.cost_models.compute_features import WORK_TERMS, shard_f
 from neuroshard_pipeline.cost_models.models import CostModels
 from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
-from neuroshard_pipeline.search.bounds import cost_bound
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
-from neuroshard_pipeline.search.simulator import simulate
+from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_ms
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.tasks import random_tables
 
@@ -63,14 +63,24 @@ def every_split(table):
                 yield [Shard(table, 4 * sum(parts[:i]), 4 * part) for i, part in enumerate(parts)]
 
 
+def costs_of(models, shards, ranks, world_size, batch_size=512):
+    """Compute cost of the busiest rank, and embedding cost, of one plan."""
+    embeddings = models.compute.shard_embeddings(shards, batch_size)
+    sums, dims = np.zeros((world_size, embeddings.shape[1])), np.zeros(world_size)
+    np.add.at(sums, list(ranks), embeddings)
+    np.add.at(dims, list(ranks), [shard.embedding_dim for shard in shards])
+    compute_ms = compute_ms_of_sums(models, sums, dims, batch_size).sum(axis=-1)
+    return compute_ms.max(), embedding_cost_ms(models, compute_ms[None], dims[None], batch_size)[0]
+
+
 def cheapest(task, models):
     """Least compute cost of the busiest rank and least embedding cost over all plans."""
     compute, total = np.inf, np.inf
     for splits in itertools.product(*(list(every_split(table)) for table in task.tables)):
         shards = [shard for split in splits for shard in split]
         for ranks in itertools.product(range(task.world_size), repeat=len(shards)):
-            cost = simulate(models, shards, ranks, task.world_size, task.batch_size)
-            compute, total = min(compute, max(cost.compute_ms)), min(total, cost.embedding_cost_ms)
+            plan_compute, plan_total = costs_of(models, shards, ranks, task.world_size)
+            compute, total = min(compute, plan_compute), min(total, plan_total)
     return compute, total
 
 
@@ -83,7 +93,7 @@ def tiny_task(seed, world_size):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_plan_is_cheaper_than_the_bound(seed, world_size):
     task, models = tiny_task(seed, world_size), universal_models(seed)
-    bound = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER))
+    bound = cost_bound(Problem(task, models, WEIGHTS_AND_OPTIMIZER))
     compute, total = cheapest(task, models)
     assert 0 < bound.compute_ms <= compute + 1e-9
     assert bound.compute_ms < bound.embedding_cost_ms <= total + 1e-9
@@ -92,7 +102,7 @@ def test_no_plan_is_cheaper_than_the_bound(seed, world_size):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_convex_model_has_a_bound_too(seed):
     task, models = tiny_task(seed, 2), small_models(seed)
-    bound = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER), "convex")
+    bound = cost_bound(Problem(task, models, WEIGHTS_AND_OPTIMIZER), "convex")
     compute, _ = cheapest(task, models)
     assert 0 < bound.compute_ms <= compute + 1e-9
 
@@ -102,18 +112,18 @@ def test_the_bound_is_reached_by_equal_tables_on_as_many_ranks():
     tables = [Table(f"t{i}", 1000, 4, 5.0) for i in range(3)]
     models = universal_models(0)
     task = ShardingTask(tables, 3, 512, 2**40)
-    bound = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER))
-    cost = simulate(models, [Shard(table, 0, 4) for table in tables], [0, 1, 2], 3, 512)
-    assert bound.compute_ms == pytest.approx(max(cost.compute_ms))
+    bound = cost_bound(Problem(task, models, WEIGHTS_AND_OPTIMIZER))
+    compute_ms, _ = costs_of(models, [Shard(table, 0, 4) for table in tables], [0, 1, 2], 3)
+    assert bound.compute_ms == pytest.approx(compute_ms)
 
 
 def test_constraints_that_forbid_splits_raise_the_bound():
     task, models = tiny_task(1, 3), universal_models(1)
-    free = cost_bound(ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER))
+    free = cost_bound(Problem(task, models, WEIGHTS_AND_OPTIMIZER))
     whole_tables = ShardingTask(task.tables, 3, 512, 2**40, constraints=Constraints(max_shards=1))
-    bound = cost_bound(ShardKinds(whole_tables, models, WEIGHTS_AND_OPTIMIZER))
+    bound = cost_bound(Problem(whole_tables, models, WEIGHTS_AND_OPTIMIZER))
     assert bound.compute_ms >= free.compute_ms
 
 
-def test_nothing_is_claimed_of_a_model_without_a_proof():
-    assert cost_bound(ShardKinds(tiny_task(0, 2), small_models(), WEIGHTS_AND_OPTIMIZER)) is None
+def test_there_is_no_bound_for_a_model_without_a_proof():
+    assert cost_bound(Problem(tiny_task(0, 2), small_models(), WEIGHTS_AND_OPTIMIZER)) is None

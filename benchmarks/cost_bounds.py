@@ -38,8 +38,8 @@ from neuroshard_pipeline.cost_models.comm_features import (
 )
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.cost_models.network import MAX_LOG_CORRECTION
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.simulator import FloatArray, Models
+from neuroshard_pipeline.search.models import FloatArray, Models
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
@@ -67,12 +67,12 @@ def shape_of(models: Models) -> Shape | None:
 
 
 def cost_bound(
-    kinds: ShardKinds, shape: Shape | None = None, comm_floor: Callable[[int], float] | None = None
+    problem: Problem, shape: Shape | None = None, comm_floor: Callable[[int], float] | None = None
 ) -> CostBound | None:
-    """Lower bound on the cost of every plan for the task of `kinds`.
+    """Lower bound on the cost of every plan for the task of `problem`.
 
     Args:
-        kinds: the task and the models.
+        problem: the task and the models.
         shape: that of the compute model, where the caller knows it; else `shape_of` decides.
         comm_floor: least mean of forward plus backward communication in ms over so many ranks that hold shards, where
             the caller knows it; else `comm_floor_ms`.
@@ -80,83 +80,85 @@ def cost_bound(
     Returns:
         None where the compute model has no shape that allows a proof.
     """
-    shape = shape or shape_of(kinds.models)
+    shape = shape or shape_of(problem.models)
     if shape is None:
         return None
-    kinds.numbers((index, width) for index, unit in enumerate(kinds.units) for width in _widths_of(unit))  # one call
-    most_ranks = min(kinds.task.world_size, sum(len(unit.finest) for unit in kinds.units))
-    mean_ms = _superadditive_mean_ms(kinds) if shape == "superadditive" else _convex_mean_ms(kinds)
-    floor = comm_floor or (lambda count: comm_floor_ms(kinds, count))
+    problem.numbers(
+        (index, width) for index, unit in enumerate(problem.units) for width in _widths_of(unit)
+    )  # one call
+    most_ranks = min(problem.task.world_size, sum(len(unit.finest) for unit in problem.units))
+    mean_ms = _superadditive_mean_ms(problem) if shape == "superadditive" else _convex_mean_ms(problem)
+    floor = comm_floor or (lambda count: comm_floor_ms(problem, count))
     by_count = [(mean_ms(count), floor(count)) for count in range(1, most_ranks + 1)]
-    widest = _widest_shard_ms(kinds)
+    widest = _widest_shard_ms(problem)
     compute_ms = max(widest, min(compute for compute, _ in by_count))
-    alone = widest + comm_floor_ms(kinds, kinds.task.world_size, without=OWN_VOLUME_TERMS)
+    alone = widest + comm_floor_ms(problem, problem.task.world_size, without=OWN_VOLUME_TERMS)
     return CostBound(compute_ms, max(alone, min(compute + comm for compute, comm in by_count)))
 
 
-def comm_floor_ms(kinds: ShardKinds, num_ranks: int, without: tuple[str, ...] = ()) -> float:
+def comm_floor_ms(problem: Problem, num_ranks: int, without: tuple[str, ...] = ()) -> float:
     """Least mean of forward plus backward communication over the `num_ranks` ranks that hold shards.
 
     Args:
-        kinds: the task and the models.
+        problem: the task and the models.
         num_ranks: how many ranks share the columns.
         without: work terms that do not count; without a rank's own volume, what any one rank pays at least.
     """
-    comm = kinds.models.comm
-    world_size = kinds.task.world_size
+    comm = problem.models.comm
+    world_size = problem.task.world_size
     if not isinstance(comm, CommCostModel):
         return 0.0
     dims = np.zeros(world_size)
-    dims[:num_ranks] = sum(unit.width for unit in kinds.units) / num_ranks
+    dims[:num_ranks] = sum(unit.width for unit in problem.units) / num_ranks
     ignored = {"wait", *REMOTE_TERMS, *without}
     counted = np.array([name not in ignored for name in COMM_WORK_TERMS], dtype=float)[1:]
     total = 0.0
     for direction in COMM_DIRECTIONS:
         network = comm.networks[direction]
-        work, _ = comm_features(dims, np.zeros(world_size), kinds.task.batch_size, direction)
+        work, _ = comm_features(dims, np.zeros(world_size), problem.task.batch_size, direction)
         transfer = network.normalisation.work(work)[:num_ranks, 1:].mean(axis=0) * counted
         total += float((transfer @ np.exp(network.weights["log_price"])).mean())
     return total * float(np.exp(-MAX_LOG_CORRECTION))
 
 
-def _superadditive_mean_ms(kinds: ShardKinds) -> Callable[[int], float]:
-    launch = _launch_ms(kinds)
+def _superadditive_mean_ms(problem: Problem) -> Callable[[int], float]:
+    launch = _launch_ms(problem)
     total = sum(
-        float(_least_sum(_alone_ms(unit, kinds)[:, None] - launch, kinds.units[unit])[0]) for unit in _all(kinds)
+        float(_least_sum(_alone_ms(unit, problem)[:, None] - launch, problem.units[unit])[0]) for unit in _all(problem)
     )
     return lambda num_ranks: launch + total / num_ranks
 
 
-def _convex_mean_ms(kinds: ShardKinds) -> Callable[[int], float]:
+def _convex_mean_ms(problem: Problem) -> Callable[[int], float]:
     least = np.sum(
-        [_least_sum(kinds.embedding[_widths(unit, kinds)], kinds.units[unit]) for unit in _all(kinds)], axis=0
+        [_least_sum(problem.embedding[_widths(unit, problem)], problem.units[unit]) for unit in _all(problem)], axis=0
     )
-    batch_size = kinds.task.batch_size
-    return lambda num_ranks: float(kinds.models.compute.costs_from_sums(least / num_ranks, batch_size).sum())
+    batch_size = problem.task.batch_size
+    return lambda num_ranks: float(problem.models.compute.costs_from_sums(least / num_ranks, batch_size).sum())
 
 
-def _launch_ms(kinds: ShardKinds) -> float:
-    nothing = np.zeros(kinds.embedding.shape[1])
-    return float(kinds.models.compute.costs_from_sums(nothing, kinds.task.batch_size).sum())
+def _launch_ms(problem: Problem) -> float:
+    nothing = np.zeros(problem.embedding.shape[1])
+    return float(problem.models.compute.costs_from_sums(nothing, problem.task.batch_size).sum())
 
 
-def _widest_shard_ms(kinds: ShardKinds) -> float:
+def _widest_shard_ms(problem: Problem) -> float:
     """The widest shard of a unit has at least the width that an even split gives it."""
     costs = []
-    for index, unit in enumerate(kinds.units):
-        alone = _alone_ms(index, kinds)
+    for index, unit in enumerate(problem.units):
+        alone = _alone_ms(index, problem)
         costs.append(float(alone[[width >= unit.finest[0] for width in _widths_of(unit)]].min()))
     return max(costs)
 
 
-def _alone_ms(unit: int, kinds: ShardKinds) -> FloatArray:
+def _alone_ms(unit: int, problem: Problem) -> FloatArray:
     """(N,) compute cost of a shard of every width, alone on a rank."""
-    widths = _widths(unit, kinds)
-    return kinds.models.compute.costs_from_sums(kinds.embedding[widths], kinds.task.batch_size).sum(axis=-1)
+    widths = _widths(unit, problem)
+    return problem.models.compute.costs_from_sums(problem.embedding[widths], problem.task.batch_size).sum(axis=-1)
 
 
-def _widths(unit: int, kinds: ShardKinds) -> np.ndarray:
-    return kinds.numbers((unit, width) for width in _widths_of(kinds.units[unit]))
+def _widths(unit: int, problem: Problem) -> np.ndarray:
+    return problem.numbers((unit, width) for width in _widths_of(problem.units[unit]))
 
 
 def _widths_of(unit: Unit) -> list[int]:
@@ -184,5 +186,5 @@ def _least_sum(values: FloatArray, unit: Unit) -> FloatArray:
     return least[-1]
 
 
-def _all(kinds: ShardKinds) -> range:
-    return range(len(kinds.units))
+def _all(problem: Problem) -> range:
+    return range(len(problem.units))

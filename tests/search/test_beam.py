@@ -4,15 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.columns import beam_search
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import WEIGHTS_AND_OPTIMIZER
-from neuroshard_pipeline.search.params import PAPER_SEARCH, SearchParams
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.beam import beam_search
+from neuroshard_pipeline.search.params import SearchParams
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.brute_force import best_placement_ms, best_with_halvings_ms
 from search.scalar_oracle import ScalarOracle
+from search.settings import PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.tasks import random_task
 
@@ -22,14 +22,14 @@ SMALL_SEARCH = SearchParams(
 
 
 def searched_ms(task, models, params):
-    """Cost of the engine's plan, predicted anew from the finished plan; None where nothing fits."""
-    kinds = ShardKinds(task, models, WEIGHTS_AND_OPTIMIZER)
+    """Cost of the plan found, predicted from the finished plan; None where nothing fits."""
+    problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     try:
-        placement = beam_search(kinds, params)
+        state = beam_search(problem, params)[0]
     except DoesNotFitError:
         return None
-    plan = with_predicted_cost(kinds.plan(placement.kinds, placement.ranks, "neuroshard"), models)
-    assert plan.predicted_cost_ms == pytest.approx(placement.cost / 1e9, abs=1e-8)
+    plan = price_plan(problem, problem.placement(state.kinds, state.ranks), "neuroshard")
+    assert plan.predicted_cost_ms == pytest.approx(state.cost / 1e9, abs=1e-8)
     return plan.predicted_cost_ms
 
 
@@ -39,7 +39,7 @@ def oracle_ms(task, models, params):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_engine_finds_the_cost_that_the_scalar_oracle_finds(seed):
+def test_the_search_finds_the_cost_that_the_scalar_oracle_finds(seed):
     rng = np.random.default_rng(seed)
     task = random_task(
         rng, int(rng.integers(3, 13)), int(rng.integers(1, 5)), rng.uniform(0.3, 1.0), uneven=seed % 2 == 1
@@ -47,11 +47,11 @@ def test_the_engine_finds_the_cost_that_the_scalar_oracle_finds(seed):
     models = small_models(seed)
     expected = oracle_ms(task, models, SMALL_SEARCH)
     found = searched_ms(task, models, SMALL_SEARCH)
-    if expected is not None:  # where packing gives up, the engine goes on to integer programming
+    if expected is not None:  # where packing gives up, the search tries integer programming
         assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_engine_finds_the_oracle_s_cost_at_the_paper_s_settings():
+def test_the_search_finds_the_oracle_s_cost_at_the_paper_s_settings():
     rng = np.random.default_rng(1)
     task, models = random_task(rng, 10, 4, 0.7), small_models(1)
     assert searched_ms(task, models, PAPER_SEARCH) == pytest.approx(oracle_ms(task, models, PAPER_SEARCH), abs=1e-5)
@@ -91,20 +91,20 @@ def test_search_with_splits_is_bounded_by_brute_force_over_splits(seed):
 )
 def test_every_plan_fits_or_the_error_names_the_missing_bytes(seed, num_tables, world_size, tightness, uneven):
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)
-    kinds = ShardKinds(task, small_models(seed), WEIGHTS_AND_OPTIMIZER)
+    problem = Problem(task, small_models(seed), WEIGHTS_AND_OPTIMIZER)
     refusal = None
     try:
-        placement = beam_search(kinds, SMALL_SEARCH)
+        state = beam_search(problem, SMALL_SEARCH)[0]
     except DoesNotFitError as error:
         refusal = str(error)
-    missing = kinds.bytes[kinds.whole_tables].sum() - sum(task.memory_limits)
+    missing = problem.bytes[problem.whole_tables].sum() - sum(task.memory_limits)
     if refusal is not None:
         assert refusal.startswith(f"{task.task_id}: ")
         assert " bytes" in refusal
         assert ("bytes are missing" not in refusal) or f" {missing} bytes are missing" in refusal
         return
     assert missing <= 0
-    plan = kinds.plan(placement.kinds, placement.ranks, "neuroshard")  # checks cover and memory itself
+    plan = price_plan(problem, problem.placement(state.kinds, state.ranks), "neuroshard")  # checks cover and memory
     assert sum(plan.dim_sums) == sum(table.embedding_dim for table in task.tables)
     assert all(used <= limit for used, limit in zip(plan.memory_bytes, task.memory_limits, strict=True))
     assert all(shard.embedding_dim % 4 == 0 for shard in plan.shards)
@@ -112,5 +112,5 @@ def test_every_plan_fits_or_the_error_names_the_missing_bytes(seed, num_tables, 
 
 def test_a_table_that_needs_splitting_to_fit_is_split():
     task = ShardingTask([Table("wide", 1000, 16, 1.0)], 4, 512, 16_000)
-    kinds = ShardKinds(task, small_models(), WEIGHTS_AND_OPTIMIZER)
-    assert len(beam_search(kinds, SMALL_SEARCH).kinds) >= 4
+    problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
+    assert len(beam_search(problem, SMALL_SEARCH)[0].kinds) >= 4

@@ -1,0 +1,95 @@
+"""Beam search over column-wise splits [Zha2023] §3.3.
+
+A state is a multiset of kinds (`problem`). The first state holds the whole tables; where it has no placement, it is the
+state found by `packing.make_room`, or else by `exact_fit.fit_exactly`. One step halves one shard of a state. The
+candidates are, among the distinct shards that can still be halved within the constraints, the N largest in bytes and
+the N most expensive alone (ties: the table that comes first in the task, then the wider shard). They are tried in the
+order of tables, the wider first, and a state that two parents produce is tried once. The K states of lowest cost go on
+to the next step (ties: tried first). After L steps, or when nothing can be halved, the cheapest placed state of all
+steps wins (ties: met first).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.exact_fit import fit_exactly
+from neuroshard_pipeline.search.models import IntArray
+from neuroshard_pipeline.search.packing import check_room, make_room
+from neuroshard_pipeline.search.params import SearchParams
+from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placement_costs
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.progress import with_progress
+
+
+def beam_search(problem: Problem, params: SearchParams) -> list[PlacedState]:
+    """Every placed state that the beam held in some step, in ascending order of cost (ties: met first).
+
+    Raises:
+        DoesNotFitError: the task does not fit the memory of its ranks.
+    """
+    beam = [_first_state(problem, params)]
+    held = list(beam)
+    for _ in with_progress(params.max_steps, "column splits"):
+        states = _expansions(beam, problem, params.num_candidates)
+        if not len(states):
+            break
+        placed = [state for state in place(states, problem, dimension_caps(problem, params)) if state is not None]
+        beam = sorted(placed, key=lambda state: state.cost)[: params.beam_width]
+        if not beam:
+            break
+        held += beam
+    return sorted(held, key=lambda state: state.cost)
+
+
+def _first_state(problem: Problem, params: SearchParams) -> PlacedState:
+    """The whole tables, placed, or a state that fits where these do not."""
+    check_room(problem.task, problem.memory)
+    caps = dimension_caps(problem, params)
+    placed = place(problem.whole_tables[None], problem, caps)[0]
+    if placed is not None:
+        return placed
+    try:
+        state = make_room(problem)
+    except DoesNotFitError as error:
+        return _exactly_fitted(problem, error)
+    placed = place(state[None], problem, caps)[0]
+    assert placed is not None, "a state that packs by size has a placement"
+    return placed
+
+
+def _exactly_fitted(problem: Problem, refusal: DoesNotFitError) -> PlacedState:
+    """A state found by integer programming where packing gave up."""
+    fit = fit_exactly(problem.task, problem.memory)
+    if fit.impossible:
+        raise DoesNotFitError(f"{refusal} (integer programming proves that no arrangement exists)") from refusal
+    if fit.shards is None:
+        raise refusal
+    state = problem.numbers((unit, width) for unit, width, _ in fit.shards)
+    ranks = np.array([rank for *_, rank in fit.shards], dtype=np.int64)
+    return PlacedState(state, ranks, float(placement_costs(state[None], ranks[None], problem)[0]))
+
+
+def _expansions(beam: list[PlacedState], problem: Problem, num_candidates: int) -> IntArray:
+    """(S, N) distinct states one split away from those of the beam, in the order in which they are tried."""
+    states: dict[bytes, IntArray] = {}
+    for placed in beam:
+        state = np.sort(placed.kinds)
+        halved, halves = _candidates(state, problem, num_candidates)
+        children = np.repeat(np.append(state, 0)[None], len(halved), axis=0)
+        children[:, -1] = children[np.arange(len(halved)), np.searchsorted(state, halved)] = halves
+        children.sort(axis=1)
+        states |= {key: child for child in children if (key := child.tobytes()) not in states}
+    return np.array(list(states.values()), dtype=np.int64)
+
+
+def _candidates(state: IntArray, problem: Problem, num_candidates: int) -> tuple[IntArray, IntArray]:
+    """The kinds of `state` to halve, and the kinds of their halves."""
+    distinct = np.unique(state[problem.may_split(state)])
+    distinct = distinct[problem.can_halve[distinct]]
+    distinct = distinct[np.lexsort((-problem.width[distinct], problem.unit[distinct]))]
+    largest = np.argsort(-problem.bytes[distinct], kind="stable")[:num_candidates]
+    most_expensive = np.argsort(-problem.cost[distinct], kind="stable")[:num_candidates]
+    chosen = distinct[np.union1d(largest, most_expensive)]
+    return chosen, problem.halves(chosen.tolist())

@@ -1,0 +1,118 @@
+"""The predicted embedding cost of plans: its formulas, and the one function that prices a plan.
+
+Shapes: P plans, W ranks, H numbers of a shard embedding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from neuroshard_pipeline.search.models import FloatArray, IntArray, Models
+from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
+from neuroshard_pipeline.search.problem import Problem
+
+
+def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatArray:
+    """How much later than the first rank each rank enters the forward collective, (..., W) [Zha2023] §3.3.
+
+    All ranks enter the backward collective together, because all of them have waited for the forward collective and
+    for the dense model in between. A rank enters the forward collective of the next iteration when its own compute is
+    done: the start skew is compute + backward communication, minus the minimum over ranks.
+
+    Args:
+        compute_ms: (..., W) forward plus backward compute, predicted or measured.
+        backward_comm_ms: (..., W) backward communication.
+    """
+    ready_ms = np.add(compute_ms, backward_comm_ms)
+    return ready_ms - ready_ms.min(axis=-1, keepdims=True)
+
+
+def communication_ms(
+    models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int
+) -> tuple[FloatArray, FloatArray]:
+    """Forward and backward communication cost, (..., W) each, of ranks with these compute costs and dimension sums."""
+    backward_ms = models.comm.backward_ms(dim_sums, batch_size)
+    return models.comm.forward_ms(dim_sums, start_skew_ms(compute_ms, backward_ms), batch_size), backward_ms
+
+
+def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
+    """Embedding cost (P,) of plans with compute costs (P, W) and dimension sums (P, W)."""
+    forward_ms, backward_ms = communication_ms(models, compute_ms, dim_sums, batch_size)
+    return (compute_ms + forward_ms + backward_ms).max(axis=-1)
+
+
+def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
+    """Forward and backward compute cost (..., W, 2) from summed embeddings (..., W, H); an empty rank costs 0."""
+    costs = models.compute.costs_from_sums(sums, batch_size)
+    return np.where((dim_sums > 0)[..., None], costs, 0.0)
+
+
+def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: tuple[RejectedChange, ...] = ()) -> Plan:
+    """The plan of a placement: its predicted cost, prediction intervals and caveats.
+
+    Args:
+        problem: the task, the models and the memory model; it holds the embeddings of the shards that it has met.
+        placement: shards and ranks, of any sharder.
+        sharder: the name that the plan carries.
+        rejected: changes for the plan to explain (`changes.rejected_changes`).
+
+    Raises:
+        PlanError: the placement is no valid plan of the task.
+    """
+    task, ranks = problem.task, np.array(placement.ranks, dtype=np.int64)
+    embeddings = problem.embeddings_of(placement.shards)
+    sums = np.zeros((task.world_size, embeddings.shape[1]))
+    np.add.at(sums, ranks, embeddings)
+    dim_sums = np.zeros(task.world_size, dtype=np.int64)
+    np.add.at(dim_sums, ranks, [shard.embedding_dim for shard in placement.shards])
+    predicted = _predicted_cost(problem, sums, dim_sums)
+    return Plan(
+        task,
+        placement.shards,
+        placement.ranks,
+        sharder,
+        predicted,
+        problem.memory,
+        _intervals_ms(problem, sums, dim_sums, predicted),
+        rejected,
+        problem.models.caveats(task),
+    )
+
+
+def priced(plan: Plan, models: Models) -> Plan:
+    """The same plan with the costs that `models` predict, for a plan that no search has just made."""
+    return price_plan(Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks), plan.sharder)
+
+
+def _predicted_cost(problem: Problem, sums: FloatArray, dim_sums: IntArray) -> PlanCost:
+    models, batch_size = problem.models, problem.task.batch_size
+    compute = compute_ms_of_sums(models, sums, dim_sums, batch_size)  # (W, 2)
+    forward_ms, backward_ms = communication_ms(models, compute.sum(axis=-1), dim_sums, batch_size)
+    return PlanCost(
+        forward_compute_ms=tuple(compute[:, 0].tolist()),
+        backward_compute_ms=tuple(compute[:, 1].tolist()),
+        forward_comm_ms=tuple(forward_ms.tolist()),
+        backward_comm_ms=tuple(backward_ms.tolist()),
+    )
+
+
+def _intervals_ms(
+    problem: Problem, sums: FloatArray, dim_sums: IntArray, cost: PlanCost
+) -> tuple[tuple[float, float], ...]:
+    """Prediction interval of the cost of every rank.
+
+    The half widths of the three parts add in quadrature, because the errors of their models are independent. The
+    predicted start skews are taken as given.
+    """
+    models, batch_size = problem.models, problem.task.batch_size
+    skew_ms = start_skew_ms(cost.compute_ms, cost.backward_comm_ms)
+    compute_bounds = np.where(dim_sums[:, None] > 0, models.compute.interval_from_sums(sums, batch_size), 0.0)
+    parts = [
+        (cost.compute_ms, compute_bounds),
+        (cost.backward_comm_ms, models.comm.backward_interval_ms(dim_sums, batch_size)),
+        (cost.forward_comm_ms, models.comm.forward_interval_ms(dim_sums, skew_ms, batch_size)),
+    ]
+    offsets = np.sqrt(sum((bounds - np.array(ms)[:, None]) ** 2 for ms, bounds in parts))  # (W, 2)
+    bounds_ms = np.array(cost.rank_ms)[:, None] + offsets * (-1.0, 1.0)
+    return tuple((low, high) for low, high in bounds_ms.tolist())

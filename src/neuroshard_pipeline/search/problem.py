@@ -1,0 +1,181 @@
+"""A sharding problem: a task, cost models and a memory model, with the embedding of every (table, width) met so far.
+
+Shards of one table with the same width cost the same wherever their columns begin. A search therefore works with
+*kinds*, the distinct (unit, width) pairs, and columns are assigned when a placement is made. A unit is a table, or the
+tables that a constraint keeps together; a unit of several tables has one kind, all of its tables.
+
+Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray, Models, quantised
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+class Problem:
+    """Everything that sharders know about a task. Kinds are numbered from 0 in the order in which they are met.
+
+    The cost models are called when `embedding`, `cost` or `embeddings_of` need them, and never by sharders that use
+    memory only.
+
+    Attributes:
+        task: the sharding task.
+        models: the cost models.
+        memory: the memory model.
+        limits: (W,) bytes that shards may use on each rank.
+        units: the units of the task, each placed and split as a whole.
+        rank_allowed: (U, W) whether a unit may be placed on a rank, or None where no constraint names ranks.
+        min_width: (U,) columns of the narrowest shard allowed.
+        max_shards: (U,) largest number of shards allowed.
+        limits_shards: whether any unit has a largest number of shards.
+        unit: (Y,) index of the unit of every kind; without tables kept together, the index of the table in the task.
+        width: (Y,) columns.
+        bytes: (Y,) memory on a rank.
+        whole_tables: (U,) the kind of every unit that is not split.
+    """
+
+    def __init__(self, task: ShardingTask, models: Models, memory: MemoryModel):
+        self.task = task
+        self.models = models
+        self.memory = memory
+        self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
+        self.units = units_of(task)
+        self.rank_allowed = allowed_ranks(self.units, task.world_size)
+        self.min_width: IntArray = np.array([unit.min_width for unit in self.units], dtype=np.int64)
+        self.max_shards: IntArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
+        self.limits_shards = bool((self.max_shards < UNLIMITED).any())
+        self.unit: IntArray = np.empty(0, dtype=np.int64)
+        self.width: IntArray = np.empty(0, dtype=np.int64)
+        self.bytes: IntArray = np.empty(0, dtype=np.int64)
+        self._cost: FloatArray = np.empty(0)
+        self._embedding: FloatArray = np.empty((0, 0))
+        self._number: dict[tuple[int, int], int] = {}
+        self._embedded: dict[tuple[str, int], FloatArray] = {}  # by table name and width
+        self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
+
+    @property
+    def embedding(self) -> FloatArray:
+        """(Y, H) shard embeddings, those of a unit's tables added up."""
+        self._embed_new_kinds()
+        return self._embedding
+
+    @property
+    def cost(self) -> FloatArray:
+        """(Y,) predicted compute cost of the shard alone on a rank, in units of 1e-9 ms."""
+        self._embed_new_kinds()
+        return self._cost
+
+    def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
+        """(N, H) embeddings; those of (table, width) pairs not met before are computed in one call of the model."""
+        keys = [(shard.table.name, shard.embedding_dim) for shard in shards]
+        unknown = {key: shard for key, shard in zip(keys, shards, strict=True) if key not in self._embedded}
+        if unknown:
+            batch = list(unknown.values())
+            # A matrix of one row takes another BLAS routine, which rounds differently: embed at least two shards, so
+            # that a shard has the same embedding whichever shards it is embedded with.
+            found = self.models.compute.shard_embeddings(
+                batch if len(batch) > 1 else batch * 2, self.task.batch_size, self.task.optimizer
+            )
+            self._embedded.update(zip(unknown, found, strict=False))
+        return np.array([self._embedded[key] for key in keys])
+
+    def numbers(self, pairs: Iterable[tuple[int, int]]) -> IntArray:
+        """Kind numbers of (unit index, width) pairs."""
+        wanted = list(pairs)
+        new = list(dict.fromkeys(pair for pair in wanted if pair not in self._number))
+        if new:
+            self._number.update({pair: len(self.unit) + index for index, pair in enumerate(new)})
+            self.unit = np.append(self.unit, [unit for unit, _ in new])
+            self.width = np.append(self.width, [width for _, width in new])
+            self.bytes = np.append(self.bytes, [self.units[u].bytes(width, self.task, self.memory) for u, width in new])
+        return np.array([self._number[pair] for pair in wanted], dtype=np.int64)
+
+    def halves(self, kinds: Sequence[int]) -> IntArray:
+        """Kinds of half the width, one for each of `kinds`."""
+        return self.numbers((int(self.unit[kind]), int(self.width[kind]) // 2) for kind in kinds)
+
+    @property
+    def can_halve(self) -> BoolArray:
+        """(Y,) whether half the width is still a multiple of 4 and no narrower than the unit allows."""
+        return (self.width % (2 * COLUMN_GRANULARITY) == 0) & (self.width >= 2 * self.min_width[self.unit])
+
+    def may_split(self, state: IntArray) -> BoolArray:
+        """(N,) whether the unit of each shard of `state` may have one shard more."""
+        if not self.limits_shards:
+            return np.ones(len(state), dtype=bool)
+        unit = self.unit[state]
+        return np.bincount(unit, minlength=len(self.units))[unit] < self.max_shards[unit]
+
+    def allowed_on(self, state: IntArray) -> BoolArray | None:
+        """(N, W) whether each shard of `state` may be placed on a rank, or None where no constraint names ranks."""
+        return None if self.rank_allowed is None else self.rank_allowed[self.unit[state]]
+
+    def in_placement_order(self, states: IntArray) -> IntArray:
+        """Each row of `states` (..., N) in descending cost; ties by the order of tables in the task, wider first."""
+        order = np.lexsort((-self.width, self.unit, -self.cost))
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order))
+        return order[np.sort(position[states], axis=-1)]
+
+    def placement(self, kinds: IntArray, ranks: IntArray) -> Placement:
+        """The placement with a shard of `kinds[i]` on `ranks[i]`; columns of a table are assigned in this order."""
+        next_column = [0] * len(self.units)
+        shards: list[Shard] = []
+        where: list[int] = []
+        units, widths = self.unit[kinds].tolist(), self.width[kinds].tolist()
+        for unit, width, rank in zip(units, widths, ranks.tolist(), strict=True):
+            added = self._shards(unit, next_column[unit], width)
+            shards += added
+            where += [rank] * len(added)
+            next_column[unit] += width
+        return Placement(tuple(shards), tuple(where))
+
+    def whole_placement(self, ranks: Sequence[int]) -> Placement:
+        """The placement of whole tables with unit u on `ranks[u]`."""
+        rank_of = {index: rank for unit, rank in zip(self.units, ranks, strict=True) for index in unit.members}
+        tables = self.task.tables
+        return Placement(tuple(map(whole, tables)), tuple(rank_of[index] for index in range(len(tables))))
+
+    def kinds_of(self, placement: Placement) -> tuple[IntArray, IntArray]:
+        """(N,) kinds and (N,) ranks of a placement, the reverse of `placement`."""
+        unit_of = {
+            self.task.tables[member].name: (number, unit)
+            for number, unit in enumerate(self.units)
+            for member in unit.members
+        }
+        pairs, ranks = [], []
+        for shard, rank in zip(placement.shards, placement.ranks, strict=True):
+            number, unit = unit_of[shard.table.name]
+            if shard.table.name == self.task.tables[unit.members[0]].name:
+                pairs.append((number, shard.embedding_dim if len(unit.members) == 1 else unit.width))
+                ranks.append(rank)
+        return self.numbers(pairs), np.array(ranks, dtype=np.int64)
+
+    def _shards(self, unit: int, column: int, width: int) -> list[Shard]:
+        """The shards of a kind: one, or the whole tables of a unit of several."""
+        tables = [self.task.tables[index] for index in self.units[unit].members]
+        return [Shard(tables[0], column, width)] if len(tables) == 1 else [whole(table) for table in tables]
+
+    def _embed_new_kinds(self) -> None:
+        """Embed and price the kinds that were numbered since the last call."""
+        known = len(self._embedding)
+        if known == len(self.unit):
+            return
+        new = zip(self.unit[known:].tolist(), self.width[known:].tolist(), strict=True)
+        shards = [self._shards(unit, 0, width) for unit, width in new]
+        embedding = self.embeddings_of([shard for kind in shards for shard in kind])
+        if len(embedding) > len(shards):
+            starts = np.cumsum([0, *(len(kind) for kind in shards[:-1])])
+            embedding = np.add.reduceat(embedding, starts, axis=0)
+        cost_ms = self.models.compute.costs_from_sums(embedding, self.task.batch_size).sum(axis=-1)
+        self._cost = np.append(self._cost, quantised(cost_ms))
+        self._embedding = np.concatenate([self._embedding, embedding]) if known else embedding
