@@ -18,8 +18,8 @@ Start with `campaign`; the other files follow in the order in which it depends o
     recording       compute costs that were recorded elsewhere
     topology        communication costs from a model of a cluster
     costs           from records to costs and noise floor
-    protocol        how a cost is timed
-    params          parameters of the campaigns
+    timing          the result of one visit
+    params          parameters of the campaigns, including the timing protocol
     hardware        what a campaign ran on
 """
 

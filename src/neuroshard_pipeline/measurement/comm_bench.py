@@ -16,7 +16,7 @@ import torch.distributed as dist
 from neuroshard_pipeline.measurement.cuda import require_devices
 from neuroshard_pipeline.measurement.host_clock import HostClock, Place
 from neuroshard_pipeline.measurement.params import CommMeasureParams
-from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.workers import settle_on_core
 

@@ -16,7 +16,7 @@ from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
 from neuroshard_pipeline.measurement.hardware import require_same_machine
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
-from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.workers import settle_on_core, settle_on_free_core
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.chunks import AnySample, Chunk, digest
-from neuroshard_pipeline.measurement.protocol import Timing, VisitStatistic
+from neuroshard_pipeline.measurement.params import VisitStatistic
+from neuroshard_pipeline.measurement.timing import Timing
 
 #: Records by key: frames, or functions that load a frame (as a partitioned dataset gives them).
 Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
@@ -64,7 +65,7 @@ def reduce_rows(
         rows: rows of one campaign (`load_rows`).
         samples: samples to reduce; rows of other samples, or of samples whose content has changed, are ignored.
         statistic: reduces the visits to a cost, separately for forward and backward
-            (`TimingProtocol.visit_statistic`).
+            (`CampaignParams.visit_statistic`).
         replica: reduce the second, independent measurements instead; samples without one are then left out.
 
     Returns:

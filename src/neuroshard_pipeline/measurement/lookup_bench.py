@@ -18,7 +18,7 @@ import torch
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
-from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from neuroshard_pipeline.measurement.protocol import TimingProtocol
 from neuroshard_pipeline.workers import WorkerParams
 
+VisitStatistic = Literal["lower_quartile", "min", "median"]
 
-class CampaignParams(TimingProtocol):
-    """Parameters that both kinds of campaigns have: the timing protocol, and how visits form a campaign.
+
+class CampaignParams(BaseModel):
+    """Parameters of both kinds of campaigns: how a cost is timed, and how visits form a campaign.
+
+    A campaign visits every sample `visits` times (expensive samples fewer times if its parameters say so). Every round
+    of visits has its own random order, so that the visits of one sample are spread over the whole campaign and a slow
+    minute of the machine affects one visit of many samples instead of all visits of a few. One visit runs
+    `warmup_iterations` untimed and then `iterations` timed iterations. Forward and backward are timed and reduced
+    separately.
 
     Attributes:
+        visits: rounds of visits in the campaign.
+        warmup_iterations: untimed iterations at the start of a visit; they load ids and code into the caches.
+        iterations: timed iterations of a visit.
+        iteration_statistic: reduces the iterations of a visit to its cost. `min` suits lookups on one core, because
+            disturbances only add time. `median` suits collectives: their ranks share cores and run in a different
+            order every time, and the minimum would pick a lucky order.
+        visit_statistic: reduces the visits of a sample to its cost. `lower_quartile` excludes disturbed visits but
+            depends on several others. Repeated timings on one core vary in both directions, because each visit places
+            the rows at a different address; `min` would pick a lucky address. `median` suits devices whose clock
+            varies in both directions.
         threads: threads of the kernels of one worker, or of one rank.
         chunk_samples: number of samples in a chunk, which are measured one after another and saved together. A killed
             run loses at most this many visits per worker.
@@ -29,6 +48,13 @@ class CampaignParams(TimingProtocol):
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    visits: int = Field(ge=1, le=1000)
+    warmup_iterations: int = Field(ge=0, le=1000)
+    iterations: int = Field(ge=1, le=1000)
+    iteration_statistic: Literal["min", "median"]
+    visit_statistic: VisitStatistic
     threads: int = Field(ge=1, le=1024)
     chunk_samples: int = Field(ge=1, le=100_000)
     shuffle: Literal["samples", "chunks"]
@@ -37,6 +63,12 @@ class CampaignParams(TimingProtocol):
     wide_spread_share: float = Field(gt=0)
     extra_visit_budget_s: float = Field(ge=0)
     timeout_s: float = Field(gt=0)
+
+    def of_visit(self, timed_ms: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        """Forward and backward cost of a visit from its timed iterations."""
+        reduce = np.min if self.iteration_statistic == "min" else np.median
+        forward_ms, backward_ms = reduce(np.asarray(timed_ms), axis=0).tolist()
+        return forward_ms, backward_ms
 
     def overridden(self, overrides: BaseModel) -> Self:
         """These parameters with the fields that `overrides` states replaced, and validated again as a whole.

@@ -18,7 +18,7 @@ from neuroshard_pipeline.measurement.costs import make_record
 from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
-from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.workers import Item, LocalTeam, Pool, Team, single_workers

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams
-from neuroshard_pipeline.measurement.protocol import Timing
+from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.workers import TeamFailedError
 

@@ -4,32 +4,21 @@ import pytest
 from pydantic import ValidationError
 
 from neuroshard_pipeline.measurement import CommOverrides, ComputeOverrides
-from neuroshard_pipeline.measurement.protocol import Timing, TimingProtocol
-
-
-def protocol(**changes):
-    values = {
-        "visits": 3,
-        "warmup_iterations": 1,
-        "iterations": 2,
-        "iteration_statistic": "min",
-        "visit_statistic": "min",
-    }
-    return TimingProtocol(**(values | changes))
+from neuroshard_pipeline.measurement.timing import Timing
 
 
 @pytest.mark.parametrize(("statistic", "expected"), [("min", (1.0, 5.0)), ("median", (2.0, 6.0))])
-def test_forward_and_backward_are_reduced_apart(statistic, expected):
+def test_forward_and_backward_are_reduced_separately(compute_params, statistic, expected):
     timed = [(1.0, 9.0), (2.0, 6.0), (4.0, 5.0)]
-    assert protocol(iteration_statistic=statistic).of_visit(timed) == expected
+    assert compute_params(iteration_statistic=statistic).of_visit(timed) == expected
 
 
 @pytest.mark.parametrize(
     "change", [{"visits": 0}, {"iterations": 0}, {"warmup_iterations": -1}, {"visit_statistic": "mean"}, {"extra": 1}]
 )
-def test_impossible_protocols_are_refused(change):
+def test_impossible_parameters_are_refused(compute_params, change):
     with pytest.raises(ValidationError, match=next(iter(change))):
-        protocol(**change)
+        compute_params(**change)
 
 
 def test_overrides_replace_the_stated_fields_only(compute_params, comm_params):
