@@ -55,15 +55,19 @@ class PlanMeasurement:
 
     def run_compute(self, done: Records) -> Iterator[NewRecord]:
         """Measure what the records `done` of the first campaign lack; the caller saves each record that is yielded."""
-        return _one_by_one(self.campaigns.run_compute(self._compute_samples(), done))
+        for key, record in self.campaigns.run_compute(self._compute_samples(), done):
+            yield {key: record}
 
     def run_backward(self, done: Records) -> Iterator[NewRecord]:
         """Measure what the records `done` of the second campaign lack."""
-        return _one_by_one(self.campaigns.run_comm(self._with_anchors(self._backward), done))
+        for key, record in self.campaigns.run_comm(self._with_anchors(self._backward), done):
+            yield {key: record}
 
     def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[NewRecord]:
         """Measure what the records `done` of the third campaign lack; the first two campaigns are finished."""
-        return _one_by_one(self.campaigns.run_comm(self._with_anchors(self._forward(compute, backward)), done))
+        samples = self._with_anchors(self._forward(compute, backward))
+        for key, record in self.campaigns.run_comm(samples, done):
+            yield {key: record}
 
     def costs(self, compute: Records, backward: Records, forward: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Costs from the records of the three finished campaigns.
@@ -126,10 +130,6 @@ def measure_plans(
     backward = _collected(measurement.run_backward({}))
     forward = _collected(measurement.run_forward(compute, backward, {}))
     return measurement.costs(compute, backward, forward)
-
-
-def _one_by_one(records: Iterable[tuple[str, pd.DataFrame]]) -> Iterator[NewRecord]:
-    return ({key: record} for key, record in records)
 
 
 def _collected(records: Iterable[NewRecord]) -> NewRecord:
