@@ -1,8 +1,8 @@
-"""How good the communication cost model is on world sizes that it was trained on, and on others.
+"""Accuracy of the communication cost model for world sizes with and without training samples.
 
-Trains the universal network on samples of some world sizes and batch sizes and tests it on held-out samples of these,
-on samples of world sizes that no training sample has, and of a batch size between those of training; nothing is read
-but the configuration, and nothing is written.
+Trains the network on samples of some world sizes and batch sizes. Tests it on held-out samples of these, on samples of
+other world sizes, and on samples of a batch size between those of training. Reads only the configuration, and writes
+nothing.
 
     .venv/bin/python benchmarks/bench_comm_models.py                    # the modelled cluster (topology), half a minute
     .venv/bin/python benchmarks/bench_comm_models.py --backend gloo     # measured on this machine, two minutes
@@ -26,12 +26,12 @@ from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.augment import comm_samples, generate_pool
 from neuroshard_pipeline.augment.comm_draws import CommSampleParams
+from neuroshard_pipeline.cost_models.comm_training import comm_data, comm_intervals, fit_comm, predict_comm
 from neuroshard_pipeline.cost_models.intervals import coverage
+from neuroshard_pipeline.cost_models.measured import CommData, split_samples
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.params import CommTrainParams
-from neuroshard_pipeline.cost_models.splits import split_samples
-from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data, comm_intervals, fit_comm, predict_comm
-from neuroshard_pipeline.measurement.campaign import noise_floor, reduce_comm, run_comm_campaign
+from neuroshard_pipeline.measurement.campaign import reduce_comm, run_comm_campaign, summarise_campaign
 from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-#: Of the floor of an order-blind model: 60 orders of 20 samples tell it within half a point.
+#: For the floor of an order-blind model: 60 orders of 20 samples determine it within half a point.
 ORDERS, ORDERED_SAMPLES = 60, 20
 
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
@@ -71,7 +71,7 @@ def main() -> None:
     costs = costs_of(drawn, params, arguments.backend)
     hardware = {"topology": params["topology"].model_dump()} if arguments.backend == "topology" else {}
     ours = [params["train"]["comm"].model_copy(update={"seed": seed}) for seed in range(arguments.seeds)]
-    rows = [row for of_seed in ours for row in judged(drawn, costs, of_seed, settings, {"hardware": hardware})]
+    rows = [row for of_seed in ours for row in comm_figures(drawn, costs, of_seed, settings, {"hardware": hardware})]
     frame = pd.DataFrame(rows).groupby(["direction", "ranks", "kind"], sort=False).mean()
     if arguments.backend == "topology":
         floors = pd.DataFrame(order_blind_floors(drawn, params["topology"])).set_index(["direction", "ranks"])
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def draw(pool: pd.DataFrame, params: CommSampleParams, settings: dict[str, Any]) -> pd.DataFrame:
-    """Samples of all world sizes and batch sizes; those that are only tested have ids of their own."""
+    """Samples of all world sizes and batch sizes; the ids of samples for testing only have a prefix."""
     seen, unseen, others = settings["seen"], settings["unseen"], settings["others"]
     base = params.model_copy(update={"batch_size": settings["batch_size"], "world_sizes": seen})
     changes = {
@@ -103,11 +103,11 @@ def costs_of(drawn: pd.DataFrame, params: dict[str, Any], backend: str) -> pd.Da
     samples = comm_samples_from_frame(drawn)
     protocol, seed = params["measure"]["comm"].model_copy(update={"backend": backend}), params["measure"]["seed"]
     shards = dict(run_comm_campaign(samples, protocol, seed, {}))
-    print(f"noise floor: {noise_floor(shards, samples, protocol, seed)}")
+    print(f"noise floor: {summarise_campaign(shards, samples, protocol, seed).noise_floor}")
     return reduce_comm(shards, samples, protocol, seed, params["topology"])
 
 
-def judged(
+def comm_figures(
     drawn: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, settings: dict[str, Any], origin: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Train once and test on every world size."""
@@ -124,21 +124,22 @@ def judged(
     for kind, tested in tests.items():
         for world in sorted({sample.world_size for sample in tested.samples}):
             part = of_worlds(tested, (world,))
-            measured, predicted = np.concatenate(part.costs), np.concatenate(predict_comm(model, part.samples))
+            measured, predicted = part.costs_ms, predict_comm(model, part.samples)
             bounds = comm_intervals(model, part.samples)
             for column, direction in enumerate(("forward", "backward")):
                 figures = accuracy(measured[:, column], predicted[:, column], None)
-                told = {name: figures[name] for name in FIGURES}
-                told["coverage"] = coverage(measured[:, column], bounds[column])
-                rows.append({"direction": direction, "ranks": world, "kind": kind, **told})
+                row = {name: figures[name] for name in FIGURES}
+                row["coverage"] = coverage(measured[:, column], bounds[column])
+                rows.append({"direction": direction, "ranks": world, "kind": kind, **row})
     return rows
 
 
 def order_blind_floors(drawn: pd.DataFrame, topology: TopologyParams) -> list[dict[str, Any]]:
     """Least mean error of a model that treats all ranks alike, per direction and world size of a modelled cluster.
 
-    What a rank pays also depends on which ranks share its host. The best that a permutation-equivariant model can say
-    is the median over all orders of the ranks; here over `ORDERS` random ones, of at most `ORDERED_SAMPLES` samples.
+    The cost of a rank also depends on which ranks share its host. The best prediction of a permutation-equivariant
+    model is the median over all orders of the ranks; here over `ORDERS` random orders of at most `ORDERED_SAMPLES`
+    samples.
     """
     rows = []
     for world, members in drawn[~drawn["sample_id"].str.startswith("batch-")].groupby("world_size"):

@@ -37,9 +37,9 @@ from neuroshard_pipeline.measurement import (
     Recording,
     describe_machine,
     make_card,
-    noise_floor,
     reduce_compute,
     run_compute_campaign,
+    summarise_campaign,
     write_recording,
 )
 from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     costs = reduce_compute(records, samples, params, args.seed)
     copied = copy_gb_per_s(_device(params), args.copy_mib)
     notes = CardNotes(False, copied, float(rows["seconds"].sum()), tuple(args.known_gap))
-    floor = noise_floor(records, samples, params, args.seed)
+    floor = summarise_campaign(records, samples, params, args.seed).noise_floor
     card = make_card(describe_machine(params.backend), params, floor, costs, notes)
     frame, settings = (every[every["sample_id"].isin(names)] for every in (frame, settings))
     write_recording(Recording(args.out / "recording", pool, frame, settings, costs, card))

@@ -16,13 +16,12 @@ from measurement.killed_campaign import PARAMS, SAMPLES
 from measurement.team_functions import set_up_mortal_rank, set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import (
-    campaign_date,
     measure_comm,
     measure_compute,
-    noise_floor,
     pools,
     reduce_compute,
     run_compute_campaign,
+    summarise_campaign,
 )
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
@@ -39,7 +38,7 @@ def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_par
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in samples]
     assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert (frame["repeats"] == 3).all()
-    assert noise_floor(records, samples, params, SEED)["samples"] == 1
+    assert summarise_campaign(records, samples, params, SEED).noise_floor["samples"] == 1
 
 
 def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_samples):
@@ -175,5 +174,5 @@ def test_the_date_is_that_of_the_last_visit(compute_params, compute_samples):
     records = dict(run_compute_campaign(samples, params, SEED, {}))
     times = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 1 + len(records))]
     dated = {key: frame.assign(saved_at=time) for (key, frame), time in zip(records.items(), times, strict=True)}
-    assert campaign_date(dated, samples, params, SEED) == times[-1]
+    assert summarise_campaign(dated, samples, params, SEED).date == times[-1]
     assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in records.values())

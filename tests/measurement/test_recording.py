@@ -10,9 +10,9 @@ from neuroshard_pipeline.measurement import (
     RecordingParams,
     describe_hardware,
     measure_compute,
-    noise_floor,
     open_recording,
     run_compute_campaign,
+    summarise_campaign,
 )
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -85,7 +85,8 @@ def test_no_samples_have_no_costs(stand_in, recorded_params):
 
 def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_params, comm_params):
     card = open_recording(stand_in).card
-    floor = noise_floor({}, [], recorded_params, SEED, stand_in)
+    date, floor = summarise_campaign({}, [], recorded_params, SEED, stand_in)
+    assert date == card["date"]
     assert floor == card["noise_floor"]
     described = json.loads(json.dumps(describe_hardware(recorded_params, comm_params(), floor, floor, None, stand_in)))
     assert described["compute_backend"] == "recorded"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import describe_hardware, measure_comm, noise_floor, run_comm_campaign
+from neuroshard_pipeline.measurement import describe_hardware, measure_comm, run_comm_campaign, summarise_campaign
 from neuroshard_pipeline.measurement.comm_bench import forward_splits
 from neuroshard_pipeline.measurement.topology import TopologyParams, rank_costs_ms, topology_costs
 from neuroshard_pipeline.tables.samples import CommSample
@@ -175,7 +175,8 @@ def test_it_plugs_into_a_campaign_of_any_world_sizes(comm_params, comm_samples):
 
 def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_params, comm_params, comm_samples):
     params = comm_params(backend="topology")
-    floor = noise_floor({}, comm_samples(3), params, SEED)
+    date, floor = summarise_campaign({}, comm_samples(3), params, SEED)
+    assert date is None
     assert floor == {"samples": 0, **{part: {"median": None, "p90": None} for part in ("forward", "backward", "total")}}
     described = json.loads(json.dumps(describe_hardware(compute_params(), params, floor, floor, None, topology=SIMPLE)))
     assert described["comm_backend"] == "topology"

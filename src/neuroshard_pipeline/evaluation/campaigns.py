@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,12 @@ from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
     RecordingParams,
     TopologyParams,
-    campaign_date,
     describe_hardware,
-    noise_floor,
     reduce_comm,
     reduce_compute,
     run_comm_campaign,
     run_compute_campaign,
+    summarise_campaign,
 )
 from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -75,20 +74,12 @@ class Campaigns:
 
     def hardware(self, compute: ComputeRecords, backward: CommRecords, forward: CommRecords) -> dict[str, Any]:
         """Describe the hardware and the noise floor of finished campaigns, one per part of the cost of plans."""
-        compute_floor = noise_floor(*compute, self.compute_params, self.seed, self.recording)
-        comm_floor = {
-            "backward": noise_floor(*backward, self.comm_params, self.seed)["backward"],
-            "forward": noise_floor(*forward, self.comm_params, self.seed)["forward"],
-        }
-        dates: Iterable[str | None] = (
-            campaign_date(*compute, self.compute_params, self.seed, self.recording),
-            campaign_date(*backward, self.comm_params, self.seed),
-            campaign_date(*forward, self.comm_params, self.seed),
-        )
-        newest = max((date for date in dates if date), default=None)
-        return describe_hardware(
-            self.compute_params, self.comm_params, compute_floor, comm_floor, newest, self.recording, self.topology
-        )
+        lookups = summarise_campaign(*compute, self.compute_params, self.seed, self.recording)
+        gradients, outputs = (summarise_campaign(*comm, self.comm_params, self.seed) for comm in (backward, forward))
+        floors = {"backward": gradients.noise_floor["backward"], "forward": outputs.noise_floor["forward"]}
+        newest = max((each.date for each in (lookups, gradients, outputs) if each.date), default=None)
+        params = self.compute_params, self.comm_params
+        return describe_hardware(*params, lookups.noise_floor, floors, newest, self.recording, self.topology)
 
     @property
     def costs_are(self) -> dict[str, str]:

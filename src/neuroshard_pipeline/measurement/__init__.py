@@ -24,14 +24,14 @@ Start with `campaign`; the other files follow in the order in which it depends o
 """
 
 from neuroshard_pipeline.measurement.campaign import (
-    campaign_date,
+    CampaignSummary,
     measure_comm,
     measure_compute,
-    noise_floor,
     reduce_comm,
     reduce_compute,
     run_comm_campaign,
     run_compute_campaign,
+    summarise_campaign,
 )
 from neuroshard_pipeline.measurement.hardware import describe_hardware, describe_machine
 from neuroshard_pipeline.measurement.params import (
@@ -53,6 +53,7 @@ from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [
     "PRELOAD",
+    "CampaignSummary",
     "CardNotes",
     "CommMeasureParams",
     "CommOverrides",
@@ -61,17 +62,16 @@ __all__ = [
     "Recording",
     "RecordingParams",
     "TopologyParams",
-    "campaign_date",
     "describe_hardware",
     "describe_machine",
     "make_card",
     "measure_comm",
     "measure_compute",
-    "noise_floor",
     "open_recording",
     "reduce_comm",
     "reduce_compute",
     "run_comm_campaign",
     "run_compute_campaign",
+    "summarise_campaign",
     "write_recording",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import pandas as pd
 from tqdm import tqdm
@@ -36,6 +37,18 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 _LOGGER = logging.getLogger(__name__)
 _BUDGET_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
+
+
+class CampaignSummary(NamedTuple):
+    """What is known about a finished campaign besides its costs.
+
+    Attributes:
+        date: time of the last visit (ISO 8601, UTC), None if nothing was measured.
+        noise_floor: see `costs.relative_disagreement`; every value is null if nothing was measured.
+    """
+
+    date: str | None
+    noise_floor: dict[str, object]
 
 
 def run_compute_campaign(
@@ -105,41 +118,25 @@ def reduce_comm(
     return reduce_rows(_rows(records, params, seed), samples, params.visit_statistic).drop(columns="repeats")
 
 
-def noise_floor(
+def summarise_campaign(
     records: Records,
     samples: Sequence[AnySample],
     params: AnyParams,
     seed: int,
     recording: RecordingParams | None = None,
-) -> dict[str, object]:
-    """Noise floor of a finished campaign (`costs.relative_disagreement`).
+) -> CampaignSummary:
+    """Date and noise floor of a finished campaign.
 
-    The backend `recorded` has the noise floor of its recording; `topology` has none, and every value is null.
+    The backend `recorded` has those of its recording; `topology`, which measures nothing, has none.
     """
     if params.backend == "recorded":
-        return dict(open_recording(recording).card["noise_floor"])
+        card = open_recording(recording).card
+        return CampaignSummary(str(card["date"]), dict(card["noise_floor"]))
     if params.backend == "topology":
-        return no_disagreement()
-    return relative_disagreement(_rows(records, params, seed), samples, params.visit_statistic)
-
-
-def campaign_date(
-    records: Records,
-    samples: Sequence[AnySample],
-    params: AnyParams,
-    seed: int,
-    recording: RecordingParams | None = None,
-) -> str | None:
-    """Time of the last visit of a finished campaign (ISO 8601, UTC).
-
-    The backend `recorded` has the date of its recording; `topology`, which measures nothing, has None.
-    """
-    if params.backend == "recorded":
-        return str(open_recording(recording).card["date"])
-    if params.backend == "topology":
-        return None
+        return CampaignSummary(None, no_disagreement())
     rows = _rows(records, params, seed)
-    return str(rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max())
+    date = rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max()
+    return CampaignSummary(str(date), relative_disagreement(rows, samples, params.visit_statistic))
 
 
 def measure_compute(

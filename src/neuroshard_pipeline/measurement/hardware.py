@@ -82,9 +82,9 @@ def describe_hardware(
     Args:
         compute: parameters of the compute campaign.
         comm: parameters of the communication campaign.
-        compute_noise_floor: noise floor of compute costs (`campaign.noise_floor`).
+        compute_noise_floor: noise floor of compute costs (`campaign.CampaignSummary`).
         comm_noise_floor: noise floor of communication costs.
-        date: time at which the last campaign was finished (`campaign.campaign_date`), None if nothing was measured.
+        date: time at which the last campaign was finished (`campaign.CampaignSummary`), None if nothing was measured.
         recording: needed by the backend `recorded`; the device is then that of the recording, whose card is included.
         topology: needed by the backend `topology`, and then included.
     """

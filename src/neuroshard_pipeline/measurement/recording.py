@@ -137,7 +137,7 @@ def make_card(
     Args:
         machine: the machine that measured (`hardware.describe_machine`).
         params: parameters of the campaign.
-        noise_floor: `campaign.noise_floor`.
+        noise_floor: `campaign.CampaignSummary`.
         costs: `measure.compute_costs`; the card's `cost_ms` are quantiles of forward + backward over samples.
         notes: what the card says besides.
     """

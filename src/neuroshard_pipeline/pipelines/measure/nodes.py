@@ -8,23 +8,21 @@ from typing import Any
 import pandas as pd
 
 from neuroshard_pipeline.measurement import (
+    CampaignSummary,
     CommMeasureParams,
     ComputeMeasureParams,
     RecordingParams,
     TopologyParams,
-    campaign_date,
     describe_hardware,
-    noise_floor,
     reduce_comm,
     reduce_compute,
     run_comm_campaign,
     run_compute_campaign,
+    summarise_campaign,
 )
 from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
 
 Records = dict[str, Callable[[], pd.DataFrame]]
-#: `date` and `noise_floor` of a finished campaign.
-Summary = dict[str, Any]
 
 
 def measure_compute(
@@ -48,10 +46,10 @@ def reduce_compute_costs(
     params: ComputeMeasureParams,
     seed: int,
     recording: RecordingParams,
-) -> tuple[pd.DataFrame, Summary]:
+) -> tuple[pd.DataFrame, CampaignSummary]:
     """One cost per compute sample, and the summary of the campaign."""
     campaign = records, compute_samples_from_frame(samples, pool, settings), params, seed, recording
-    return reduce_compute(*campaign), {"date": campaign_date(*campaign), "noise_floor": noise_floor(*campaign)}
+    return reduce_compute(*campaign), summarise_campaign(*campaign)
 
 
 def measure_comm(
@@ -64,22 +62,21 @@ def measure_comm(
 
 def reduce_comm_costs(
     records: Records, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
-) -> tuple[pd.DataFrame, Summary]:
+) -> tuple[pd.DataFrame, CampaignSummary]:
     """One cost per rank of every communication sample, and the summary of the campaign."""
     campaign = records, comm_samples_from_frame(samples), params, seed
-    costs = reduce_comm(*campaign, topology)
-    return costs, {"date": campaign_date(*campaign), "noise_floor": noise_floor(*campaign)}
+    return reduce_comm(*campaign, topology), summarise_campaign(*campaign)
 
 
 def describe_measurement(
-    compute_summary: Summary,
-    comm_summary: Summary,
+    compute_summary: CampaignSummary,
+    comm_summary: CampaignSummary,
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
     recording: RecordingParams,
     topology: TopologyParams,
 ) -> dict[str, Any]:
     """The hardware that measured, and the noise floor of both campaigns."""
-    floors = compute_summary["noise_floor"], comm_summary["noise_floor"]
-    date = max((date for date in (compute_summary["date"], comm_summary["date"]) if date), default=None)
+    date = max((each.date for each in (compute_summary, comm_summary) if each.date), default=None)
+    floors = compute_summary.noise_floor, comm_summary.noise_floor
     return describe_hardware(compute, comm, *floors, date, recording, topology)
