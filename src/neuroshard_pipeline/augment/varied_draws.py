@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -65,23 +66,8 @@ class VariedSampleParams(DrawParams):
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """One drawn sample."""
-
-    sample_id: str
-    purpose: str
-    batch_size: int
-    optimizer: str
-    tables: Sequence[str]
-    dims: IntArray
-
-
-@dataclass(frozen=True)
 class _Group:
-    """Tables that one sample may combine, in ascending order of pooling factors.
-
-    They share batch size and data type, as one kernel requires. Either all or none have the default profile, because a
-    user's table file gives profiles or does not.
+    """Tables that one sample may combine; they share batch size and data type, as one kernel requires.
 
     Attributes:
         batch_size: global batch of the profiles.
@@ -96,6 +82,23 @@ class _Group:
     names: NDArray[np.str_]
     rows: IntArray
     by_rows: IntArray
+
+
+class _Choice(NamedTuple):
+    """Indices of tables of a group, and their widths."""
+
+    group: _Group
+    indices: IntArray
+    dims: IntArray
+
+
+class _Sample(NamedTuple):
+    """One drawn sample."""
+
+    sample_id: str
+    purpose: str
+    optimizer: str
+    choice: _Choice
 
 
 def varied_samples(
@@ -150,9 +153,6 @@ def evaluation_samples(
     return _frames(sorted(samples, key=lambda sample: sample.sample_id))
 
 
-_Choice = tuple[_Group, IntArray, IntArray]
-
-
 def _varied_sample(
     sample_id: str,
     purpose: str,
@@ -163,33 +163,29 @@ def _varied_sample(
 ) -> _Sample:
     """Distinct tables of one group, each with a width."""
 
-    def needed_bytes(choice: _Choice) -> int:
-        group, chosen, dims = choice
-        return int((group.rows[chosen] * dims).sum()) * BYTES_PER_ELEMENT[group.data_type]
+    def draw() -> _Choice:
+        group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
+        return _choose(group, rng, params, varied)
 
-    group, chosen, dims = redraw_until_fits(
-        lambda: _choose(groups, rng, params, varied), needed_bytes, params.memory_bytes, sample_id
-    )
+    sizes = np.array([len(group.names) for group in groups], dtype=np.float64)
+    choice = redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id)
     optimizer = "rowwise_adagrad" if rng.random() < varied.rowwise_adagrad_share else "sgd"
-    return _Sample(sample_id, purpose, group.batch_size, optimizer, group.names[chosen].tolist(), dims)
+    return _Sample(sample_id, purpose, optimizer, choice)
 
 
 def _choose(
-    groups: Sequence[_Group], rng: np.random.Generator, params: ComputeSampleParams, varied: VariedSampleParams
+    group: _Group, rng: np.random.Generator, params: ComputeSampleParams, varied: VariedSampleParams
 ) -> _Choice:
-    """A group, drawn in proportion to its number of tables; indices of its tables; and their widths."""
-    sizes = np.array([len(group.names) for group in groups], dtype=np.float64)
     weights = np.asarray(varied.dimension_weights) / sum(varied.dimension_weights)
-    group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
     size = len(group.names)
     count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), size)
     if rng.random() >= varied.similar_tables_share:
-        return group, rng.choice(size, count, replace=False), rng.choice(varied.dimensions, count, p=weights)
+        return _Choice(group, rng.choice(size, count, replace=False), rng.choice(varied.dimensions, count, p=weights))
     first = rng.integers(size - min(2 * count, size) + 1)
     order = group.by_rows if rng.random() < varied.similar_rows_share else np.arange(size)
     neighbours = order[first : first + 2 * count]
     widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
-    return group, rng.choice(neighbours, count, replace=False), rng.choice(widths, count)
+    return _Choice(group, rng.choice(neighbours, count, replace=False), rng.choice(widths, count))
 
 
 def _public_sample(
@@ -197,20 +193,21 @@ def _public_sample(
     params: ComputeSampleParams,
 ) -> _Sample:  # fmt: skip
     """Distinct tables of a public set, each with its own width or a half, a quarter, … of it."""
-    names = np.array([public_name(name, table.name) for table in tables])
-    rows = pool.loc[pool["origin"] == name].set_index("table")["num_embeddings"][names].to_numpy()
-    sample_id = f"{name}-{index:04d}"
+    names = [public_name(name, table.name) for table in tables]
+    group = _group(pool.set_index("table", drop=False).loc[names])
 
-    def draw() -> tuple[IntArray, IntArray]:
+    def draw() -> _Choice:
         count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), len(tables))
         chosen = rng.choice(len(tables), count, replace=False)
-        return chosen, np.array([rng.choice(_halvings(tables[at].embedding_dim)) for at in chosen])
+        return _Choice(group, chosen, np.array([rng.choice(_halvings(tables[at].embedding_dim)) for at in chosen]))
 
-    def needed_bytes(drawn: tuple[IntArray, IntArray]) -> int:
-        return int((rows[drawn[0]] * drawn[1]).sum()) * BYTES_PER_ELEMENT["fp32"]
+    sample_id = f"{name}-{index:04d}"
+    return _Sample(sample_id, name, "sgd", redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id))
 
-    chosen, dims = redraw_until_fits(draw, needed_bytes, params.memory_bytes, sample_id)
-    return _Sample(sample_id, name, params.batch_size, "sgd", names[chosen].tolist(), dims)
+
+def _weight_bytes(choice: _Choice) -> int:
+    rows = choice.group.rows[choice.indices]
+    return int((rows * choice.dims).sum()) * BYTES_PER_ELEMENT[choice.group.data_type]
 
 
 def _halvings(width: int) -> list[int]:
@@ -222,19 +219,19 @@ def _halvings(width: int) -> list[int]:
 
 
 def _groups(pool: pd.DataFrame) -> list[_Group]:
-    """Groups of the tables of a pool, in ascending order of batch size, data type and kind of profile."""
+    """Groups of the tables of a pool, each in ascending order of pooling factors.
+
+    Either all or no tables of a group have the default profile, because a user's table file gives profiles or does not.
+    """
     shared = ["batch_size", "data_type", "default_profile"]
     ordered = pool.sort_values([*shared, "pooling_factor", "table"])
-    return [
-        _Group(
-            int(rows["batch_size"].iloc[0]),
-            str(rows["data_type"].iloc[0]),
-            rows["table"].to_numpy(dtype=str),
-            rows["num_embeddings"].to_numpy(dtype=np.int64),
-            np.lexsort((rows["num_embeddings"], rows["pooling_factor"])),
-        )
-        for _, rows in ordered.groupby(shared)
-    ]
+    return [_group(rows) for _, rows in ordered.groupby(shared)]
+
+
+def _group(tables: pd.DataFrame) -> _Group:
+    first, rows = tables.iloc[0], tables["num_embeddings"].to_numpy(dtype=np.int64)
+    by_rows = np.lexsort((rows, tables["pooling_factor"]))
+    return _Group(int(first["batch_size"]), first["data_type"], tables["table"].to_numpy(dtype=str), rows, by_rows)
 
 
 def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
@@ -251,14 +248,15 @@ def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
 
 def _frames(samples: Sequence[_Sample]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Samples and their settings as frames."""
-    counts = [len(sample.tables) for sample in samples]
+    choices = [sample.choice for sample in samples]
+    counts = [len(choice.dims) for choice in choices]
     drawn = pd.DataFrame(
         {
             "sample_id": np.repeat(np.array([sample.sample_id for sample in samples], dtype=object), counts),
-            "batch_size": np.repeat(np.array([sample.batch_size for sample in samples], dtype=np.int64), counts),
-            "table": [table for sample in samples for table in sample.tables],
-            "embedding_dim": np.concatenate([np.empty(0, dtype=np.int64), *(sample.dims for sample in samples)]),
+            "batch_size": np.repeat(np.array([choice.group.batch_size for choice in choices], dtype=np.int64), counts),
+            "table": [name for choice in choices for name in choice.group.names[choice.indices].tolist()],
+            "embedding_dim": np.concatenate([np.empty(0, dtype=np.int64), *(choice.dims for choice in choices)]),
         }
     )
-    settings = {name: [getattr(sample, name) for sample in samples] for name in ("sample_id", "optimizer", "purpose")}
-    return drawn, pd.DataFrame(settings)
+    settings = [(sample.sample_id, sample.optimizer, sample.purpose) for sample in samples]
+    return drawn, pd.DataFrame(settings, columns=["sample_id", "optimizer", "purpose"])

@@ -40,17 +40,14 @@ _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
     """`TABLE_COLUMNS`, one row per table, and `data_type` if any table is not fp32. Unknown profiles are NaN."""
     unknown = (np.nan,) * len(PROFILE_COLUMNS)
-    profiles = [unknown if table.reuse is None else (table.unique_rows, *table.reuse) for table in tables]
-    values = np.array(profiles, dtype=np.float64).reshape(len(tables), len(PROFILE_COLUMNS))
-    frame = pd.DataFrame(
-        {
-            "table": [table.name for table in tables],
-            "num_embeddings": np.array([table.num_embeddings for table in tables], dtype=np.int64),
-            "embedding_dim": np.array([table.embedding_dim for table in tables], dtype=np.int64),
-            "pooling_factor": np.array([table.pooling_factor for table in tables], dtype=np.float64),
-        }
-    )
-    frame = pd.concat([frame, pd.DataFrame(values, columns=list(PROFILE_COLUMNS))], axis=1)
+    rows = [
+        (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor)
+        + (unknown if table.reuse is None else (table.unique_rows, *table.reuse))
+        for table in tables
+    ]
+    types = dict.fromkeys(("num_embeddings", "embedding_dim"), np.int64)
+    types |= dict.fromkeys(("pooling_factor", *PROFILE_COLUMNS), np.float64)
+    frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS)).astype(types)
     if any(table.data_type != DEFAULT_DATA_TYPE for table in tables):
         frame["data_type"] = [table.data_type for table in tables]
     return frame
@@ -109,7 +106,7 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
     if task.constraints:
         raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
     frame = tables_to_frame([with_profile(table, task.batch_size) for table in task.tables])
-    values = (task.task_id, task.world_size, task.batch_size, task.memory_limits[0])
+    values: tuple[Any, ...] = (task.task_id, task.world_size, task.batch_size, task.memory_limits[0])
     for place, (column, value) in enumerate(zip(_TASK_ONLY_COLUMNS, values, strict=True)):
         frame.insert(place, column, value)
     return frame if task.optimizer == DEFAULT_OPTIMIZER else frame.assign(optimizer=task.optimizer)
