@@ -1,4 +1,4 @@
-"""What several rooms' tests share: one finished run of the whole pipeline in the `test` environment."""
+"""Fixtures for the tests of several packages: one finished run of the whole pipeline in the `test` environment."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from kedro.framework.startup import bootstrap_project
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A shared machine may be slow at any single example; hypothesis's deadline would then fail a sound test.
+# A shared machine may be slow at any single example, and hypothesis's deadline would then fail a correct test.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
 
@@ -26,7 +26,7 @@ def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory) -> Path:
-    """The data root of a completed default run: real kernels, real collectives, tiny."""
+    """The data root of a completed default run: tiny, with real kernels and real collectives."""
     data_root = tmp_path_factory.mktemp("data")
     run_pipeline(data_root)
     return data_root
@@ -34,12 +34,12 @@ def finished_run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A Ray cluster of two hosts with a CPU each, both on this machine."""
+    """A Ray cluster of two emulated hosts with one CPU each, both on this machine."""
     pytest.importorskip("ray", reason="the extra [cluster] is not installed")
     import ray
     from ray.cluster_utils import Cluster
 
-    # Workers import this project and these tests by name, as they would an installed project.
+    # Workers import this project and these tests by name, as if they were installed.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]))
         running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -1,4 +1,4 @@
-"""`python -m neuroshard_pipeline`: the same as `kedro run` for an installed package."""
+"""`python -m neuroshard_pipeline`: `kedro run` for an installed package."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from neuroshard_pipeline.cli import run
 
 
 def main() -> None:
-    """Run the default pipeline, or what the command line asks for."""
+    """Run the pipeline that the command line names, or the default one."""
     configure_project(Path(__file__).parent.name)
     run()
 

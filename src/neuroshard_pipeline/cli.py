@@ -1,4 +1,4 @@
-"""The `kedro` command of this project: Kedro's own `run`, with errors that a person can act on."""
+"""The `kedro` command of this project: Kedro's own `run`, with error messages that name the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -21,93 +21,111 @@ from yaml.parser import ParserError  # type: ignore[import-untyped]
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 
-#: One problem as pydantic words it: the field on one line, then what is wrong with which value.
-_PYDANTIC_PROBLEM = re.compile(r"^([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*), input_type=\w+\]$", re.MULTILINE)
-#: How pydantic, and how our own types, list the values that a parameter may have.
+#: One problem in pydantic's report: a line that ends with the field (or with the name of the whole type), then a line
+#: with the message and the value.
+_PYDANTIC_PROBLEM = re.compile(r"([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*), input_type=\w+\]$", re.MULTILINE)
+#: The lists of allowed values in pydantic's messages and in those of this project.
 _CHOICES = re.compile(r"^Input should be ('.*')$|use (?:one|some) of ([\w, ]+?)(?:, not '|;|$)")
-_UNKNOWN_NAME = "Extra inputs are not permitted"
+#: What pydantic adds to a message about a value that has the wrong type.
+_DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and everything that led to it, outermost first."""
+    """The error and all errors that caused it, outermost first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def explain(error: Exception) -> str | None:
-    """What to tell about an error that was raised on purpose, or None for a defect, which deserves its traceback."""
+    """The message for an error that the user can correct, or None for a defect, which needs its traceback."""
     chain = list(_causes(error))
     for kind in (NeuroShardError, ParameterValidationError, DatasetError):
         for cause in chain:
             if isinstance(cause, kind):
                 text = str(cause).strip()
                 return parameter_problems(text) if kind is ParameterValidationError else text
-    if isinstance(error, ValueError) and "Failed to find the pipeline" in str(error):
-        return str(error).strip()
+    if unknown := re.search(r"Failed to find the pipeline named '(.+?)'", str(error)):
+        hint = did_you_mean(unknown[1], pipelines) or f"; use one of {', '.join(sorted(pipelines))}"
+        return f"pipeline {unknown[1]!r} does not exist{hint}"
     if isinstance(error, MissingConfigException):
-        return f"{str(error).strip()}\nRun it in the project's folder, with --env naming a folder below conf/."
+        return f"{str(error).strip()}; run in the project folder, with --env naming a folder below conf/"
     if isinstance(error, ParserError | OSError):
         return str(error).strip()
     return None
 
 
 def parameter_problems(text: str) -> str:
-    """Kedro's report of bad parameters, one line per value.
+    """Kedro's report of invalid parameters with one line per problem.
 
     Args:
-        text: `Parameter validation failed:` followed by what pydantic says of each parameter, over many lines.
+        text: `Parameter validation failed:` followed by pydantic's report of each parameter, over many lines.
+
+    Returns:
+        Lines that name the parameter, its value and what it must be; `text` itself if it has another form.
     """
-    lines = []
-    for report in re.split(r"\n- (?=Parameter ')", text)[1:]:
-        name = report.split("'")[1]
-        for field, message, value in _PYDANTIC_PROBLEM.findall(report):
-            place = name if field.endswith("Params") or field == "MemoryModel" else f"{name}.{field}"
-            given = "" if message == "Field required" else f", but is {value}{_hint(name, field, message, value)}"
-            lines.append(f"{place}: {message}{given}")
-    if not lines:
-        return text
-    remedy = "Correct it in conf/<env>/parameters_*.yml or in --params; the meaning of every value stands in its type."
-    return "\n".join(["bad parameters", *(f"  {line}" for line in sorted(set(lines))), remedy])
-
-
-def _hint(parameter: str, field: str, message: str, value: str) -> str:
-    """The nearest name that a mistyped parameter, or a mistyped value of few possible ones, may have meant."""
-    if message == _UNKNOWN_NAME:
-        *outer, last = field.split(".")
-        return did_you_mean(last, _field_names(_parameter_types().get(parameter), outer))
-    if listed := _CHOICES.search(message):
-        choices = re.findall(r"\w+", listed[1] or listed[2])
-        wrong = [name for name in re.findall(r"'(\w+)'", value) if name not in choices]
-        return did_you_mean(wrong[0], choices) if wrong else ""
-    return ""
-
-
-def _parameter_types() -> dict[str, Any]:
-    """The types that the nodes of the project give to their parameters."""
     types: dict[str, Any] = TypeExtractor(dict(pipelines)).extract_types_from_pipelines()
-    return types
+    lines = set()
+    for report in re.split(r"\n- (?=Parameter ')", text)[1:]:
+        name, _, message = report.removeprefix("Parameter '").partition("': ")
+        found = _PYDANTIC_PROBLEM.findall(report)
+        # A list with an invalid item is reported as well; only the item is of interest.
+        problems = [each for each in found if not any(other[0].startswith(f"{each[0]}.") for other in found)]
+        lines |= {_problem(name, types.get(name), *problem) for problem in problems}
+        lines |= set() if problems else {f"parameter {name}: {message.strip()}"}
+    return "\n".join(sorted(lines)) or text
+
+
+def _problem(parameter: str, annotation: Any, field: str, message: str, value: str) -> str:
+    """One problem of a parameter in one line; `annotation` is the type of the parameter."""
+    model = _model_of(annotation)
+    told = _DETAIL.sub("", message).replace("Input should be ", "must be ")
+    if model is not None and field == model.__name__:
+        # A message about several fields names their values itself.
+        given = "" if message.startswith("Value error") else f"={value}"
+        return f"parameter {parameter}{given}: {told}"
+    if message == "Field required":
+        return f"parameter {parameter}.{field} is missing; set it in conf/<env>/parameters_*.yml or with --params"
+    if message == "Extra inputs are not permitted":
+        *outer, last = field.split(".")
+        known = _field_names(annotation, outer)
+        hint = did_you_mean(last, known) or f"; use one of {', '.join(known)}"
+        return f"parameter {parameter}.{field}={value} does not exist{hint}"
+    return f"parameter {parameter}.{field}={value}: {told}{_choice_hint(message, value)}"
+
+
+def _choice_hint(message: str, value: str) -> str:
+    """The allowed value that is most similar to a mistyped one."""
+    listed = _CHOICES.search(message)
+    if not listed:
+        return ""
+    choices = re.findall(r"\w+", listed[1] or listed[2])
+    wrong = [name for name in re.findall(r"'(\w+)'", value) if name not in choices]
+    return did_you_mean(wrong[0], choices) if wrong else ""
 
 
 def _field_names(annotation: Any, path: list[str]) -> list[str]:
-    """Names of the fields of a type, or of the type that a path of field names and list positions leads to in it."""
-    models = [annotation, *get_args(annotation)]
-    model = next((kind for kind in models if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-    if model is None:
-        return []
+    """Field names of a type, or of the type that a path of field names and list positions leads to inside it."""
+    model = _model_of(annotation)
     path = [part for part in path if not part.isdigit()]
-    if not path:
-        return list(model.model_fields)
+    if model is None or not path:
+        return list(model.model_fields) if model else []
     return _field_names(model.model_fields[path[0]].annotation, path[1:]) if path[0] in model.model_fields else []
 
 
-def _plainly(command: click.Command) -> click.Command:
-    """The same command, with expected errors told in plain words and ending in exit status 1."""
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The pydantic model that an annotation is or contains, as in `list[Model]`."""
+    kinds = [annotation, *get_args(annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _with_plain_errors(command: click.Command) -> click.Command:
+    """The same command; errors that the user can correct end in a message and exit status 1, without a traceback."""
     callback: Callable[..., Any] = command.callback  # type: ignore[assignment]
 
     @functools.wraps(callback)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        # `--pipeline X` is the documented spelling of this project; Kedro would warn in favour of `--pipelines`.
+        # This project documents `--pipeline X`; Kedro would recommend `--pipelines` in a warning.
         warnings.filterwarnings("ignore", message="Option '--pipeline' is deprecated")
         try:
             return callback(*args, **kwargs)
@@ -124,7 +142,7 @@ def _plainly(command: click.Command) -> click.Command:
     return plain
 
 
-run = _plainly(kedro_run)
+run = _with_plain_errors(kedro_run)
 
 
 @click.group(name="neuroshard_pipeline")

@@ -1,7 +1,7 @@
-"""The one family of errors that this project raises on purpose.
+"""All errors that this project raises on purpose.
 
-A message names the file or parameter, the offending value and the remedy; the command line prints it
-without a traceback.
+Each message names the file or parameter, the invalid value and the remedy. The command line prints it without a
+traceback.
 """
 
 import difflib
@@ -9,38 +9,38 @@ from collections.abc import Iterable
 
 
 class NeuroShardError(Exception):
-    """Base class: whatever the project refuses, it refuses with a subclass of this."""
+    """Base class of all errors of this project."""
 
 
 class TableFileError(NeuroShardError):
-    """A file of embedding tables is missing, malformed or holds an impossible value."""
+    """A file of embedding tables is missing, malformed or contains an impossible value."""
 
 
 class TaskError(NeuroShardError):
-    """A table, a sharding task or a sample is impossible as it stands."""
+    """A table, a sharding task or a sample has impossible values."""
 
 
 class MeasurementError(NeuroShardError):
-    """A measurement backend is missing or a campaign cannot be run."""
+    """A measurement backend is missing, or a campaign cannot run."""
 
 
 class ExecutionError(NeuroShardError):
-    """The engine that shall run many items is missing or cannot be reached."""
+    """Worker processes cannot be started or have been lost."""
 
 
 class CostModelError(NeuroShardError):
-    """A cost model is missing, incompatible or asked for something it was not trained for."""
+    """A cost model is missing, incompatible, or cannot predict what is requested."""
 
 
 class PlanError(NeuroShardError):
-    """A plan violates an invariant: uncovered or doubly covered columns, bad widths, memory exceeded."""
+    """A plan is invalid: columns are missing or covered twice, a width is invalid, or a rank exceeds its memory."""
 
 
 class DoesNotFitError(PlanError):
-    """No plan within the memory limits was found; the message names the missing bytes."""
+    """No plan within the memory limits was found; the message contains the missing bytes."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` with the known name that is nearest to a mistyped one, or nothing where none is near."""
+    """`; did you mean 'x'?` with the known name that is most similar to `name`; empty if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Kedro hooks: which versions went into a run and which came out of it, and the table that a person wants to see."""
+"""Kedro hooks: check parameters and inputs before a run, record versions, print results at the end."""
 
 from __future__ import annotations
 
@@ -18,40 +18,38 @@ from neuroshard_pipeline.datasets.atomic import commit, staged_path
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.report import summary_table
 
-#: The catalog entry that nodes read to learn the versions of the data in front of them.
+#: The dataset that gives nodes the versions of the run's inputs and outputs.
 LINEAGE_DATASET = "lineage"
 #: Runtime parameters that configuration files refer to.
 RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint"}
 _SUMMARY_DATASET = "search.summary"
-_REPORT_DATASET = "search.report"
-_EXPLANATION_DATASET = "plan.explanation"
-_TORCHREC_DATASET = "plan.torchrec_plan"
-_TABLE_DATASETS = ("train_check.table",)
-_BENCH_TABLE_DATASET = "benchmark.table"
-_BENCH_REPORT_DATASET = "benchmark.report"
+#: Texts that are printed if the run has made them.
+_TEXT_DATASETS = ("plan.explanation", "train_check.table", "benchmark.table")
+#: Files whose path is printed if the run has made them, with their title.
+_FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan.torchrec_plan": "TorchRec plan"}
 
 
 class MissingVersionError(NeuroShardError):
-    """A run starts from a dataset that no earlier run has written."""
+    """No earlier run has written a dataset that this run reads."""
 
 
 class UnknownParameterError(NeuroShardError):
-    """A parameter that no pipeline reads: a slip of the pen that would otherwise go unnoticed."""
+    """No pipeline reads a parameter, so that it must be a typing error, or it names an unknown sharder."""
 
 
 class ParameterHooks:
-    """Refuse parameters that nothing reads; the typed ones are checked by Kedro before."""
+    """Refuse parameters that no pipeline reads. Kedro validates the types of the others before."""
 
-    @hook_impl
+    @hook_impl(tryfirst=True)
     def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
-        """Compare what was given with what the registered pipelines read.
+        """Compare the given parameters with those that the registered pipelines read.
 
         Raises:
-            UnknownParameterError: names the parameter and the closest one that exists.
+            UnknownParameterError: names the parameter and the most similar one that exists.
         """
         parameters = catalog.load("parameters")
         refuse_unknown_parameters(parameters, set(pipelines))
-        refuse_export_of_nobody(parameters["search"]["contest"], parameters["search"]["torchrec"])
+        refuse_unknown_export(parameters["search"]["contest"], parameters["search"]["torchrec"])
 
 
 def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[str]) -> None:
@@ -63,52 +61,62 @@ def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[st
         if name.startswith("params:")
     }
     known = read | RUNTIME_PARAMETERS
-    for given in _leaves(parameters):
+    for given, value in _leaves(parameters).items():
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
-            hint = did_you_mean(given, known) or "."
-            raise UnknownParameterError(
-                f"parameter {given!r} is read by no pipeline{hint} All parameters stand in conf/base/parameters_*.yml."
-            )
+            hint = _nearest(given, known) or "; conf/base/parameters_*.yml lists all parameters"
+            raise UnknownParameterError(f"parameter {given}={value!r} does not exist{hint}")
 
 
-def refuse_export_of_nobody(contest: Any, torchrec: Any) -> None:
-    """Raise where the plans of a sharder shall be exported that is not among those that plan."""
+def _nearest(given: str, known: set[str]) -> str:
+    """`; did you mean 'x'?` for the first part of a dotted name that does not exist."""
+    names, parts = [name.split(".") for name in known], given.split(".")
+    for depth in range(len(parts)):
+        siblings = {".".join(name[: depth + 1]) for name in names if name[:depth] == parts[:depth]}
+        start = ".".join(parts[: depth + 1])
+        if start not in siblings:
+            return did_you_mean(start, siblings)
+    return ""
+
+
+def refuse_unknown_export(contest: Any, torchrec: Any) -> None:
+    """Raise `UnknownParameterError` if plans of a sharder that does not take part are to be exported for TorchRec."""
     exported, sharders = _value(torchrec, "sharder"), _value(contest, "sharders")
     if exported not in sharders:
         raise UnknownParameterError(
-            f"search.torchrec.sharder {exported!r} is not among search.contest.sharders: {', '.join(sharders)}"
+            f"parameter search.torchrec.sharder={exported!r}: must be one of search.contest.sharders: "
+            f"{', '.join(sharders)}"
         )
 
 
 def _value(params: Any, name: str) -> Any:
-    """A value of typed parameters, or of plain ones where the run does not read them."""
+    """A value of typed parameters, or of a plain dict if the run does not read them."""
     return params[name] if isinstance(params, dict) else getattr(params, name)
 
 
-def _leaves(parameters: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of all values of nested parameters."""
-    names = []
+def _leaves(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """All values of nested parameters by dotted name."""
+    leaves: dict[str, Any] = {}
     for key, value in parameters.items():
-        names += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [f"{prefix}{key}"]
-    return names
+        nested = isinstance(value, dict) and value
+        leaves |= _leaves(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return leaves
 
 
 class LineageHooks:
     """Record the versions of every run in `data/08_reporting/lineage/<run id>.json`.
 
-    Kedro versions datasets one by one and keeps no record of which version was made from which.
+    Kedro versions every dataset on its own and does not record which version was made from which.
     """
 
     @hook_impl
     def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Resolve the versions that will be read, and offer the record to the nodes.
+        """Determine the versions that will be read and written, and pass them to the nodes.
 
         Raises:
-            MissingVersionError: a dataset that the run starts from has no version, or not the pinned one.
+            MissingVersionError: an input of the run has no version, or not the pinned one.
         """
-        _refuse_missing_inputs(pipeline, catalog)
-        record = lineage(run_params, pipeline, catalog)
-        catalog.save(LINEAGE_DATASET, record)
+        _refuse_missing_inputs(run_params, pipeline, catalog)
+        catalog.save(LINEAGE_DATASET, lineage(run_params, pipeline, catalog))
 
     @hook_impl
     def after_pipeline_run(self, run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
@@ -117,12 +125,12 @@ class LineageHooks:
 
     @hook_impl
     def on_pipeline_error(self, run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
-        """Write the record of a failed run as well: some of its outputs may be the newest versions now."""
+        """Write the record of a failed run too, because some of its outputs may be the newest versions now."""
         write_lineage(catalog, run_params["run_id"], "failed")
 
 
 def write_lineage(catalog: CatalogProtocol, run_id: str, status: str) -> None:
-    """Write `<lineage folder>/<run id>.json`, all of it or nothing."""
+    """Write `<lineage folder>/<run id>.json` atomically."""
     folder = Path(catalog.load("lineage_folder"))
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{run_id}.json"
@@ -135,46 +143,41 @@ def write_lineage(catalog: CatalogProtocol, run_id: str, status: str) -> None:
 
 
 class ProgressHooks:
-    """Say which node runs, in one line; long nodes have progress bars of their own."""
+    """Log one line per node; long nodes also show a progress bar."""
 
     @hook_impl
     def before_node_run(self, node: Node) -> None:
-        """Log the node's name, stage first."""
+        """Log the name of the node, which starts with its stage."""
         logging.getLogger(__name__).info(node.name)
 
 
 class SummaryHooks:
-    """Print what a person ran the pipeline for: the table of sharders, the report's place, the plan in words."""
+    """Print the results of the run: tables, the plan's explanation, and where the report is."""
 
     @hook_impl
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Print only when this run made them."""
+        """Print the results that this run has made."""
         made = pipeline.all_outputs()
         if _SUMMARY_DATASET in made:
             click.echo("\n" + summary_table(catalog.load(_SUMMARY_DATASET)))
-        if _REPORT_DATASET in made:
-            click.echo(f"\nReport: {Path(catalog[_REPORT_DATASET]._get_load_path())}")
-        if _EXPLANATION_DATASET in made:
-            click.echo("\n" + catalog.load(_EXPLANATION_DATASET))
-            click.echo(f"\nTorchRec plan: {Path(catalog[_TORCHREC_DATASET]._get_load_path())}")
-        for table in _TABLE_DATASETS:
-            if table in made:
-                click.echo("\n" + catalog.load(table))
-        if _BENCH_TABLE_DATASET in made:
-            click.echo("\n" + catalog.load(_BENCH_TABLE_DATASET))
-            click.echo(f"\nReport: {Path(catalog[_BENCH_REPORT_DATASET]._get_load_path())}")
+        for name in _TEXT_DATASETS:
+            if name in made:
+                click.echo("\n" + catalog.load(name))
+        for name, title in _FILE_DATASETS.items():
+            if name in made:
+                click.echo(f"\n{title}: {Path(catalog[name]._get_load_path())}")
 
 
 def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
-    """What a run reads and writes: `{run_id, project_version, pipelines, env, inputs, outputs, ...}`.
+    """The inputs and outputs of a run: `{run_id, project_version, pipelines, env, inputs, outputs, ...}`.
 
     Args:
         run_params: Kedro's record of the run.
         pipeline: the nodes that will run.
-        catalog: where versions are resolved.
+        catalog: resolves the versions.
 
     Returns:
-        A JSON-ready record; `inputs` and `outputs` map versioned datasets to versions.
+        A record that can be written as JSON; `inputs` and `outputs` map versioned datasets to versions.
     """
     outputs = _versioned(pipeline.all_outputs(), catalog)
     inputs = _versioned(pipeline.inputs(), catalog)
@@ -198,7 +201,7 @@ def _versioned(names: set[str], catalog: CatalogProtocol) -> dict[str, AbstractV
     }
 
 
-def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+def _refuse_missing_inputs(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     for name, dataset in _versioned(pipeline.inputs(), catalog).items():
         pinned = dataset._version.load if dataset._version else None
         if dataset.exists() or (getattr(dataset, "is_optional", False) and not pinned):
@@ -208,13 +211,14 @@ def _refuse_missing_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None
             raise MissingVersionError(
                 f"{name} has no version {pinned!r} in {dataset._filepath}; newest versions: {known}"
             )
-        raise MissingVersionError(
-            f"{name} has no version in {dataset._filepath} yet; make one with `kedro run --pipeline {_maker(name)}`, "
-            "or everything that a search needs with `kedro run --pipeline pretrain`"
-        )
+        env = f" --env {run_params['env']}" if run_params.get("env") else ""
+        command = f"kedro run{env} --pipeline {_maker(name)}"
+        raise MissingVersionError(f"{name} has no version in {dataset._filepath}; make one with `{command}`")
 
 
 def _maker(name: str) -> str:
-    """The smallest registered pipeline that makes a dataset."""
+    """The pipeline to run for a dataset: `pretrain` if it makes the dataset, otherwise the smallest that does."""
     makers = [pipeline for pipeline in set(pipelines) if name in pipelines[pipeline].all_outputs()]
+    if "pretrain" in makers:
+        return "pretrain"
     return min(makers, key=lambda pipeline: len(pipelines[pipeline].nodes), default=name.partition(".")[0])

@@ -19,11 +19,12 @@ from neuroshard_pipeline.pipelines import (
 
 
 def register_pipelines() -> dict[str, Pipeline]:
-    """Name every pipeline that `kedro run --pipeline` knows.
+    """All pipelines by the name that `kedro run --pipeline` uses.
 
-    Composites are built from explicit imports: Kedro's `find_pipelines` imports only the requested pipeline.
+    They are imported explicitly: Kedro's `find_pipelines` would import only the requested one, and no pipeline could
+    be composed of others.
     """
-    # Kedro warns of every dot in a name, also of those that its own namespaces put there.
+    # Kedro warns of every dot in a dataset name, including the dots that its own namespaces add.
     warnings.filterwarnings("ignore", message=r"\s*One or more dataset names contain '\.'")
     stages = {
         "augment": augment.create_pipeline(),

@@ -1,4 +1,4 @@
-"""Saves are all or nothing, also under SIGKILL."""
+"""Saves are atomic, even if the process is killed."""
 
 import json
 import signal
@@ -43,7 +43,7 @@ def test_a_version_round_trips_and_leaves_nothing_else(tmp_path, kind, name, dat
 
 
 class CannotBeWritten:
-    """Something JSON has no spelling for."""
+    """An object that cannot be written as JSON."""
 
 
 def test_a_failed_save_leaves_the_older_version_as_the_newest(tmp_path):

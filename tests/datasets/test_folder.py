@@ -1,4 +1,4 @@
-"""A version of a folder dataset is all there or not at all."""
+"""A version of a folder dataset is complete or does not exist."""
 
 import pytest
 from kedro.io import DatasetError, Version

@@ -1,4 +1,4 @@
-"""`--env h200` on a small stand-in for the recording, and `--env cuda` where there is no device."""
+"""`--env h200` with a small synthetic recording, and `--env cuda` without a device."""
 
 import json
 from pathlib import Path
@@ -56,12 +56,12 @@ def hardware(finished: Path) -> dict:
         ("04_feature/compute_costs", "compute_costs"),
     ],
 )
-def test_pool_samples_and_costs_are_the_recordings(finished, written, recorded):
+def test_pool_samples_and_costs_are_those_of_the_recording(finished, written, recorded):
     expected = pd.read_parquet(finished / "recording" / f"{recorded}.parquet")
     pd.testing.assert_frame_equal(frame(finished, written), expected)
 
 
-def test_the_hardware_is_the_recorded_one_and_says_what_is_modelled(finished):
+def test_the_hardware_is_the_recorded_one_and_labels_modelled_costs(finished):
     facts = hardware(finished)
     assert facts["gpu_model"] == "stand-in for a GPU"
     assert facts["recording"]["stand_in"] is True
@@ -70,9 +70,9 @@ def test_the_hardware_is_the_recorded_one_and_says_what_is_modelled(finished):
     assert facts["noise_floor"]["comm"]["total"]["median"] is None
 
 
-def test_the_report_shows_that_costs_are_recorded_and_modelled(finished):
+def test_the_report_labels_recorded_and_modelled_costs(finished):
     page = newest(finished, "08_reporting/report.html").read_text()
-    for word in ("modelled", "topology", "stand-in for a GPU", "recorded"):
+    for word in ("topology", "stand-in for a GPU", "compute costs are recorded and communication costs are modelled"):
         assert word in page
 
 
@@ -96,20 +96,20 @@ def refusal(env: str, data_root: Path) -> str | None:
     return explain(caught.value)
 
 
-def test_without_the_recording_it_says_how_to_make_one_and_writes_no_data(tmp_path):
-    told = refusal("h200", tmp_path)
-    assert told is not None
+def test_without_a_recording_the_message_explains_how_to_make_one_and_no_data_is_written(tmp_path):
+    message = refusal("h200", tmp_path)
+    assert message is not None
     for word in ("data/01_raw/h200_recording", "card.json", "make gpu-campaign"):
-        assert word in told
+        assert word in message
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert [path.parent.name for path in written] == ["lineage"]  # which says that the run failed
+    assert [path.parent.name for path in written] == ["lineage"]  # the record of the failed run
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_the_cuda_environment_names_the_alternatives(tmp_path):
-    told = refusal("cuda", tmp_path)
-    assert told is not None
-    assert "fbgemm_cuda: no CUDA device; use fbgemm_cpu or recorded" in told
+    message = refusal("cuda", tmp_path)
+    assert message is not None
+    assert "fbgemm_cuda: no CUDA device; use fbgemm_cpu or recorded" in message
 
 
 @pytest.mark.parametrize(("env", "backend"), [("cuda", "fbgemm_cuda"), ("h200", "recorded")])

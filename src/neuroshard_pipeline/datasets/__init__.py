@@ -1,4 +1,13 @@
-"""Kedro datasets of this project: atomic versions of stock ones, resumable shard folders, versioned folders."""
+"""Kedro datasets of this project.
+
+| module | datasets |
+| --- | --- |
+| `atomic` | Kedro's own datasets for JSON, Parquet, Plotly and text, with atomic saves |
+| `folder` | versioned folders: cost models, one JSON document per task |
+| `optional` | a Parquet file that need not exist |
+| `records` | resumable records of a measurement campaign |
+| `tables` | a user's file of embedding tables |
+"""
 
 from neuroshard_pipeline.datasets.atomic import (
     AtomicJSONDataset,
@@ -8,7 +17,7 @@ from neuroshard_pipeline.datasets.atomic import (
 )
 from neuroshard_pipeline.datasets.folder import CostModelDataset, JSONFolderDataset
 from neuroshard_pipeline.datasets.optional import OptionalParquetDataset
-from neuroshard_pipeline.datasets.shards import ShardFolderDataset
+from neuroshard_pipeline.datasets.records import RecordFolderDataset
 from neuroshard_pipeline.datasets.tables import TableFileDataset
 
 __all__ = [
@@ -19,6 +28,6 @@ __all__ = [
     "CostModelDataset",
     "JSONFolderDataset",
     "OptionalParquetDataset",
-    "ShardFolderDataset",
+    "RecordFolderDataset",
     "TableFileDataset",
 ]

@@ -1,8 +1,8 @@
-"""Stock datasets whose saves are atomic.
+"""Kedro's own datasets with atomic saves.
 
-Kedro takes the lexically newest version folder that holds the file for the current one, so a process killed in the
-middle of a save would leave a truncated newest version. These subclasses write to a hidden name beside the target
-and rename it, which either happens or does not.
+Kedro loads the version folder that comes last in alphabetical order and contains the file. A process that is killed
+while it saves would therefore leave a truncated newest version. These subclasses write to a hidden file beside the
+target and rename it, which is atomic.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kedro_datasets.text import TextDataset
 
 
 def save_atomically(dataset: AbstractVersionedDataset, stock: type[AbstractVersionedDataset], data: Any) -> None:
-    """Let `stock`'s own save write `data` to a staged name, then rename it to the dataset's save path.
+    """Write `data` to a staged file with `stock`'s own save, then rename the file to the dataset's save path.
 
     Args:
-        dataset: an instance of a subclass of `stock`, on a local filesystem.
-        stock: the class whose file format is used.
-        data: what is saved.
+        dataset: an instance of a subclass of `stock`, on a local file system.
+        stock: Kedro's dataset class, which defines the file format.
+        data: the data to save.
     """
     target = Path(dataset._get_save_path())
     staged = staged_path(target)
@@ -34,19 +34,19 @@ def save_atomically(dataset: AbstractVersionedDataset, stock: type[AbstractVersi
     writer._get_save_path = lambda: PurePosixPath(staged)
     undecorated: Any = stock.save
     try:
-        undecorated.__wrapped__(writer, data)  # Kedro's logging and error handling already run around our own save
+        undecorated.__wrapped__(writer, data)  # Kedro already wraps the save of the subclass.
         commit(staged, target)
     finally:
         staged.unlink(missing_ok=True)
 
 
 def staged_path(target: Path) -> Path:
-    """A hidden sibling of `target` that no glob for versions or partitions matches."""
+    """A hidden file beside `target` that no search for versions or partitions finds."""
     return target.with_name(f".{target.name}.{os.getpid()}.partial")
 
 
 def commit(staged: Path, target: Path) -> None:
-    """Flush `staged` to the disk and give it its final name in one step."""
+    """Flush `staged` to disk and rename it to `target` atomically."""
     descriptor = os.open(staged, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -59,7 +59,7 @@ class AtomicParquetDataset(ParquetDataset):
     """`pandas.ParquetDataset` with an atomic save."""
 
     def save(self, data: pd.DataFrame) -> None:
-        """Write all of the frame or nothing."""
+        """Write the frame atomically."""
         save_atomically(self, ParquetDataset, data)
 
 
@@ -67,7 +67,7 @@ class AtomicJSONDataset(JSONDataset):
     """`json.JSONDataset` with an atomic save."""
 
     def save(self, data: Any) -> None:
-        """Write all of the document or nothing."""
+        """Write the document atomically."""
         save_atomically(self, JSONDataset, data)
 
 
@@ -75,7 +75,7 @@ class AtomicPlotlyDataset(PlotlyJSONDataset):
     """`plotly.JSONDataset` with an atomic save."""
 
     def save(self, data: Any) -> None:
-        """Write all of the figure or nothing."""
+        """Write the figure atomically."""
         save_atomically(self, PlotlyJSONDataset, data)
 
 
@@ -83,5 +83,5 @@ class AtomicTextDataset(TextDataset):
     """`text.TextDataset` with an atomic save."""
 
     def save(self, data: str) -> None:
-        """Write all of the text or nothing."""
+        """Write the text atomically."""
         save_atomically(self, TextDataset, data)

@@ -1,6 +1,6 @@
-"""Versioned datasets that are a folder of files: a cost model, or one JSON document per task.
+"""Versioned datasets that consist of a folder of files: a cost model, or one JSON document per task.
 
-A folder is written under a hidden name and renamed, so that a killed save never leaves a broken newest version.
+A folder is written under a hidden name and then renamed, so that a killed process never leaves an incomplete version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUFFIX = ".json"
 
 
 class _FolderDataset(AbstractVersionedDataset[Any, Any]):
-    """A version is a folder; subclasses say what is in it."""
+    """Every version is a folder; subclasses define its files."""
 
     def __init__(self, filepath: str, version: Version | None = None, metadata: dict[str, Any] | None = None) -> None:
         super().__init__(PurePosixPath(filepath), version)
@@ -28,7 +28,7 @@ class _FolderDataset(AbstractVersionedDataset[Any, Any]):
 
     @abstractmethod
     def _read(self, folder: Path) -> Any:
-        """What the files in `folder` hold."""
+        """Read the data from the files in `folder`."""
 
     @abstractmethod
     def _write(self, folder: Path, data: Any) -> None:
@@ -39,7 +39,7 @@ class _FolderDataset(AbstractVersionedDataset[Any, Any]):
         return self._read(Path(self._get_load_path()))
 
     def save(self, data: Any) -> None:
-        """Write a new version, all of it or nothing."""
+        """Write a new version atomically."""
         target = Path(self._get_save_path())
         staged = staged_path(target)
         staged.mkdir(parents=True)
@@ -57,16 +57,16 @@ class _FolderDataset(AbstractVersionedDataset[Any, Any]):
 
 
 class CostModelDataset(_FolderDataset):
-    """Any class with `save(folder)` and a class method `load(folder)`; loading never unpickles."""
+    """An object whose class has `save(folder)` and the class method `load(folder)`; loading never unpickles."""
 
     def __init__(
         self, filepath: str, model: str, version: Version | None = None, metadata: dict[str, Any] | None = None
     ) -> None:
-        """Remember where versions lie and which class reads them.
+        """Set the folder of the versions and the class that reads them.
 
         Args:
             filepath: folder of the versions.
-            model: dotted path of the model class.
+            model: dotted path of the class.
             version: Kedro's load and save version.
             metadata: for kedro-viz.
         """

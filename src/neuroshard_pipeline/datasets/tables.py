@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables import Table, read_tables
 
 
 class TableFileDataset(AbstractDataset[None, list[Table]]):
-    """Embedding tables from CSV, Parquet or JSON, checked value by value while they are read."""
+    """Embedding tables from a CSV, Parquet or JSON file; every value is validated when it is read."""
 
     def __init__(self, filepath: str, metadata: dict[str, Any] | None = None) -> None:
         self._path = Path(filepath)
@@ -21,12 +21,12 @@ class TableFileDataset(AbstractDataset[None, list[Table]]):
         """Read the tables.
 
         Raises:
-            TableFileError: (as the cause of Kedro's DatasetError) names file, row, value and remedy.
+            TableFileError: names file, row, value and remedy; Kedro wraps it in a DatasetError.
         """
         return read_tables(self._path)
 
     def save(self, data: None) -> None:
-        """Refuse: table files belong to the user."""
+        """Refuse, because table files belong to the user."""
         raise NotImplementedError(f"{self._path} is an input and never written")
 
     def _exists(self) -> bool:

@@ -97,8 +97,7 @@ def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: S
     for column, (world_size, count) in enumerate(tried.items(), start=1):
         counts = solved.loc[solved["world_size"] == world_size, "sharder"].value_counts()
         figure.add_trace(_success_bars(counts.reindex(list(sharders), fill_value=0), int(count)), row=1, col=column)
-    figure.update_xaxes(range=[0, 104], tickvals=[0, 50, 100])
-    figure.update_xaxes(title_text="tasks solved, %", col=(len(tried) + 1) // 2)
+    figure.update_xaxes(range=[0, 104], tickvals=[0, 50, 100], title_text="tasks solved, %")
     return _rows(figure, "Tasks solved, by number of ranks", len(sharders), row_px=34)
 
 

@@ -1,4 +1,4 @@
-"""The raw record of a measurement campaign: a folder of Parquet shards that only ever grows."""
+"""The records of a measurement campaign: a folder of Parquet files to which files are only added."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from neuroshard_pipeline.errors import MeasurementError
 _SUFFIX = ".parquet"
 
 
-class ShardFolderDataset(PartitionedDataset):
-    """Parquet shards below a folder, saved one by one and atomically, loaded lazily.
+class RecordFolderDataset(PartitionedDataset):
+    """Parquet records below a folder, saved one by one and atomically, and loaded lazily.
 
-    A generator node that yields `{key: frame}` saves every shard as it comes, so that a killed run keeps all
-    finished ones. An empty or missing folder loads as no shards.
+    Kedro saves every `{key: frame}` of a generator node as soon as the node yields it, so that a killed run keeps all
+    finished records. An empty or missing folder contains no records.
     """
 
     def __init__(self, path: str, metadata: dict[str, Any] | None = None) -> None:
         super().__init__(path=path, dataset=AtomicParquetDataset, filename_suffix=_SUFFIX, metadata=metadata)
 
     def load(self) -> dict[str, Any]:
-        """Return `{key: function that loads the frame}` for every shard on disk."""
+        """`{key: function that loads the frame}` for every record on disk."""
         self._invalidate_caches()
         if not self._list_partitions():
             return {}
-        shards: dict[str, Callable[[], pd.DataFrame]] = PartitionedDataset.load.__wrapped__(self)
-        return {key: partial(self._load_shard, key, read) for key, read in shards.items()}
+        records: dict[str, Callable[[], pd.DataFrame]] = PartitionedDataset.load.__wrapped__(self)
+        return {key: partial(self._load_record, key, read) for key, read in records.items()}
 
-    def _load_shard(self, key: str, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """One shard.
+    def _load_record(self, key: str, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """Load one record.
 
         Raises:
             MeasurementError: the file cannot be read.
@@ -50,5 +50,5 @@ class ShardFolderDataset(PartitionedDataset):
             ) from problem
 
     def save(self, data: dict[str, pd.DataFrame]) -> None:
-        """Write the given shards; those already on disk under other keys stay."""
+        """Write the given records; records with other keys stay on disk."""
         PartitionedDataset.save.__wrapped__(self, data)

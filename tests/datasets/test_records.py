@@ -1,4 +1,4 @@
-"""The raw record of a campaign grows shard by shard and tells what it holds."""
+"""Records of a campaign are added one by one and loaded lazily."""
 
 import pandas as pd
 import pytest
@@ -6,16 +6,16 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from kedro.runner import SequentialRunner
 
-from neuroshard_pipeline.datasets import ShardFolderDataset
+from neuroshard_pipeline.datasets import RecordFolderDataset
 from neuroshard_pipeline.errors import MeasurementError
 
 
-def test_an_absent_folder_holds_no_shards(tmp_path):
-    assert ShardFolderDataset(path=str(tmp_path / "none")).load() == {}
+def test_a_missing_folder_contains_no_records(tmp_path):
+    assert RecordFolderDataset(path=str(tmp_path / "none")).load() == {}
 
 
-def test_shards_accumulate_and_load_lazily(tmp_path):
-    folder = ShardFolderDataset(path=str(tmp_path))
+def test_records_accumulate_and_load_lazily(tmp_path):
+    folder = RecordFolderDataset(path=str(tmp_path))
     folder.save({"hash/visit-0/chunk-0": pd.DataFrame({"x": [1]})})
     folder.save({"hash/visit-1/chunk-0": pd.DataFrame({"x": [2]})})
     assert {key: load()["x"].tolist() for key, load in folder.load().items()} == {
@@ -24,8 +24,8 @@ def test_shards_accumulate_and_load_lazily(tmp_path):
     }
 
 
-def test_a_truncated_shard_is_named_and_shall_be_deleted(tmp_path):
-    folder = ShardFolderDataset(path=str(tmp_path))
+def test_the_error_of_a_truncated_record_names_the_file_to_delete(tmp_path):
+    folder = RecordFolderDataset(path=str(tmp_path))
     folder.save({"hash/visit-0/chunk-0": pd.DataFrame({"x": [1]})})
     path = tmp_path / "hash/visit-0/chunk-0.parquet"
     path.write_bytes(path.read_bytes()[:100])
@@ -40,7 +40,7 @@ def test_a_generator_node_keeps_what_it_yielded_before_it_failed(tmp_path):
                 raise RuntimeError("disturbed")
             yield {f"chunk-{number}": pd.DataFrame({"x": [number]})}
 
-    catalog = DataCatalog({"numbers": MemoryDataset(range(4)), "shards": ShardFolderDataset(path=str(tmp_path))})
+    catalog = DataCatalog({"numbers": MemoryDataset(range(4)), "records": RecordFolderDataset(path=str(tmp_path))})
     with pytest.raises(RuntimeError, match="disturbed"):
-        SequentialRunner().run(Pipeline([Node(measure, "numbers", "shards")]), catalog)
-    assert set(ShardFolderDataset(path=str(tmp_path)).load()) == {"chunk-0", "chunk-1"}
+        SequentialRunner().run(Pipeline([Node(measure, "numbers", "records")]), catalog)
+    assert set(RecordFolderDataset(path=str(tmp_path)).load()) == {"chunk-0", "chunk-1"}
