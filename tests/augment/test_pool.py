@@ -1,4 +1,4 @@
-"""Generated pools: the published shape over all tables, differing tables one by one."""
+"""Generated pools have the published statistics over all tables, and tables that differ widely."""
 
 import numpy as np
 import pandas as pd
@@ -34,8 +34,8 @@ def cumulative(shares):
     return np.cumsum(shares) / np.sum(shares)
 
 
-def test_ids_drawn_from_a_whole_scaled_pool_have_the_published_shape(scaled_pool):
-    """The tolerances of full scale, against the published numbers as they stand, below the fold at 512."""
+def test_ids_of_a_scaled_pool_have_the_published_statistics(scaled_pool):
+    """Tolerances of full scale against the published histograms, for ids only below the highest bin at batch 512."""
     drawn = pool_statistics(scaled_pool, batch_size=512, seed=1)
     assert mean_pooling_factor(drawn) == pytest.approx(15.81, rel=0.03)
     assert unique_rows_per_table(drawn) == pytest.approx(150_042 / 128, rel=0.10)
@@ -57,7 +57,7 @@ def test_ids_drawn_from_full_scale_tables_have_their_profile(full_pool):
 
 
 def test_full_scale_profiles_sum_to_the_published_ones(full_pool):
-    """With ids that follow profiles exactly (above), sums over profiles are sums over ids."""
+    """Ids follow profiles exactly (see above), so that sums over profiles are sums over ids."""
     rows = (full_pool[list(REUSE_COLUMNS)].mul(full_pool["unique_rows"], axis=0)).sum().to_numpy()
     np.testing.assert_allclose(cumulative(rows), cumulative(DLRM_DATASETS_2021.share_of_unique_rows), atol=0.03)
     assert full_pool["pooling_factor"].mean() == pytest.approx(15.81, rel=0.03)
@@ -65,8 +65,8 @@ def test_full_scale_profiles_sum_to_the_published_ones(full_pool):
     assert full_pool["num_embeddings"].mean() == pytest.approx(4e6, rel=0.01)
 
 
-def test_ids_of_a_sample_of_full_scale_tables_are_shared_out_as_published(full_pool):
-    """Ids per row of every bin, drawn for every 30th table by size, carried over to the rows of all tables."""
+def test_ids_of_some_full_scale_tables_are_distributed_as_published(full_pool):
+    """Ids per row of every bin, drawn for every 30th table by pooling factor and extrapolated to all tables."""
     rows = full_pool[list(REUSE_COLUMNS)].mul(full_pool["unique_rows"], axis=0).to_numpy()
     order = np.argsort(full_pool["pooling_factor"].to_numpy())
     sample = [at for at in order[15::30] if full_pool["pooling_factor"][at] < 25]
@@ -101,7 +101,7 @@ def test_pool_has_the_columns_of_the_catalog(scaled_pool):
     assert len(tables_from_frame(scaled_pool)) == 856
 
 
-def test_the_seed_decides_everything(scaled_pool):
+def test_the_seed_determines_the_pool(scaled_pool):
     pd.testing.assert_frame_equal(generate_pool(PoolParams(**SCALED_DOWN)), scaled_pool)
     assert not generate_pool(PoolParams(**{**SCALED_DOWN, "seed": 1})).equals(scaled_pool)
 

@@ -1,4 +1,4 @@
-"""The comparison with published statistics finds what differs."""
+"""The comparison with published statistics accepts generated pools and finds differences."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_pool_with_other_statistics_has_problems(pool):
         assert part in found
 
 
-def test_comparison_frame_is_what_the_figure_reads(pool):
+def test_comparison_frame_has_the_columns_that_the_figure_reads(pool):
     frame = reuse_comparison_frame(pool, batch_size=512, seed=0)
     assert frame.columns.tolist() == ["bin_label", "source", "quantity", "cumulative_share"]
     assert set(frame["source"]) == {"published", "drawn"}

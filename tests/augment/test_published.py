@@ -1,4 +1,4 @@
-"""The published statistics, and how they are carried to smaller batches."""
+"""The published statistics, and their conversion to smaller batches."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_rows_per_bin_explain_the_published_totals():
     rows = rows_per_table(65536)
     assert rows.sum() == pytest.approx(150_042, rel=0.002)
     assert rows @ MEAN_COUNTS == pytest.approx(15.81 * 65536, rel=0.002)
-    # What was derived from ids agrees with the rounded shares of rows where these say anything.
+    # Rows that are derived from ids agree with the rounded shares of rows.
     np.testing.assert_allclose(rows / rows.sum(), DLRM_DATASETS_2021.share_of_unique_rows, atol=0.0006)
 
 
@@ -46,7 +46,7 @@ def test_folding_keeps_sums_and_empties_higher_bins(batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [512, 4096])
-def test_scaling_down_keeps_ids_per_sample_and_the_histogram_below_the_fold(batch_size):
+def test_scaling_down_keeps_ids_per_sample_and_the_histogram_of_rows(batch_size):
     assert rows_per_table(batch_size) @ MEAN_COUNTS / batch_size == pytest.approx(15.81, rel=0.002)
     full, _ = published_shares(65536)
     rows, indices = published_shares(batch_size)

@@ -9,8 +9,8 @@ from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskP
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.frames import TASK_COLUMNS, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import default_profile
-from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.table import Table, scale_rows
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import task_from_tables
 
 TASKS = {
@@ -30,7 +30,7 @@ def frame(pool):
     return sharding_tasks(pool, ShardingTaskParams(**TASKS))
 
 
-def test_tasks_are_the_ones_asked_for(frame):
+def test_tasks_have_the_requested_ranks_tables_and_memory(frame):
     assert frame.columns.tolist() == list(TASK_COLUMNS)
     tasks = tasks_from_frame(frame)
     assert [task.world_size for task in tasks] == [4] * 20 + [8] * 10
@@ -44,14 +44,14 @@ def test_tasks_are_the_ones_asked_for(frame):
     assert (frame["batch_size"] == 512).all()
 
 
-def test_tables_of_tasks_are_those_of_the_pool(pool, frame):
+def test_tables_of_tasks_come_from_the_pool(pool, frame):
     joined = frame.merge(pool, on="table", suffixes=("", "_pool"), validate="many_to_one")
     assert len(joined) == len(frame)
     for column in pool.columns.drop("table"):
         pd.testing.assert_series_equal(joined[column], joined[f"{column}_pool"], check_names=False)
 
 
-def test_more_tasks_leave_the_first_ones_as_they_are(pool, frame):
+def test_more_tasks_do_not_change_the_first_ones(pool, frame):
     fewer = sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "tasks_per_world_size": (3, 2)}))
     kept = frame[frame["task_id"].isin(fewer["task_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(kept, fewer)
@@ -68,7 +68,7 @@ def test_memory_too_small_for_the_pool_is_refused(pool):
         sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "memory_bytes": 2000}))
 
 
-def test_hopeless_redraws_end(pool):
+def test_the_number_of_redraws_is_limited(pool):
     with pytest.raises(TaskError, match="1000 random draws"):
         sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "memory_fill": 0.0001}))
 

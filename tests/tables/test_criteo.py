@@ -1,4 +1,4 @@
-"""Click logs in Criteo's format, generated here, are read line by line; what is malformed is named."""
+"""Generated click logs in Criteo's format are read line by line; the error of a malformed line names it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = criteo_line(0, [""] * 13, [""] * 26)
 
 @pytest.mark.parametrize("name", ["log.txt", "log.tsv.gz"])
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1000])
-def test_every_sample_comes_back_in_order(tmp_path, name, batch_size):
+def test_every_sample_is_read_in_order(tmp_path, name, batch_size):
     written = write_criteo(tmp_path / name, 100, seed=0)
     batches = list(read_criteo(tmp_path / name, batch_size))
     assert [len(batch.labels) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
@@ -28,13 +28,13 @@ def test_every_sample_comes_back_in_order(tmp_path, name, batch_size):
     assert categories == [[int(x, 16) if x else MISSING for x in line] for _, _, line in written]
 
 
-def test_only_as_much_is_read_as_is_asked_for(tmp_path):
+def test_lines_after_the_first_batch_are_not_read_for_it(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(GOOD + "\n" + "broken\n")
     assert next(read_criteo(path, 1)).labels.tolist() == [0.0]
 
 
-def test_windows_line_ends_are_no_part_of_the_last_category(tmp_path):
+def test_windows_line_ends_are_removed(tmp_path):
     path = tmp_path / "log.txt"
     path.write_bytes(criteo_line(1, ["1"] * 13, ["ff"] * 26).encode() + b"\r\n")
     assert next(read_criteo(path, 1)).categories.tolist() == [[255] * 26]

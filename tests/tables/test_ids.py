@@ -1,4 +1,4 @@
-"""Ids come out with the asked numbers: exactly where that is possible, else with as few changes as possible."""
+"""Drawn ids have the given profile exactly if possible, otherwise with as few changes as possible."""
 
 from dataclasses import replace
 from itertools import product
@@ -70,7 +70,7 @@ def test_any_table_gets_valid_ids(table, batch_size, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(rows_and_ids())
-def test_a_feasible_profile_comes_out_exactly(case):
+def test_ids_have_a_feasible_profile_exactly(case):
     rows, indices = case
     table = Table("t", 10**9, 8, indices / 4, float(rows.sum()), tuple((rows / rows.sum()).tolist()))
     counts = look_up_counts(table, indices)
@@ -82,23 +82,23 @@ def test_a_feasible_profile_comes_out_exactly(case):
 @pytest.mark.parametrize(
     ("num_embeddings", "pooling_factor"), [(4_000_000, 15.81), (40_000_000, 1.0), (3, 1.0), (90, 30.0)]
 )
-def test_default_profiles_come_out_of_drawn_ids(num_embeddings, pooling_factor, batch_size):
+def test_drawn_ids_have_the_default_profile(num_embeddings, pooling_factor, batch_size):
     table = with_profile(Table("t", num_embeddings, 8, pooling_factor), batch_size)
     unique_rows, reuse, _ = reuse_histogram(draw_ids(table, batch_size, seed=0).indices)
     assert unique_rows == max(round(table.unique_rows), 1)
-    # Whole rows can follow shares only to within one row per bin.
+    # Whole numbers of rows deviate from the shares by up to one row per bin.
     assert np.abs(np.cumsum(reuse) - np.cumsum(table.reuse)).max() <= 9 / unique_rows
 
 
-def test_the_same_question_has_the_same_answer_whatever_the_width():
+def test_equal_arguments_draw_equal_ids_for_any_width():
     table = Table("user_id", 5000, 8, 4.0, 500.0, PROFILE)
     first, second = draw_ids(table, 256, seed=3), draw_ids(replace(table, embedding_dim=128), 256, seed=3)
     np.testing.assert_array_equal(first.indices, second.indices)
     np.testing.assert_array_equal(first.offsets, second.offsets)
 
 
-def test_draws_stay_the_same_over_versions():
-    """Recorded costs belong to these ids: a change here invalidates every measurement."""
+def test_draws_do_not_change_between_versions():
+    """Stored costs were measured with these ids: a change invalidates every measurement."""
     ids = draw_ids(Table("t", 1000, 8, 2.0, 8.0, (0.5, 0.25, 0.25, *(0.0,) * 14)), 8, seed=1)
     assert len(ids.indices) == 16
     assert sorted(np.unique(ids.indices, return_counts=True)[1].tolist()) == [1, 1, 1, 1, 2, 2, 4, 4]
@@ -148,7 +148,7 @@ def test_as_few_rows_as_possible_change_their_bin(bins, data):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_apportionment_sums_up_and_is_near(total, weights):
+def test_apportionment_has_the_given_sum_and_is_close_to_the_shares(total, weights):
     shares = np.array(weights) + 1e-3
     whole = apportion(total, shares)
     assert whole.sum() == total
@@ -179,7 +179,7 @@ def test_distinct_rows_are_spread_evenly_and_in_random_order():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 5000), st.integers(1, 400), st.integers(0, 1000))
-def test_lengths_sum_up(indices, batch_size, seed):
+def test_lengths_have_the_given_sum(indices, batch_size, seed):
     lengths = bag_lengths(indices, batch_size, np.random.default_rng(seed))
     assert len(lengths) == batch_size
     assert lengths.sum() == indices

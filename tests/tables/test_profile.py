@@ -1,4 +1,4 @@
-"""Reuse profiles: counted ids, and the default where nothing is known."""
+"""Reuse profiles: counted ids, and the default profile of tables without a known one."""
 
 from collections import Counter
 
@@ -23,8 +23,8 @@ from neuroshard_pipeline.tables.profile import (
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
 
 
-def bin_in_words(count):
-    """(0,1], (1,2], (2,4], ... straight from the definition."""
+def bin_by_definition(count):
+    """(0,1], (1,2], (2,4], ..."""
     bin_index, upper = 0, 1
     while count > upper and bin_index < NUM_REUSE_BINS - 1:
         bin_index, upper = bin_index + 1, upper * 2
@@ -37,8 +37,8 @@ def test_histogram_counts_like_a_plain_counter(indices):
     counts = Counter(indices.tolist())
     rows, ids = [0] * NUM_REUSE_BINS, [0] * NUM_REUSE_BINS
     for count in counts.values():
-        rows[bin_in_words(count)] += 1
-        ids[bin_in_words(count)] += count
+        rows[bin_by_definition(count)] += 1
+        ids[bin_by_definition(count)] += count
     unique_rows, share_of_rows, share_of_ids = reuse_histogram(indices)
     assert unique_rows == len(counts)
     np.testing.assert_allclose(share_of_rows, np.array(rows) / len(counts))
@@ -58,7 +58,7 @@ def test_histogram_without_ids_is_empty():
     assert rows.sum() == ids.sum() == 0
 
 
-def test_exponent_is_the_one_that_explains_the_published_unique_rows():
+def test_the_exponent_explains_the_published_unique_rows():
     indices = round(MEAN_POOLING_FACTOR * DLRM_DATASETS_2021.batch_size)
 
     def surplus(exponent):

@@ -1,4 +1,4 @@
-"""Table files: good ones are read whatever their format, bad ones are refused in one clear message."""
+"""Table files of every format are read; malformed ones are refused with one clear message."""
 
 import json
 
@@ -24,7 +24,7 @@ def csv(*lines):
     return "\n".join(lines) + "\n"
 
 
-#: What stands in the file, and what the message must name: the place, the column or value, and the remedy.
+#: Content of the file, and parts of the message: the position, the column or value, and the remedy.
 BAD_CSV = {
     "empty file": ("", ["the file is empty", "one row per table"]),
     "blank lines only": ("\n \n\n", ["the file is empty"]),
@@ -240,7 +240,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
-def test_what_was_written_is_read_back(tmp_path, suffix):
+def test_tables_that_were_written_are_read_back(tmp_path, suffix):
     path = tmp_path / f"tables{suffix}"
     frame = tables_to_frame(TABLES)
     if suffix == ".csv":
@@ -252,7 +252,7 @@ def test_what_was_written_is_read_back(tmp_path, suffix):
     assert read_tables(path) == TABLES
 
 
-def test_forgiving_where_the_meaning_is_clear(tmp_path):
+def test_spaces_case_and_line_ends_do_not_matter(tmp_path):
     path = tmp_path / "TABLES.CSV"
     text = f"\ufeff {HEAD} , data_type\r\n\r\n a , 1e3 , 16.0 , 2.5 , FP16 \r\n12,+5,4,1,\r\n"
     path.write_text(text, encoding="utf-8", newline="")
@@ -284,7 +284,7 @@ def test_thousands_of_rows(tmp_path):
     value=st.one_of(st.text(max_size=12), st.integers().map(str), st.floats().map(str), st.sampled_from("01-+.,;\"'")),
 )
 def test_any_cell_is_read_or_refused(tmp_path, column, value):
-    """Nothing but tables or the one error comes out, whatever stands in a cell."""
+    """Any content of a cell results in tables or in a TableFileError."""
     cells = GOOD_ROW.split(",")
     cells[column] = value
     path = tmp_path / "tables.csv"
