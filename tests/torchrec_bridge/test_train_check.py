@@ -18,8 +18,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
 from neuroshard_pipeline.torchrec_bridge.train_check.model import initial_columns, keyed_ids
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
-from neuroshard_pipeline.torchrec_bridge.train_check.rank import Turn
-from neuroshard_pipeline.torchrec_bridge.train_check.run import ask, train_under_plans, training_team
+from neuroshard_pipeline.torchrec_bridge.train_check.run import Turn, ask, train_under_plans, training_team
 
 pytestmark = [pytest.mark.slow, *QUIET]
 

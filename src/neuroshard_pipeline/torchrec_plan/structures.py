@@ -27,15 +27,7 @@ def sharding_plan(
     devices: Devices,
     leave_out: Collection[str] = (),
 ) -> ShardingPlan:
-    """The `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
-
-    Args:
-        task: the task whose tables are placed.
-        shards: the shards of all tables.
-        ranks: `ranks[i]` is the rank of `shards[i]`.
-        module: the unsharded model, possibly on the meta device, with one or more `EmbeddingBagCollection`s.
-        devices: the devices of the ranks.
-        leave_out: fully qualified names of modules that the plan does not cover.
+    """The `ShardingPlan` of a task's shards on their ranks; `Plan.to_torchrec` documents the other arguments.
 
     Raises:
         PlanError: task and model differ in a table, its rows or its columns.

@@ -6,7 +6,6 @@
 | `problem` | `state_problem`, `solve_problem`: task, batches, plans | when called |
 | `batches` | global batches, drawn or from a Criteo file | no |
 | `run` | `train_under_plans`: trains all plans in turns between real processes | in the ranks |
-| `rank` | the work of one rank | in the ranks |
 | `model` | the model, unsharded and sharded by a plan | yes |
 | `summary` | `summarise_training` and the table of speeds | no |
 """
