@@ -160,7 +160,7 @@ def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str])
 def _sentence(text: str) -> str:
     """Text that starts with a capital letter, where it starts with a word, and ends with a full stop."""
     first_word = text.split(maxsplit=1)[0] if text else ""
-    if first_word.isalpha():
+    if first_word.replace("-", "").rstrip(",;:").isalpha():
         text = text[0].upper() + text[1:]
     return text if not text or text.endswith(".") else f"{text}."
 
