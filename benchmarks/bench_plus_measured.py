@@ -1,17 +1,16 @@
-"""Measured, not predicted: plans of `neuroshard` and of `neuroshard_plus` under several settings, side by side.
+"""Measured, not predicted costs: plans of `neuroshard` and of `neuroshard_plus` with several budgets, side by side.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py                 # after `make run`; about 4 minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py --campaigns 3   # narrower intervals
 
-Plans of the same tasks go through the same campaigns, shuffled together, so that the machine's drift hits all alike;
-equal ranks are measured once. Intervals are 95 % bootstrap intervals of the mean over tasks of the paired difference.
+All plans of a campaign are measured in random order, so that the machine's drift affects all of them alike; equal ranks
+are measured once. Intervals are 95 % bootstrap confidence intervals of the mean over tasks of the paired difference.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +19,29 @@ import pandas as pd
 import yaml
 from tqdm import tqdm
 
-from neuroshard_pipeline.cost_models.models import CostModels, load_cost_models
-from neuroshard_pipeline.evaluation.measure_plans import measure_plan_costs
-from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, measure_comm, measure_compute
-from neuroshard_pipeline.search.columns import beam_search
-from neuroshard_pipeline.search.kinds import ShardKinds
-from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.params import PlusParams, SearchParams
+from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.evaluation.campaigns import Campaigns
+from neuroshard_pipeline.evaluation.measure_plans import measure_plans
+from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
+from neuroshard_pipeline.search.beam import beam_search
+from neuroshard_pipeline.search.local_search import local_search
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.refine import refine
-from neuroshard_pipeline.search.simulator import with_predicted_cost
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables import tasks_from_frame
-from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.tables.task import ShardingTask
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Settings of local search that differ from the configured ones.
-VARIANTS: dict[str, dict[str, float]] = {
-    "plus": {},
-    "plus, predictions trusted": {"caution": 0.0},
-    "plus, skew is a wait": {"caution": 1.0},
-    "plus, half the interval": {"interval_share": 0.5},
-    "plus, error 1 %": {"caution": 1.0, "expected_error": 0.01},
-    "plus, error 3 %": {"caution": 1.0, "expected_error": 0.03},
-    "plus, error 10 %": {"caution": 1.0, "expected_error": 0.1},
-    "plus, error 3 %, interval": {"caution": 1.0, "expected_error": 0.03, "interval_share": 0.5},
+#: Parameters of the local search that differ from conf/base/parameters_search.yml.
+Variants = Mapping[str, Mapping[str, float]]
+
+VARIANTS: Variants = {
+    "plus, 25 rounds": {"max_rounds": 25},
+    "plus, 100 rounds": {"max_rounds": 100},
+    "plus, 400 rounds": {"max_rounds": 400},
 }
 
 
@@ -53,19 +50,32 @@ def newest(folder: Path) -> Path:
     return sorted(folder.iterdir())[-1] / folder.name
 
 
-def plans_of(tasks, models, conf: dict[str, Any], variants: dict[str, dict[str, float]]) -> list[Plan]:
+def plans_of(tasks: Sequence[ShardingTask], models: Models, variants: Variants) -> list[Plan]:
     """The plan of `neuroshard` and of every variant for every task."""
-    memory, search = MemoryModel(**conf["memory"]), SearchParams(**conf["neuroshard"])
-    plans = []
+    settings, plans = SharderSettings(), []
     for task in tqdm(tasks, desc="search", unit="task", disable=None):
-        kinds = ShardKinds(task, models, memory)
-        start = beam_search(kinds, search)
+        problem = Problem(task, models, settings.memory)
+        start = beam_search(problem, settings.search)[0]
         found = {"neuroshard": start}
         for name, changes in variants.items():
-            params = PlusParams(**{**conf["neuroshard_plus"], **changes})
-            found[name] = refine(start, kinds, params, np.random.default_rng(0))
-        plans += [with_predicted_cost(kinds.plan(p.kinds, p.ranks, name), models) for name, p in found.items()]
+            params = settings.local_search.model_copy(update=changes)
+            found[name] = local_search(start, problem, params, np.random.default_rng(0))[0]
+        plans += [price_plan(problem, problem.placement(s.kinds, s.ranks), name) for name, s in found.items()]
     return plans
+
+
+def campaigns_of_conf() -> Campaigns:
+    """The campaigns that the stage search measures plans with, on this host alone."""
+    conf: dict[str, Any] = {}
+    for stage in ("measure", "search"):
+        conf |= yaml.safe_load((ROOT / f"conf/base/parameters_{stage}.yml").read_text())
+    alone = {"local_world_size": None, "torchrun_endpoint": None}
+    compute, comm = (conf["measure"][kind] for kind in ("compute", "comm"))
+    return Campaigns(
+        ComputeMeasureParams(**compute).overridden(ComputeOverrides(**conf["search"]["compute"])),
+        CommMeasureParams(**comm | alone).overridden(CommOverrides(**conf["search"]["comm"])),
+        conf["measure"]["seed"],
+    )
 
 
 def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -78,65 +88,21 @@ def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 
 def interval(differences: np.ndarray) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean."""
+    """95 % bootstrap confidence interval of the mean."""
     rng = np.random.default_rng(0)
     means = rng.choice(differences, (4000, len(differences))).mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
 
-def compare_measured(
-    data: Path,
-    variants: dict[str, dict[str, float]],
-    *,
-    campaigns: int = 1,
-    num_tasks: int | None = None,
-    model_collectives: bool = False,
-) -> None:
+def compare_measured(data: Path, variants: Variants, campaigns: int = 1, num_tasks: int | None = None) -> None:
     """Search the tasks of a run with its models, measure the plans, print one line per sharder."""
-    conf = yaml.safe_load((ROOT / "conf/base/parameters_search.yml").read_text())["search"]
     tasks = tasks_from_frame(pd.read_parquet(newest(data / "03_primary/sharding_tasks.parquet")))
-    models = load_cost_models(data / "06_models")
-    plans = plans_of(tasks[:num_tasks], models, conf, variants)
-    compute = ComputeMeasureParams(**conf["compute"])
-    comm = CommMeasureParams(**conf["comm"] | {"local_world_size": None, "torchrun_endpoint": None})
-    lookups = partial(measure_compute, params=compute, seed=0)
-    collectives = partial(modelled, models=models) if model_collectives else partial(measure_comm, params=comm, seed=0)
+    plans = plans_of(tasks[:num_tasks], load_cost_models(data / "06_models"), variants)
     rounds = []
     for _ in range(campaigns):
-        rounds.append(measure_plan_costs(plans, lookups, collectives))
+        rounds.append(measure_plans(plans, campaigns_of_conf())[0])
         report(rounds, [*variants])
-
-
-def main() -> None:
-    """Compare all variants."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / "data")
-    parser.add_argument("--campaigns", type=int, default=1, help="measurements of every plan, one after the other")
-    parser.add_argument("--tasks", type=int, default=None, help="only the first so many")
-    parser.add_argument(
-        "--model-collectives", action="store_true", help="measure lookups only: on a busy machine gloo shows the others"
-    )
-    arguments = parser.parse_args()
-    compare_measured(
-        arguments.data,
-        VARIANTS,
-        campaigns=arguments.campaigns,
-        num_tasks=arguments.tasks,
-        model_collectives=arguments.model_collectives,
-    )
-
-
-def modelled(samples: Sequence[CommSample], models: CostModels) -> pd.DataFrame:
-    """What `measure_comm` returns, as predicted; its forward costs follow from the measured start skews."""
-    frames = []
-    for sample in samples:
-        dim_sums, skew_ms = np.array([sample.dim_sums]), np.array([sample.start_skew_ms])
-        forward_ms = models.comm.forward_ms(dim_sums, skew_ms, sample.batch_size)[0]
-        backward_ms = models.comm.backward_ms(dim_sums, sample.batch_size)[0]
-        costs = {"rank": range(sample.world_size), "forward_ms": forward_ms, "backward_ms": backward_ms}
-        frames.append(pd.DataFrame(costs).assign(sample_id=sample.sample_id, error=None))
-    return pd.concat(frames, ignore_index=True)
 
 
 def report(rounds: list[pd.DataFrame], names: list[str]) -> None:
@@ -159,6 +125,16 @@ def report(rounds: list[pd.DataFrame], names: list[str]) -> None:
             f"[{low:+.2%}, {high:+.2%}] | {most[name]:.4f} {mean[name]:.4f}",
             flush=True,
         )
+
+
+def main() -> None:
+    """Compare all variants."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a run")
+    parser.add_argument("--campaigns", type=int, default=1, help="number of measurements of every plan")
+    parser.add_argument("--tasks", type=int, default=None, help="largest number of tasks")
+    arguments = parser.parse_args()
+    compare_measured(arguments.data, VARIANTS, arguments.campaigns, arguments.tasks)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-r"""Search: speed against one plan at a time, quality against bounds and long runs, scale, and measured costs.
+r"""Search: speed against a plain implementation, quality against bounds and long runs, scale, and measured costs.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py            # everything, about 10 minutes on two idle cores
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 4  # a quick look
@@ -7,9 +7,12 @@ r"""Search: speed against one plan at a time, quality against bounds and long ru
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 2 --best-tasks 2 --best-seconds 600 --jobs 1 \
         --no-small --largest 0 --no-measure
 
-Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), for which a tight lower
-bound can be proved; with `--models data/06_models`, from trained ones. The scalar oracle is the plain implementation of
-the tests. Tasks go to two processes of one thread each (`--jobs`). Measured costs need the data of a `make run`.
+Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), which have a tight
+lower bound; with `--models data/06_models`, from trained models. The times of the search are compared with
+`ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The scale
+runs use these models and random tables, and then, after a `make run`, the trained models and HugeCTR's tables; the
+latter times are those of a real search. Tasks go to two processes of one thread each (`--jobs`). Measured costs need
+the data of a `make run`.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ from bench_plus_measured import compare_measured
 from search.small_models import small_models
 from search.tasks import random_task
 from search_quality import DUEL_HEADING, against_brute_force, duel, report_duels, searched
-from search_scale import scale
+from search_scale import drawn_task, hugectr_task, scale
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.placement import prepare
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks, two_level_topology
-from neuroshard_pipeline.search.simulator import Models
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +48,10 @@ PER_BYTE = 1e-6
 
 def against_the_oracle(models: Models, num_tasks: int, best_seconds: float, best_tasks: int, jobs: int) -> None:
     """Half of the tasks for 4 ranks with 10-60 tables, half for 8 ranks with 20-120."""
-    print("\nOne plan at a time against all in lockstep, paper's settings; local search in a tenth of the time; gaps")
+    print(
+        "\nThe tests' plain implementation (oracle) against the search, both with the paper's settings; local search in"
+    )
+    print("a tenth of the oracle's time; gaps")
     print(DUEL_HEADING)
     prepare()
     with get_context("spawn").Pool(jobs, prepare) as pool:
@@ -53,11 +60,13 @@ def against_the_oracle(models: Models, num_tasks: int, best_seconds: float, best
         for each in pool.imap_unordered(fight, range(num_tasks)):
             print(each.row, flush=True)
             duels.append(each)
+        pool.close()
+        pool.join()  # leaving the block terminates workers, whose semaphores Python would then report as leaked
     report_duels(duels)
 
 
 def rank_order(models: Models, num_tasks: int) -> None:
-    """What renaming a plan's ranks saves where hosts differ, against the order that the search happened to give."""
+    """Gain of reordering the ranks of a plan on unequal hosts, against the order of the search."""
     topologies = {
         "4 + 4 ranks, one slow uplink": two_level_topology(
             [4, 4], [PER_BYTE / 300] * 2, [PER_BYTE / 50, PER_BYTE / 12]
@@ -67,13 +76,14 @@ def rank_order(models: Models, num_tasks: int) -> None:
             [2, 2, 4], [PER_BYTE / 300] * 3, [PER_BYTE / b for b in (50, 50, 12)]
         ),
     }
-    print("\nRank order on uneven hosts, 8 ranks: both collectives in us, as found / ordered")
+    print("\nRank order on uneven hosts, 8 ranks: both collectives in us, before / after")
     for name, ms_per_byte in topologies.items():
         costs = []
         for index in range(num_tasks):
             task = random_task(np.random.default_rng(3000 + index), 60, 8, 0.6)
-            kinds, placement, _ = searched(task, models)
-            plan = kinds.plan(placement.kinds, placement.ranks, "neuroshard")
+            problem, found, _ = searched(task, models)
+            placement = problem.placement(found.kinds, found.ranks)
+            plan = Plan(task, placement.shards, placement.ranks, "neuroshard")
             ordered = order_ranks(plan, ms_per_byte)
             costs.append([collectives_ms(p.dim_sums, ms_per_byte, task.batch_size) * 1e3 for p in (plan, ordered)])
             assert costs[-1][1] <= costs[-1][0], "ordering ranks made a plan worse"
@@ -87,29 +97,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=20, help="tasks compared with the oracle")
     parser.add_argument("--models", type=Path, help="folder of trained cost models")
-    parser.add_argument("--largest", type=int, default=5000, help="most tables of the scale runs")
+    parser.add_argument(
+        "--largest", type=int, default=5000, help="largest number of tables of the scale runs; 0 for none"
+    )
     parser.add_argument("--best-seconds", type=float, default=5.0, help="of the long local searches, per task")
-    parser.add_argument("--best-tasks", type=int, default=20, help="so many of the tasks get a long local search")
-    parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=True, help="brute force, rank order")
+    parser.add_argument("--best-tasks", type=int, default=20, help="number of tasks with a long local search")
+    parser.add_argument(
+        "--small",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="brute force, rank order",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes for the tasks of the oracle")
     parser.add_argument("--figure", type=Path, default=ROOT / "data/08_reporting/search_scale.html")
-    parser.add_argument("--data", type=Path, default=ROOT / "data", help="of a run, for measured costs")
-    parser.add_argument("--measure", action=argparse.BooleanOptionalAction, default=True, help="measure plans, too")
-    parser.add_argument("--campaigns", type=int, default=3, help="measurements of every plan, a minute each")
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a `make run`")
+    parser.add_argument("--measure", action=argparse.BooleanOptionalAction, default=True, help="measure plans as well")
+    parser.add_argument("--campaigns", type=int, default=3, help="number of measurements of every plan, a minute each")
     arguments = parser.parse_args()
     models: Models = small_models() if arguments.models is None else load_cost_models(arguments.models)
+    trained = (arguments.data / "06_models/compute_cost_model").is_dir()
     if arguments.small:
         against_brute_force(models, 8)
         rank_order(models, 6)
     if arguments.largest:
-        scale(models, arguments.largest, arguments.figure)
+        scale(
+            models, f"{arguments.models or 'small fixed'} models and random tables", drawn_task, arguments.largest, None
+        )
+        if trained:
+            what = "trained models and HugeCTR's tables"
+            scale(
+                load_cost_models(arguments.data / "06_models"), what, hugectr_task, arguments.largest, arguments.figure
+            )
     if arguments.tasks:
         against_the_oracle(models, arguments.tasks, arguments.best_seconds, arguments.best_tasks, arguments.jobs)
     if not arguments.measure:
         return
-    if (arguments.data / "06_models/compute_cost_model").is_dir():
+    if trained:
         print("\nMeasured: 25 seconds of search, then a minute per campaign", flush=True)
-        compare_measured(arguments.data, {"neuroshard_plus": {}}, campaigns=arguments.campaigns)
+        compare_measured(arguments.data, {"neuroshard_plus": {}}, arguments.campaigns)
     else:
         print(f"\nNo measured costs: {arguments.data} holds no cost models; they come with: make run")
 

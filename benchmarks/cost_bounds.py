@@ -1,21 +1,21 @@
-"""A lower bound on the predicted embedding cost of every plan of a task, whatever its splits.
+"""A lower bound on the predicted embedding cost of all plans of a task, with any splits.
 
-Let f(R) be the predicted compute cost of a rank with shards R, and f0 that of a launch without work. The bound
-needs f to have one of two shapes; for models without either, none is claimed.
+Let f(R) be the predicted compute cost of a rank with shards R, and f0 that of a launch without work. A bound exists for
+models for which f has one of two shapes.
 
-- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). So it is with the network `universal`: the base of a
-  cost is additive, and a gate that opens with the summed pressure is at least as far open for R + Q as for each.
-  Of k ranks with shards, one costs at least f0 + T / k, where T sums f({shard}) - f0 over all shards, and at least,
-  over all ways to split, the sum over tables of the least that the parts of a table can add up to.
-- `convex`: f is convex and never falls, in the summed embedding. The busiest of k ranks then costs at least
-  f(L / k), where L is, number by number, the least that the embeddings of all shards can add up to.
+- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: the base of a cost is
+  additive, and a gate that opens with the summed pressure is at least as far open for R + Q as for R or Q. Of k ranks
+  with shards, one costs at least f0 + T / k, where T is the sum of f({shard}) - f0 over all shards. T is at least the
+  sum over tables of the minimum over all splits of the table.
+- `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k),
+  where each number of L is the minimum of the sum over all shards, over all splits.
 
-Whichever it is, some rank holds the widest shard of a table and costs at least as much as that shard alone.
+In both cases, some rank holds the widest shard of a table and costs at least as much as that shard alone.
 
-Of communication, only the network `universal` allows a statement: the work of a collective times its price, averaged
-over the k ranks with shards, is least for evenly spread columns, and no learned correction is smaller than
-exp(-`MAX_LOG_CORRECTION`). Ignored (each may only raise the cost): memory, constraints on ranks, waiting, and what
-crosses the network between hosts.
+The bound on communication holds for the trained network only: the work of a collective times its price, averaged over
+the k ranks with shards, is least for evenly spread columns, and no learned correction is smaller than
+exp(-`MAX_LOG_CORRECTION`). Memory, constraints on ranks, waiting and traffic between hosts are ignored, because each of
+them can only raise the cost.
 
 Shapes: N widths of a unit, H numbers of a shard embedding.
 """
@@ -51,8 +51,8 @@ class CostBound:
     """Lower bounds in ms that hold for every plan of a task.
 
     Attributes:
-        compute_ms: on the compute cost of the busiest rank.
-        embedding_cost_ms: on the embedding cost; the same where nothing is known of communication.
+        compute_ms: bound on the compute cost of the busiest rank.
+        embedding_cost_ms: bound on the embedding cost; equal to `compute_ms` where communication has no bound.
     """
 
     compute_ms: float
@@ -60,7 +60,7 @@ class CostBound:
 
 
 def shape_of(models: Models) -> Shape | None:
-    """The shape that the compute model is known to have, or None where none is proved."""
+    """The proved shape of the compute model, or None."""
     if isinstance(models.compute, ComputeCostModel):
         return "superadditive"
     return None
@@ -73,12 +73,12 @@ def cost_bound(
 
     Args:
         problem: the task and the models.
-        shape: that of the compute model, where the caller knows it; else `shape_of` decides.
-        comm_floor: least mean of forward plus backward communication in ms over so many ranks that hold shards, where
-            the caller knows it; else `comm_floor_ms`.
+        shape: shape of the compute model, where the caller knows it; otherwise `shape_of` decides.
+        comm_floor: maps a number of ranks that hold shards to a lower bound in ms on their mean forward plus backward
+            communication; `comm_floor_ms` where None.
 
     Returns:
-        None where the compute model has no shape that allows a proof.
+        None where the compute model has neither shape.
     """
     shape = shape or shape_of(problem.models)
     if shape is None:
@@ -97,12 +97,12 @@ def cost_bound(
 
 
 def comm_floor_ms(problem: Problem, num_ranks: int, without: tuple[str, ...] = ()) -> float:
-    """Least mean of forward plus backward communication over the `num_ranks` ranks that hold shards.
+    """Lower bound on the mean forward plus backward communication of the `num_ranks` ranks that hold shards.
 
     Args:
         problem: the task and the models.
-        num_ranks: how many ranks share the columns.
-        without: work terms that do not count; without a rank's own volume, what any one rank pays at least.
+        num_ranks: number of ranks that share the columns.
+        without: work terms to leave out; without a rank's own volume, the result bounds the cost of every rank.
     """
     comm = problem.models.comm
     world_size = problem.task.world_size
@@ -143,7 +143,7 @@ def _launch_ms(problem: Problem) -> float:
 
 
 def _widest_shard_ms(problem: Problem) -> float:
-    """The widest shard of a unit has at least the width that an even split gives it."""
+    """The widest shard of a unit is at least as wide as in an even split."""
     costs = []
     for index, unit in enumerate(problem.units):
         alone = _alone_ms(index, problem)
@@ -162,18 +162,18 @@ def _widths(unit: int, problem: Problem) -> np.ndarray:
 
 
 def _widths_of(unit: Unit) -> list[int]:
-    """Widths that a shard of the unit may have, ascending."""
+    """Possible widths of a shard of the unit, ascending."""
     if len(unit.finest) == 1:
         return [unit.width]
     return list(range(unit.min_width, unit.width + 1, COLUMN_GRANULARITY))
 
 
 def _least_sum(values: FloatArray, unit: Unit) -> FloatArray:
-    """(H,) least sum over the parts of a unit, number by number, over all ways to split it.
+    """(H,) for each number of an embedding, the minimum over all splits of a unit of the sum over its parts.
 
     Args:
-        values: (N, H) of a part of every width in `_widths_of(unit)`.
-        unit: whose width the parts add up to.
+        values: (N, H) for a part of every width in `_widths_of(unit)`.
+        unit: the unit; the widths of its parts add up to its width.
     """
     steps = [width // COLUMN_GRANULARITY for width in _widths_of(unit)]
     least = np.full((unit.width // COLUMN_GRANULARITY + 1, values.shape[1]), np.inf)

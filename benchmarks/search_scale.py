@@ -1,24 +1,33 @@
-"""Time of the searches against tables and ranks, as a table, growth rates and a figure."""
+"""Time of the searches against the numbers of tables and ranks, as tables, growth rates and a figure."""
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
+from search.settings import LOCAL_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.tasks import random_task
 from search_quality import searched
 
-from neuroshard_pipeline.search.params import REFINEMENT
+from neuroshard_pipeline.search.local_search import local_search
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.placement import prepare
-from neuroshard_pipeline.search.refine import refine
-from neuroshard_pipeline.search.simulator import Models
+from neuroshard_pipeline.tables import read_tables
+from neuroshard_pipeline.tables.task import ShardingTask
+
+HUGECTR_TABLES = Path(__file__).resolve().parent.parent / "data/01_raw/hugectr_t510.csv"
 
 #: (tables, ranks): tables at 64 ranks, ranks at 1,000 tables, and the largest.
-SIZES = [(250, 64), (500, 64), (1000, 64), (2000, 64), (1000, 16), (1000, 32), (1000, 128), (5000, 512)]
+SIZES = [(250, 64), (500, 64), (1000, 64), (2000, 64), (1000, 16), (1000, 32), (1000, 128), (5000, 512), (10000, 1024)]
+
+#: Share of the memory of all ranks that the tables of a task fill.
+MEMORY_FILL = 0.6
 
 
 @dataclass(frozen=True)
@@ -34,27 +43,52 @@ class Timing:
     peak_gib: float
 
 
-def timing(models: Models, tables: int, ranks: int) -> Timing:
-    """One task at the paper's settings, then the local search of `neuroshard_plus` with its default rounds."""
-    task = random_task(np.random.default_rng(0), tables, ranks, 0.6)
-    kinds, placement, seconds = searched(task, models)
+def drawn_task(tables: int, ranks: int) -> ShardingTask:
+    """A random task of the tests."""
+    return random_task(np.random.default_rng(0), tables, ranks, MEMORY_FILL)
+
+
+def hugectr_task(tables: int, ranks: int) -> ShardingTask:
+    """The 510 tables of HugeCTR's benchmark, repeated."""
+    original = read_tables(HUGECTR_TABLES)
+    repeated = [dataclasses.replace(original[i % len(original)], name=f"t{i:05d}") for i in range(tables)]
+    probe = ShardingTask(repeated, ranks, 512, 2**60)
+    needed = sum(WEIGHTS_AND_OPTIMIZER.table_bytes(table, table.embedding_dim, probe) for table in repeated)
+    return dataclasses.replace(probe, memory_bytes=int(needed / MEMORY_FILL / ranks))
+
+
+def timing(models: Models, task: ShardingTask) -> Timing:
+    """The search of the paper, then the local search of `neuroshard_plus` with its default rounds."""
+    problem, placed, seconds = searched(task, models)
     start = time.perf_counter()
-    found = refine(placement, kinds, REFINEMENT, np.random.default_rng(0))
+    found = local_search(placed, problem, LOCAL_SEARCH, np.random.default_rng(0))[0]
     plus_seconds = seconds + time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return Timing(tables, ranks, seconds, plus_seconds, placement.cost / 1e9, found.cost / 1e9, peak)
+    costs_ms = placed.cost / 1e9, found.cost / 1e9
+    return Timing(len(task.tables), task.world_size, seconds, plus_seconds, *costs_ms, peak)
 
 
-def scale(models: Models, largest: int, figure: Path | None) -> None:
-    """Print the table and the growth rates; draw the figure."""
+def scale(
+    models: Models, what: str, task_of: Callable[[int, int], ShardingTask], largest: int, figure: Path | None
+) -> None:
+    """Print the table and the growth rates, and draw the figure.
+
+    Args:
+        models: cost models.
+        what: models and tables in words, for the heading.
+        task_of: a task with these numbers of tables and ranks.
+        largest: largest number of tables.
+        figure: HTML file to write, or None.
+    """
     prepare()  # compiled code is loaded once per process
-    print("\nScale: seconds of neuroshard (paper's settings) and neuroshard_plus (200 rounds)")
+    print(f"\nScale with {what}: seconds of neuroshard (the paper's settings) and of neuroshard_plus (with")
+    print(f"{LOCAL_SEARCH.max_rounds} rounds of local search), one thread")
     print("tables ranks | neuroshard    plus | lower by | peak memory of the process GiB")
     timings = []
     for tables, ranks in SIZES:
         if tables > largest:
             continue
-        each = timing(models, tables, ranks)
+        each = timing(models, task_of(tables, ranks))
         timings.append(each)
         print(
             f"{tables:6d} {ranks:5d} | {each.seconds:10.2f} {each.plus_seconds:7.2f} | "
@@ -69,7 +103,7 @@ def scale(models: Models, largest: int, figure: Path | None) -> None:
     )
     if figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
-        _figure(by_tables, by_ranks).write_html(figure, include_plotlyjs=True)
+        _figure(what, by_tables, by_ranks).write_html(figure, include_plotlyjs=True)
         print(f"figure: {figure}")
 
 
@@ -80,7 +114,7 @@ def _exponent(sizes: list[int], timings: list[Timing]) -> float:
     return float(np.polyfit(np.log(sizes), np.log([t.seconds for t in timings]), 1)[0])
 
 
-def _figure(by_tables: list[Timing], by_ranks: list[Timing]) -> go.Figure:
+def _figure(what: str, by_tables: list[Timing], by_ranks: list[Timing]) -> go.Figure:
     figure = go.Figure()
     for name, sizes, timings in (
         ("tables, at 64 ranks", [t.tables for t in by_tables], by_tables),
@@ -91,7 +125,7 @@ def _figure(by_tables: list[Timing], by_ranks: list[Timing]) -> go.Figure:
             x=sizes, y=[t.plus_seconds for t in timings], name=f"neuroshard_plus against {name}", line_dash="dot"
         )
     return figure.update_layout(
-        title="Time of the searches, one thread",
+        title=f"Time of the searches with {what}, one thread",
         xaxis={"title": "tables, or ranks", "type": "log"},
         yaxis={"title": "seconds", "type": "log"},
     )

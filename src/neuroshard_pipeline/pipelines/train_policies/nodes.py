@@ -8,49 +8,33 @@ import pandas as pd
 import plotly.graph_objects as go
 from tqdm import tqdm
 
-from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams
-from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.report.figures import policy_training
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams, PolicyTrainParams
+from neuroshard_pipeline.sharders.policies.params import PolicyTrainParams
 from neuroshard_pipeline.sharders.policies.policy import Policy
-from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks, draw_policy_tasks
+from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks
 from neuroshard_pipeline.sharders.policies.training import train_policy
 
 Json = dict[str, Any]
 
 
-def draw_tasks(pool: PoolParams, drawn: ShardingTaskParams, params: PolicyTaskParams) -> PolicyTasks:
-    """Draw training tasks from tables that no evaluation task holds."""
-    return draw_policy_tasks(pool, drawn, params)
-
-
 def train_autoshard(
-    tasks: PolicyTasks,
-    compute_model: ComputeCostModel,
-    comm_model: CommCostModel,
-    memory: MemoryModel,
-    params: PolicyTrainParams,
-    lineage: Json,
+    tasks: PolicyTasks, models: CostModels, memory: MemoryModel, params: PolicyTrainParams, lineage: Json
 ) -> tuple[Policy, pd.DataFrame]:
     """Train AutoShard's policy."""
-    return _train("autoshard", tasks, CostModels(compute_model, comm_model), memory, params, lineage)
+    return _train("autoshard", tasks, models, memory, params, lineage)
 
 
 def train_dreamshard(
-    tasks: PolicyTasks,
-    compute_model: ComputeCostModel,
-    comm_model: CommCostModel,
-    memory: MemoryModel,
-    params: PolicyTrainParams,
-    lineage: Json,
+    tasks: PolicyTasks, models: CostModels, memory: MemoryModel, params: PolicyTrainParams, lineage: Json
 ) -> tuple[Policy, pd.DataFrame]:
     """Train DreamShard's policy."""
-    return _train("dreamshard", tasks, CostModels(compute_model, comm_model), memory, params, lineage)
+    return _train("dreamshard", tasks, models, memory, params, lineage)
 
 
 def report_progress(autoshard: pd.DataFrame, dreamshard: pd.DataFrame) -> tuple[pd.DataFrame, go.Figure]:
-    """Training step by step, as a table and as a figure."""
+    """Progress of the training, step by step, as a table and as a figure."""
     progress = pd.concat([autoshard, dreamshard], ignore_index=True)
     return progress, policy_training(progress)
 
@@ -58,19 +42,14 @@ def report_progress(autoshard: pd.DataFrame, dreamshard: pd.DataFrame) -> tuple[
 def _train(
     kind: str, tasks: PolicyTasks, models: CostModels, memory: MemoryModel, params: PolicyTrainParams, lineage: Json
 ) -> tuple[Policy, pd.DataFrame]:
+    versions = {name: version for name, version in lineage["inputs"].items() if name.endswith("_cost_model")}
     provenance = {
-        "cost_model_versions": {
-            name: version for name, version in lineage["inputs"].items() if name.endswith("_cost_model")
-        },
+        "cost_model_versions": versions,
         "hardware": models.compute.provenance.get("hardware"),
         "run_id": lineage["run_id"],
     }
-    return train_policy(
-        kind,
-        tasks,
-        models,
-        memory,
-        params,
-        provenance,
-        lambda steps: tqdm(steps, desc=kind, unit=" steps", disable=None),
-    )
+
+    def with_bar(steps: Any) -> Any:
+        return tqdm(steps, desc=kind, unit=" steps", disable=None)
+
+    return train_policy(kind, tasks, models, memory, params, provenance, with_bar)

@@ -2,29 +2,31 @@
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.pipelines.shared import TRAINED_MODELS, models_node
 from neuroshard_pipeline.pipelines.train_policies import nodes
-from neuroshard_pipeline.sharders.policies.networks import NETWORKS
+from neuroshard_pipeline.sharders.policies.tasks import draw_policy_tasks
 
-MODELS = ["compute_cost_model", "comm_cost_model"]
 TRAIN = {"autoshard": nodes.train_autoshard, "dreamshard": nodes.train_dreamshard}
 
 
 def create_pipeline() -> Pipeline:
-    """Cost models → training tasks → policies and how they learned."""
+    """Cost models → training tasks → policies, and the progress of their training."""
+    drawn = ["params:pool", "params:sharding_tasks", "params:tasks"]
     stage = [
-        Node(nodes.draw_tasks, ["params:pool", "params:sharding_tasks", "params:tasks"], "drawn", name="draw_tasks"),
+        models_node(),
+        Node(draw_policy_tasks, drawn, "drawn", name="draw_tasks"),
         *(
             Node(
-                TRAIN[kind],
-                ["drawn", *MODELS, "params:memory", f"params:{kind}", "lineage"],
+                train,
+                ["drawn", "models", "params:memory", f"params:{kind}", "lineage"],
                 [kind, f"{kind}_progress"],
                 name=f"train_{kind}",
             )
-            for kind in NETWORKS
+            for kind, train in TRAIN.items()
         ),
         Node(
             nodes.report_progress,
-            [f"{kind}_progress" for kind in NETWORKS],
+            [f"{kind}_progress" for kind in TRAIN],
             ["progress", "progress_figure"],
             name="report_progress",
         ),
@@ -32,7 +34,7 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         stage,
         namespace="policies",
-        inputs={"lineage": "lineage", **{name: f"train.{name}" for name in MODELS}},
+        inputs={"lineage": "lineage", **TRAINED_MODELS},
         parameters={
             "params:pool": "params:augment.pool",
             "params:sharding_tasks": "params:augment.sharding_tasks",
