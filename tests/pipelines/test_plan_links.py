@@ -1,4 +1,4 @@
-"""A user's bandwidths between ranks on their way into a plan."""
+"""A user's bandwidths between ranks and the order of ranks that suits them."""
 
 import pandas as pd
 import pytest
@@ -28,8 +28,8 @@ def dim_sums(folder):
     return plan.groupby("rank")["embedding_dim"].sum().reindex(range(4), fill_value=0)
 
 
-def test_shards_go_where_a_users_links_make_collectives_cheapest(finished_run, tmp_path):
-    """One card sends slowly, that of the rank which has most columns in the plan as it is found."""
+def test_ranks_are_ordered_so_that_collectives_are_cheapest_on_a_users_links(finished_run, tmp_path):
+    """The rank with the most columns in the unordered plan gets the slowest links."""
     run_pipeline(finished_run, "plan", params=plan_task())
     found = dim_sums(finished_run)
     slow = int(found.argmax())

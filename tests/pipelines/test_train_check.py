@@ -1,4 +1,4 @@
-"""`kedro run --pipeline train_check`, tiny: real plans, real ranks, real training."""
+"""`kedro run --pipeline train_check` at a small scale, with real plans, ranks and training."""
 
 import json
 from pathlib import Path

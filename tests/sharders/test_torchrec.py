@@ -51,19 +51,19 @@ def test_a_table_larger_than_a_rank_is_split():
     assert sorted(plan.ranks) == [0, 1, 2, 3]
 
 
-def test_every_rank_keeps_its_own_limit():
+def test_every_rank_has_its_own_limit():
     table = Table("only", 1000, 64, 5.0)
     plan = shard(ShardingTask([table], 2, 64, (table.weight_bytes // 2 - 1, table.weight_bytes)))
     assert plan.memory_bytes[0] < table.weight_bytes // 2
 
 
 @pytest.mark.parametrize("name", ["user.id", "keys", "weight", "a/b c"])
-def test_names_that_are_no_module_names_are_kept(name):
+def test_table_names_that_pytorch_refuses_are_kept(name):
     table = Table(name, 1000, 64, 5.0)
     assert {shard.table.name for shard in shard(ShardingTask([table], 2, 64, 2**20)).shards} == {name}
 
 
-def test_the_memory_model_of_the_others_is_kept():
+def test_the_memory_model_decides_what_fits():
     table = Table("only", 1000, 64, 5.0)
     buffers = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.1)
     task = ShardingTask([table], 1, 64, table.weight_bytes)

@@ -11,11 +11,11 @@ from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, T
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
 
-#: Memory of a rank that holds any of these plans: 6 tables of 10**9 rows and 256 columns of at most 12 bytes.
+#: Memory of a rank that is sufficient for all of these plans: 6 tables of 10**9 rows with 256 columns of 12 bytes.
 ROOMY = st.integers(2**46, 2**50)
 
 any_names = st.text(min_size=1, max_size=8).filter(str.strip)
-#: Names that PyTorch takes for submodules too.
+#: Names that PyTorch also accepts for submodules.
 module_names = st.text(st.characters(exclude_characters="."), max_size=8).map("t_{}".format)
 
 costs_ms = st.floats(0, 1e6, allow_nan=False)

@@ -1,4 +1,4 @@
-"""What ranks run in the tests; a module of its own, so that their processes can import it."""
+"""Functions that ranks run in the tests, in a separate module that the processes of the ranks can import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def losses_under_random_plan(rank: int, world_size: int, kind: str, steps: int) 
 
 
 def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> tuple[list[tuple[float, float]], int]:
-    """Losses per step under the plan that all ranks got from `collective_plan`, and its number of splits."""
+    """Losses per step under the plan of `collective_plan`, and the number of additional shards from splits."""
     model = training.built(kind)
     planner = training.planner(model, world_size)
     plan = planner.collective_plan(model)
@@ -28,7 +28,7 @@ def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> t
 
 
 def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list[tuple[str, str]]:
-    """Class and message of the errors that this rank gets, one after the other."""
+    """Class and message of the error that this rank raises in each case."""
     errors = []
     for case in cases:
         try:
@@ -53,7 +53,7 @@ def _plan_that_fails(rank: int, world_size: int, case: str) -> None:
 
 
 def subgroup_plan(rank: int, world_size: int) -> list[str]:
-    """Placements of a plan that the last two ranks make among themselves."""
+    """Placements of a plan that the last two ranks make in a group without the others."""
     group = dist.new_group([world_size - 2, world_size - 1])
     if rank < world_size - 2:
         return []
@@ -64,7 +64,7 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
 
 
 def counted_operations(rank: int, world_size: int, unsplit: str) -> dict[str, int]:
-    """How often one training step ran fused lookups and all-to-alls."""
+    """Numbers of fused lookups and all-to-alls of one training step."""
     model = training.built("dlrm")
     plan = training.random_plan(model, world_size).to_torchrec(model, compute_device="cpu")
     for module in plan.plan.values():

@@ -1,4 +1,4 @@
-"""Runs a function on real ranks: processes that are joined by gloo."""
+"""Runs a function on real ranks: processes in a gloo process group."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 SECONDS = 55.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# Imported once, not once per rank.
+# The server imports these modules once; the processes of the ranks are forked from it.
 _CONTEXT.set_forkserver_preload(
     ["torchrec.models.dlrm", "torch.distributed.optim", "neuroshard_pipeline.torchrec_bridge.planner"]
 )
 
 
 def run_ranks(world_size: int, folder: Path, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `function(rank, world_size, *args)` returned on every rank; an error of any rank fails the test."""
+    """The results of `function(rank, world_size, *args)` on every rank; an error on any rank fails the test."""
     results = _CONTEXT.Queue()
     rendezvous = str(folder / f"rendezvous-{time.monotonic_ns()}")
     ranks = [

@@ -1,4 +1,4 @@
-"""Runs a script as `python <script> <arguments>` would, and prints the names of the threads that it leaves at exit."""
+"""Runs a script like `python <script> <arguments>`, and prints the names of the threads that are alive at exit."""
 
 import atexit
 import runpy
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def print_threads() -> None:
-    """One line, of C++ threads too: Linux knows them all."""
+    """Print one line with all threads that Linux lists, C++ threads included."""
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     print(f"threads at exit: {', '.join(sorted(names))}", flush=True)
 

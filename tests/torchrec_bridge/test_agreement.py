@@ -1,4 +1,4 @@
-"""What fails on one rank is raised on all of them, at once."""
+"""An error on one rank is raised on all ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FAILURES = {
 }
 
 
-def test_every_rank_gets_the_error_and_can_go_on(tmp_path):
+def test_every_rank_raises_the_error_and_can_plan_again(tmp_path):
     for errors in run_ranks(2, tmp_path, collective_plan_errors, list(FAILURES)):
         for (kind, message), (expected, words) in zip(errors, FAILURES.values(), strict=True):
             assert kind == expected
             assert words in message
 
 
-def test_a_group_that_does_not_start_at_rank_0_plans_too(tmp_path):
+def test_a_group_without_rank_0_plans(tmp_path):
     first, *placements = run_ranks(3, tmp_path, subgroup_plan)
     assert first == []
     assert placements[0]

@@ -1,4 +1,4 @@
-"""The example that users copy runs, with cost models on disk."""
+"""The example for users runs with cost models from disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = FIT | {"epochs": 3}
 
 @pytest.fixture
 def models_folder(tmp_path: Path) -> Path:
-    """Barely trained cost models in the catalog's layout."""
+    """Cost models after 3 epochs of training, in the layout of the catalog."""
     rng = np.random.default_rng(0)
     tables = [make_table(rng, f"t{index}") for index in range(20)]
     samples = tuple(ComputeSample(f"compute-{i}", 512, make_shards(rng, tables, 1 + i % 9)) for i in range(50))
@@ -62,4 +62,4 @@ def test_the_example_trains_on_two_ranks(models_folder):
     assert losses[-1] < losses[0] - 0.05
     assert "8 tables" in result.stdout
     assert result.stdout.count("threads at exit:") == 2
-    assert "gloo" not in result.stdout, "a rank's group outlives its training, and its threads may abort the exit"
+    assert "gloo" not in result.stdout, "threads of a process group are alive at exit and may abort the process"

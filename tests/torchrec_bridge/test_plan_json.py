@@ -1,4 +1,4 @@
-"""Plans go out to JSON and come back the same."""
+"""A plan that is written to JSON and read back is the same plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_200_random_plans_survive_the_round_trip(plan, data):
     assert plan_from_json(json.loads(json.dumps(document, allow_nan=False))) == plan
 
 
-def test_document_speaks_torchrecs_words():
+def test_the_document_holds_torchrecs_terms():
     document = plan_to_json(small_plan(), local_world_size=2, module_path="m")
     assert document["plan"]["m"]["wide"] == {
         "sharding_type": "column_wise",
@@ -55,7 +55,7 @@ def test_cpu_placements_name_no_device_index():
     assert document["plan"]["m"]["small"]["sharding_spec"]["shards"][0]["placement"] == "rank:0/cpu"
 
 
-def test_tables_of_several_modules_go_to_theirs():
+def test_tables_are_written_under_their_modules():
     plan = small_plan()
     document = plan_to_json(plan, module_path={"wide": "a.ebc", "small": "b.ebc"})
     assert {module: list(tables) for module, tables in document["plan"].items()} == {

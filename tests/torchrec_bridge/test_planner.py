@@ -1,4 +1,4 @@
-"""The planner reads a model, keeps what TorchRec's constraints ask, and refuses what it cannot keep."""
+"""The planner reads a model, respects TorchRec's constraints, and refuses constraints that no plan can meet."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_id_statistics_come_from_batches():
         assert 0 < table.unique_rows <= table.num_embeddings
 
 
-def test_a_table_of_two_features_counts_both_and_says_what_it_leaves_out():
+def test_a_table_of_two_features_counts_the_ids_of_both_and_warns():
     model = collection(bag("a", feature_names=["f", "g"]))
     with pytest.warns(UserWarning, match=r"1 tables \(such as 'a'\) have several features"):
         task = make({"a": ParameterConstraints(pooling_factors=[2.0, 3.0])}).task(model)
     assert task.tables[0].pooling_factor == 5.0
 
 
-def test_memory_is_what_the_reservation_leaves():
+def test_the_reservation_is_subtracted_from_the_memory():
     reservation = FixedPercentageStorageReservation(0.5)
     assert make(storage_reservation=reservation).task(collection()).memory_limits == (2**23,) * 4
     assert make().task(collection()).memory_limits == (int(0.85 * 2**24),) * 4
@@ -122,7 +122,7 @@ def test_models_of_other_hardware_are_refused():
         (collection(bag("a", num_embeddings=10**6)), {}, "bytes"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_by_name(model, constraints, message):
+def test_models_and_constraints_that_cannot_be_planned_are_refused(model, constraints, message):
     with pytest.raises(NeuroShardError, match=message):
         make(constraints).plan(model)
 
@@ -132,7 +132,7 @@ def test_no_optimizer_attached_is_refused():
         NeuroShardPlanner(small_models(), topology(), 8).plan(collection())
 
 
-def test_the_search_keeps_torchrec_s_constraints():
+def test_the_search_respects_torchrecs_constraints():
     module = collection(bag("a", embedding_dim=256), bag("b"))
 
     def widths(constraint: ParameterConstraints | None) -> list[int]:
@@ -144,7 +144,7 @@ def test_the_search_keeps_torchrec_s_constraints():
     assert min(widths(ParameterConstraints(min_partition=128))) >= 128
 
 
-def test_without_a_process_group_collective_plan_says_so():
+def test_collective_plan_without_a_process_group_is_refused():
     with pytest.raises(PlanError, match=r"call torch\.distributed\.init_process_group first"):
         make().collective_plan(collection())
 

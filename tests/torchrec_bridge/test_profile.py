@@ -1,4 +1,4 @@
-"""Id statistics of real batches against counting by hand."""
+"""Id statistics of real batches, compared with plain counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_means_over_global_batches():
     assert sum(table.reuse) == pytest.approx(1)
 
 
-def test_left_over_samples_are_not_used():
+def test_samples_beyond_the_last_global_batch_are_not_used():
     (table,) = profile_from_batches([batch([[1], [2], [9, 9, 9, 9]])], [Table("a", 10, 8, 1.0)], batch_size=2)
     assert table.pooling_factor == 1.0
     assert table.unique_rows == 2
@@ -50,7 +50,7 @@ def test_features_of_one_table_are_counted_together():
     assert table.unique_rows == 3
 
 
-def test_features_may_come_in_several_tensors():
+def test_features_may_be_in_different_tensors():
     tables = [Table("a", 10, 8, 1.0), Table("b", 10, 8, 1.0)]
     first, second = profile_from_batches([batch([[1]], keys="a"), batch([[1, 2]], keys="b")], tables, batch_size=1)
     assert (first.pooling_factor, second.pooling_factor) == (1, 2)

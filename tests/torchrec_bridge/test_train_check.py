@@ -1,4 +1,4 @@
-"""The same model trains to the same losses under every plan; a rank that is lost leaves no other waiting."""
+"""The same model trains to the same losses under every plan; if a rank is lost, the others do not wait for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PARAMS = TrainingParams(
 
 
 def plans() -> list[Plan]:
-    """Whole tables; and uneven shards, two of them of one table on one rank."""
+    """A plan of whole tables, and a plan of uneven shards with two shards of one table on one rank."""
     a, b, c, d = TABLES
     cut = {Shard(a, 0, 16): 0, Shard(a, 16, 4): 1, Shard(a, 20, 12): 0, Shard(d, 0, 40): 1, Shard(d, 40, 24): 0}
     uneven = Plan(TASK, (*cut, whole(b), whole(c)), (*cut.values(), 1, 1), "uneven")
@@ -53,7 +53,7 @@ def plans() -> list[Plan]:
 
 @pytest.fixture(scope="module")
 def unsharded_losses() -> list[float]:
-    """Of an ordinary model on the global batches: no processes, no plan."""
+    """Losses of an ordinary model that is trained with the global batches in this process."""
     model = unsharded_model(TABLES, PARAMS)
     optimizer = torch.optim.SGD(model.parameters(), lr=PARAMS.learning_rate)
     losses = []
@@ -82,15 +82,15 @@ def test_every_plan_trains_to_the_losses_of_the_unsharded_model(unsharded_losses
 
 
 @pytest.mark.parametrize(
-    ("blow", "timeout_s", "words"),
+    ("sent_signal", "timeout_s", "words"),
     [(signal.SIGKILL, 50, r"worker \d (died|failed)"), (signal.SIGSTOP, 3, r"worker \d did not answer within 3 s")],
     ids=["dead", "hung"],
 )
-def test_a_rank_that_is_lost_stops_the_check_and_leaves_no_other_waiting(blow, timeout_s, words):
+def test_a_lost_rank_stops_the_check_and_all_other_ranks(sent_signal, timeout_s, words):
     with training_team(plans(), BATCHES, PARAMS) as team:
         assert len(ask(team, Turn(0, 0, 1), "tables", 50)) == 2
         ranks = team.process_ids
-        os.kill(ranks[1], blow)
+        os.kill(ranks[1], sent_signal)
         start = time.monotonic()
         with pytest.raises(TrainCheckError, match=rf"plan of uneven stopped at steps 1 to 2: .*{words}"):
             ask(team, Turn(1, 1, 2), "uneven", timeout_s)
@@ -100,7 +100,7 @@ def test_a_rank_that_is_lost_stops_the_check_and_leaves_no_other_waiting(blow, t
                 os.kill(rank, 0)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without GPUs")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests the refusal on machines without GPUs")
 def test_nccl_without_gpus_is_refused_before_any_process_starts():
     with pytest.raises(TrainCheckError, match="needs a GPU for each of 2 ranks, but this machine has 0"):
         train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"backend": "nccl"}))

@@ -1,4 +1,4 @@
-"""What is trained: tables of a file or of a task, samples drawn or read; and what is refused."""
+"""Tables of a file or of a task, samples that are drawn or read, and inputs that are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def params(**changes) -> TrainTaskParams:
     return TrainTaskParams(**given | changes)
 
 
-def test_a_tasks_tables_are_trained_on_the_ranks_that_are_asked_for():
+def test_a_tasks_tables_are_trained_on_the_given_number_of_ranks():
     task, batches = state_problem(tasks(), params(task_id="drawn"))
     assert [table.name for table in task.tables] == ["t0", "t1", "t2"]
     assert task.world_size == 2
@@ -76,7 +76,7 @@ def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"task_id": "nobody"}, ["'nobody'", "drawn, dotted"]),
+        ({"task_id": "unknown"}, ["'unknown'", "drawn, dotted"]),
         ({"task_id": "drawn", "batch_size": 64}, ["batches of 32", "64"]),
         ({"task_id": "dotted"}, ["'user.id'", "rename"]),
         ({"tables": "data/01_raw/nowhere.csv"}, ["nowhere.csv"]),
@@ -84,7 +84,7 @@ def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
         ({"criteo_file": "nowhere.txt"}, ["nowhere.txt", "no such file"]),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changes, words):
+def test_inputs_that_cannot_be_trained_are_refused(changes, words):
     with pytest.raises(NeuroShardError) as caught:
         state_problem(tasks(), params(**changes))
     for word in words:

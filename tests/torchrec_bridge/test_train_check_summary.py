@@ -1,4 +1,4 @@
-"""Speeds and losses of a training check, from steps whose answer is known."""
+"""Speeds and losses of a training check, from steps with known speeds and losses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARAMS = TrainingParams(
 
 
 def steps(ms_by_round: dict[str, list[float]], losses: list[float] | None = None) -> pd.DataFrame:
-    """Turns of a warm-up step a hundred times slower, and two timed steps around the given mean."""
+    """Turns with one warm-up step, which is a hundred times slower, and two timed steps with the given mean."""
     losses = losses or [1.0 - 0.1 * step for step in range(9)]
     rows = [
         (sharder, number, 3 * number + at, losses[3 * number + at], step_ms * factor, at > 0)

@@ -1,4 +1,4 @@
-"""Where TorchRec is absent every pipeline is still registered, and only the training check refuses to run."""
+"""Without TorchRec, every pipeline is registered, and only the training check refuses to run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import sys
-sys.modules["torchrec"] = None  # what an import then raises is what it raises where nothing is installed
+sys.modules["torchrec"] = None  # an import now raises the same error as where TorchRec is not installed
 from neuroshard_pipeline.pipeline_registry import register_pipelines
 assert "train_check" in register_pipelines()
 from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError

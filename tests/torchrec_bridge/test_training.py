@@ -1,4 +1,4 @@
-"""`DistributedModelParallel` trains with our plans, and to the same losses as the unsharded model."""
+"""`DistributedModelParallel` trains with plans of this project to the same losses as the unsharded model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_losses_under_a_plan_equal_those_of_the_unsharded_model(tmp_path, kind, 
 
 
 @pytest.mark.parametrize(("kind", "world_size"), CASES)
-def test_the_plans_hold_the_hard_cases(kind, world_size):
+def test_the_plans_contain_the_difficult_cases(kind, world_size):
     plan = random_plan(built(kind), world_size)
     placed: dict[str, list[tuple[int, int]]] = {}
     for shard, rank in zip(plan.shards, plan.ranks, strict=True):

@@ -1,4 +1,4 @@
-"""Models, plans and a training loop for ranks: sharded by `DistributedModelParallel`, beside it the same unsharded."""
+"""Models, plans and a training loop that trains a sharded model and the same unsharded model side by side."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_collections,
 DENSE_FEATURES = 13
 LOCAL_BATCH = 16
 LEARNING_RATE = 0.1
-#: Rows in the shape of MLPerf DLRM-v2's 26 tables: from 3 to the most.
+#: Rows in similar proportions to those of the 26 tables of MLPerf's DLRM-v2.
 ROWS = [400, 390, 170, 70, 200, 3, 71, 15, 63, 400, 350, 230, 10, 22, 119, 4, 10, 14, 400, 400, 400, 380, 108, 36, 5, 4]
 
 
 class Dlrm(nn.Module):
-    """DLRM-v2 with 26 tables of 32 columns: TorchRec's own model."""
+    """TorchRec's DLRM-v2 with 26 tables of 32 columns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class SeveralCollections(nn.Module):
         collections = [self.plain, self.tower["weighted"], self.mean]
         pooled = []
         for collection, part in zip(collections, ids, strict=True):
-            outputs = collection(part)  # TorchRec orders a sharded collection's outputs by rank: take them by name
+            outputs = collection(part)  # a sharded collection orders its outputs by rank
             pooled += [outputs[feature] for feature in part.keys()]  # noqa: SIM118
         return self.over(torch.cat([dense, *pooled], dim=1)).squeeze(-1)
 
@@ -77,7 +77,7 @@ def _collection(
             num_embeddings=num,
             feature_names=[f"{name}_{i}"],
             pooling=pooling,
-            # Fifty times the default's spread, so that the tables matter from the first step.
+            # Fifty times the default range, so that the tables influence the loss from the first step on.
             init_fn=lambda weight: torch.nn.init.uniform_(weight, -0.5, 0.5),
         )
         for i, (dim, num) in enumerate(zip(dims, rows, strict=True))
@@ -89,7 +89,7 @@ MODELS: dict[str, type[nn.Module]] = {"dlrm": Dlrm, "several_collections": Sever
 
 
 def built(kind: str) -> nn.Module:
-    """The same model on every rank, whose tables train with SGD in their backward."""
+    """The same model on every rank, whose tables are trained by SGD in their backward pass."""
     torch.manual_seed(0)
     model = MODELS[kind]()
     for collection in embedding_bag_collections(model).values():
@@ -98,7 +98,7 @@ def built(kind: str) -> nn.Module:
 
 
 class Batches:
-    """Random batches of a model; a rank's part and the whole hold the same samples."""
+    """Random batches of a model; a part of a batch holds the same samples as the whole batch."""
 
     def __init__(self, model: nn.Module, world_size: int):
         self.collections = [
@@ -136,7 +136,7 @@ class Batches:
 
 
 def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
-    """Uneven column shards on random ranks; of the first table that is split, two lie on one rank."""
+    """Uneven column shards on random ranks; two shards of the first split table are on the same rank."""
     rng = np.random.default_rng(seed)
     tables = [entry.table for entry in read_module_tables(model)]
     task = ShardingTask(tables, world_size, LOCAL_BATCH * world_size, 2**30)
@@ -155,7 +155,7 @@ def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
 
 
 def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) -> NeuroShardPlanner:
-    """A planner with a sample of batches; `memory_bytes` of None forces a few splits of the widest table."""
+    """A planner with a sample of batches; if `memory_bytes` is None, memory is so short that some tables are split."""
     if memory_bytes is None:
         tables = [entry.table for entry in read_module_tables(model)]
         memory_bytes = (
@@ -213,7 +213,7 @@ def losses_of(model: nn.Module, batch: tuple) -> torch.Tensor:
 
 
 def _pairs(sharded: DistributedModelParallel, whole: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """This rank's shards, each with the same part of the unsharded model's weights."""
+    """This rank's shards, each with the corresponding weights of the unsharded model."""
     weights = whole.state_dict()
     pairs = []
     for name, value in sharded.state_dict().items():

@@ -1,4 +1,4 @@
-"""The training check's model without ranks: an ordinary module on the CPU, and TorchRec's own model of its weights."""
+"""The training check's model as an ordinary module on the CPU, and TorchRec's own model with the same weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParam
 
 
 def unsharded_model(tables: Sequence[Table], params: TrainingParams) -> MixedWidthDlrm:
-    """With the tables on the CPU and the same initial weights as any sharded one."""
+    """The model with its tables on the CPU and the same initial weights as the sharded models."""
     model = MixedWidthDlrm(tables, params)
     configs = model.embedding_bag_collection.embedding_bag_configs()
     model.embedding_bag_collection = EmbeddingBagCollection(tables=configs, device=torch.device("cpu"))
