@@ -1,16 +1,20 @@
-"""How good the cost models are: ours, the paper's network and two baselines on the same data and the same splits.
+"""Accuracy of the cost models: ours, the paper's network and two baselines on the same data and the same splits.
 
-Reads the newest versions of a run from the catalog and prints, part by part, tables and what the aims of the project
-make of them. Parts: `compute` (all models, held out, on the shards that searches chose, on tables, table sets and
-batch sizes that no model was trained on), `learning` (error against number of samples; written to
-`cost_model_learning_curve.html` in the folder `--out`), `comm` (measured collectives; and the modelled cluster, with
-world sizes that no model was trained on), `ablation` (self-distillation on wrong labels).
+Reads the newest versions of a run from the catalog and prints, part by part, tables and whether the aims of the project
+are met. Parts:
+
+- `compute`: all models on held-out samples, on the shards that searches chose, and on tables, table sets and batch
+  sizes without training samples. The paper's network is trained twice: on this project's mix of samples, which is far
+  wider than the paper's, and on samples of the paper's kind only (batch size 512, fp32, SGD, generated tables).
+- `learning`: error by number of samples; also written to `cost_model_learning_curve.html` in the folder `--out`
+- `comm`: measured collectives; and the modelled cluster, with world sizes without training samples
+- `ablation`: self-distillation on wrong labels
 
     .venv/bin/kedro run
     .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
 
-Refinement has a benchmark of its own, `bench_refine.py`. Six to eight minutes per seed for 5,600 compute samples, on 2
-cores that other work shares.
+Six to eight minutes per seed for 5,600 compute samples, on 2 cores that other work shares. `--samples` and `--epochs`
+make a quick check, whose figures mean nothing. `bench_refine.py` is the benchmark of refinement.
 """
 
 from __future__ import annotations
@@ -21,35 +25,38 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
-from bench_comm_models import SETTINGS, draw, judged, order_blind_floors
+from bench_comm_models import SETTINGS, comm_figures, draw, order_blind_floors
+from cost_model_baselines import BASELINES
 from cost_model_fits import (
     ABLATION,
     LEARNING_SHARES,
-    PAPER,
     PLAIN,
     WRONG_SHARES,
+    Baseline,
+    Ours,
+    Paper,
     Row,
     Tables,
     fit_ablation,
-    fit_baseline,
     fit_comm_models,
-    fit_network,
+    fit_everywhere,
+    fit_on_paper_samples,
     fit_share,
 )
 from cost_model_inputs import CommInputs, ComputeInputs, comm_inputs, compute_inputs
-from cost_model_tables import introduction, tell_ablation, tell_comm, tell_compute, tell_learning
+from cost_model_tables import introduction, report_ablation, report_comm, report_compute, report_learning
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
-from neuroshard_pipeline.cost_models.baselines import BASELINES
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.measurement import TopologyParams
 from neuroshard_pipeline.measurement.topology import topology_costs
@@ -61,12 +68,12 @@ PARTS = ("compute", "learning", "comm", "ablation")
 
 @dataclass(frozen=True)
 class Job:
-    """Something to fit in one process.
+    """A fit in one process.
 
     Attributes:
-        part: of `PARTS`, which it belongs to.
+        part: one of `PARTS`.
         name: for the progress line.
-        run: gives rows by table.
+        run: returns rows by table.
     """
 
     part: str
@@ -85,18 +92,22 @@ def main() -> None:
         catalog, params = context.catalog, context.params
     compute, comm = compute_inputs(catalog), comm_inputs(catalog)
     seeds, parts = range(arguments.seeds), arguments.parts
-    jobs = list(compute_jobs(compute, params["train"]["compute"], seeds, parts))
+    if arguments.samples:
+        order = np.random.default_rng(0).permutation(len(compute.data.samples))
+        compute = replace(compute, data=compute.data.take(np.sort(order[: arguments.samples])))
+    schedule = {"epochs": arguments.epochs, "patience": arguments.epochs} if arguments.epochs else {}
+    jobs = list(compute_jobs(compute, params["train"]["compute"].model_copy(update=schedule), seeds, parts))
     if "comm" in parts:
         jobs += comm_jobs(comm, params, catalog.load("augment.table_pool"), seeds)
     jobs.sort(key=lambda job: PARTS.index(job.part))
     print(introduction(compute, comm), flush=True)
-    told = {
-        "compute": partial(tell_compute, compute.floors["total"]),
-        "learning": partial(tell_learning, compute.floors["total"], arguments.out),
-        "comm": partial(tell_comm, comm.floors),
-        "ablation": tell_ablation,
+    report = {
+        "compute": partial(report_compute, compute.floors["total"]),
+        "learning": partial(report_learning, compute.floors["total"], arguments.out),
+        "comm": partial(report_comm, comm.floors),
+        "ablation": report_ablation,
     }
-    aims = [aim for part, tables in finished_parts(jobs, arguments.workers) for aim in told[part](tables)]
+    aims = [aim for part, tables in finished_parts(jobs, arguments.workers) for aim in report[part](tables)]
     print(f"\n{sum(aim.gap <= 0 for aim in aims)} of {len(aims)} aims met; means over {arguments.seeds} seeds")
 
 
@@ -107,6 +118,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="splits and initial weights to average over")
     parser.add_argument("--parts", type=_parts, default=PARTS, help=f"some of {','.join(PARTS)}")
     parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread")
+    parser.add_argument("--samples", type=int, help="compute samples for a quick check; all by default")
+    parser.add_argument("--epochs", type=int, help="epochs of our compute model for a quick check")
     parser.add_argument("--out", type=Path, default=Path("data/08_reporting"), help="folder of the figure")
     return parser.parse_args()
 
@@ -119,18 +132,22 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def compute_jobs(inputs: ComputeInputs, params: Any, seeds: Sequence[int], parts: Sequence[str]) -> Iterator[Job]:
-    """Everything about the compute model; a fit that two parts need is made for the first of them."""
+    """Fits of compute models; a fit that two parts need belongs to the first of them."""
     for seed in seeds:
         ours = params.model_copy(update={"seed": seed})
-        for network in (ours, ours.model_copy(update=PAPER)):
-            name = f"{network.architecture}, seed {seed}"
+        for network in (Ours(ours), Paper(ours)):
+            name = f"{network.name}, seed {seed}"
             for part in [part for part in ("compute", "learning") if part in parts][:1]:
-                yield Job(part, f"{name}, all samples", partial(fit_network, inputs, network))
+                yield Job(part, f"{name}, all samples", partial(fit_everywhere, inputs, network, ours))
+            if "compute" in parts:
+                run = partial(fit_on_paper_samples, inputs, network, ours)
+                yield Job("compute", f"{name}, samples of the paper's kind", run)
             for share in reversed(LEARNING_SHARES) if "learning" in parts else ():
-                run = partial(fit_share, inputs.data, network, share)
+                run = partial(fit_share, inputs.data, network, ours, share)
                 yield Job("learning", f"{name}, {share:.0%} of the samples", run)
         for baseline in BASELINES if "compute" in parts else ():
-            yield Job("compute", f"{baseline}, seed {seed}", partial(fit_baseline, inputs, ours, baseline))
+            run = partial(fit_everywhere, inputs, Baseline(baseline, seed), ours)
+            yield Job("compute", f"{baseline}, seed {seed}", run)
         for kind, wrong in product(ABLATION, WRONG_SHARES) if "ablation" in parts else ():
             if (kind, wrong) != (PLAIN, 0.0) or "learning" not in parts:
                 run = partial(fit_ablation, inputs.data, ours, kind, wrong)
@@ -143,7 +160,7 @@ def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, se
     drawn = draw(pool, params["augment"]["comm_samples"], settings)
     costs = topology_costs(comm_samples_from_frame(drawn), params["topology"])
     origin = {"hardware": {"topology": params["topology"].model_dump()}}
-    yield Job("comm", "what an order-blind model can reach", partial(_blind, drawn, params["topology"]))
+    yield Job("comm", "floor of an order-blind model", partial(_blind, drawn, params["topology"]))
     for seed in seeds:
         ours = params["train"]["comm"].model_copy(update={"seed": seed})
         yield Job("comm", f"measured collectives, seed {seed}", partial(fit_comm_models, inputs, ours))
@@ -152,7 +169,7 @@ def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, se
 
 
 def _topology(*inputs: Any) -> Tables:
-    return {"topology": judged(*inputs)}
+    return {"topology": comm_figures(*inputs)}
 
 
 def _blind(drawn: pd.DataFrame, topology: TopologyParams) -> Tables:
@@ -160,7 +177,7 @@ def _blind(drawn: pd.DataFrame, topology: TopologyParams) -> Tables:
 
 
 def finished_parts(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, dict[str, list[Row]]]]:
-    """Run jobs in processes; yield every part when it is complete, with all rows that there are until then."""
+    """Run jobs in processes; yield every part when it is complete, with all rows so far."""
     left = [job.part for job in jobs]
     tables: dict[str, list[Row]] = defaultdict(list)
     started = time.perf_counter()
@@ -178,13 +195,13 @@ def finished_parts(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, dic
 
 
 def _run(job: Job) -> Tables:
-    """In a worker: one thread, and no progress bar into the others' lines."""
+    """Run a job in a worker with one thread and without a progress bar."""
     torch.set_num_threads(1)
     with redirect_stderr(io.StringIO()):
         return job.run()
 
 
 if __name__ == "__main__":
-    import bench_cost_models  # so that workers can import what they are sent
+    import bench_cost_models  # so that workers can import the functions of their jobs
 
     bench_cost_models.main()

@@ -1,4 +1,4 @@
-"""What `bench_cost_models.py` reads of a finished run: measured samples, groups to judge, and what searches chose."""
+"""Inputs of `bench_cost_models.py` from a finished run: measured samples, groups for evaluation, chosen shards."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.cost_models.training import ComputeData, compute_data, noise_floor_of
-from neuroshard_pipeline.cost_models.training_comm import CommData, comm_data
-from neuroshard_pipeline.evaluation.anchors import Drift, drifts_of_parts
+from neuroshard_pipeline.augment.variation import is_derived
+from neuroshard_pipeline.cost_models.comm_training import comm_data
+from neuroshard_pipeline.cost_models.compute_training import compute_data
+from neuroshard_pipeline.cost_models.measured import CommData, ComputeData
+from neuroshard_pipeline.cost_models.metrics import noise_floor_of
+from neuroshard_pipeline.evaluation.anchors import drifts_of_parts
+from neuroshard_pipeline.evaluation.drift import Drift
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
+
+#: The batch size of the paper's samples, scaled to this project's default tables.
+PAPER_BATCH_SIZE = 512
 
 #: Sharders whose plans are searched with the cost models.
 SEARCHES = ("neuroshard", "neuroshard_plus")
@@ -25,10 +32,10 @@ class ComputeInputs:
 
     Attributes:
         data: the samples that are split into training, validation and held-out ones.
-        groups: samples on which no model is trained, by what they judge.
-        chosen: shards of every rank of the searches' measured plans; empty before any search. `chosen` as they were
-            measured, minutes after the samples, and `chosen net` freed of the machine's drift since then.
-        drift: what the anchors among the plans show, None where there were none.
+        groups: samples on which no model is trained, by purpose.
+        chosen: shards of every rank of the searches' measured plans; empty before any search. `chosen` has the costs as
+            measured, minutes after the samples; `chosen net` is corrected for the machine's drift since then.
+        drift: drift estimated from the anchors among the plans; None without anchors.
         floors: median noise floor of `forward`, `backward` and `total`.
     """
 
@@ -73,6 +80,19 @@ def compute_inputs(catalog: Any) -> ComputeInputs:
     )
 
 
+def paper_samples(data: ComputeData) -> ComputeData:
+    """The samples of the paper's kind: batch size 512, fp32, SGD, and only tables generated as in the paper."""
+    names = sorted({shard.table.name for sample in data.samples for shard in sample.shards})
+    derived = {name for name, is_it in zip(names, is_derived(pd.Series(names, dtype=str)), strict=True) if is_it}
+
+    def fits(sample: ComputeSample) -> bool:
+        tables = [shard.table for shard in sample.shards]
+        plain = all(table.data_type == "fp32" and table.name not in derived for table in tables)
+        return plain and sample.batch_size == PAPER_BATCH_SIZE and sample.optimizer == "sgd"
+
+    return data.take([row for row, sample in enumerate(data.samples) if fits(sample)])
+
+
 def comm_inputs(catalog: Any) -> CommInputs:
     """The newest run's communication samples."""
     floor = catalog.load("measure.hardware")["noise_floor"]["comm"]
@@ -85,7 +105,7 @@ def _has(catalog: Any, *names: str) -> bool:
 
 
 def _chosen(catalog: Any) -> ComputeData | None:
-    """The shards of every rank of every measured plan of a search with their cost; None if there is none."""
+    """The shards of every rank of every measured plan of a search, with their cost; None without such plans."""
     tasks = {task.task_id: task for task in tasks_from_frame(catalog.load("augment.sharding_tasks"))}
     plans = catalog.load("search.plans").query("sharder in @SEARCHES")
     costs = catalog.load("search.plan_costs").dropna(subset=["measured_compute_ms"])
@@ -99,11 +119,15 @@ def _chosen(catalog: Any) -> ComputeData | None:
             shards = tuple(Shard(tables[name], int(offset), int(width)) for name, offset, width in where)
             samples.append(ComputeSample("/".join(map(str, key)), task.batch_size, shards, task.optimizer))
             totals.append(measured[key])
-    # Plans are measured as a whole; halves stand in for the directions, and only the total is looked at.
-    return ComputeData(tuple(samples), np.repeat(np.array(totals)[:, None] / 2, 2, axis=1), 0) if samples else None
+    # The cost of a plan is measured as a whole. Each direction gets half of it, and only the total is evaluated.
+    return ComputeData(tuple(samples), _halves(np.array(totals)), 0) if samples else None
 
 
 def _undone(chosen: ComputeData, drift: Drift) -> ComputeData:
-    """Chosen shards with the costs that the samples' campaign would have measured."""
-    totals = drift.undone(pd.Series(chosen.costs.sum(axis=1))).to_numpy()
-    return replace(chosen, costs=np.repeat(totals[:, None] / 2, 2, axis=1))
+    """Chosen shards with estimates of the costs that the samples' campaign would have measured."""
+    return replace(chosen, costs=_halves(drift.undone(pd.Series(chosen.costs_ms.sum(axis=1))).to_numpy()))
+
+
+def _halves(totals: np.ndarray) -> np.ndarray:
+    """Forward and backward costs (N, 2) whose sums are `totals` (N,)."""
+    return np.repeat(totals[:, None] / 2, 2, axis=1)
