@@ -26,6 +26,8 @@ from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 _PYDANTIC_PROBLEM = re.compile(r"([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*), input_type=\w+\]$", re.MULTILINE)
 #: The lists of allowed values in pydantic's messages and in those of this project.
 _CHOICES = re.compile(r"^Input should be ('.*')$|use (?:one|some) of ([\w, ]+?)(?:, not '|;|$)")
+#: Pydantic's messages about fields that are missing or that do not exist.
+_MISSING, _UNKNOWN = "Field required", "Extra inputs are not permitted"
 #: What pydantic adds to a message about a value that has the wrong type.
 _DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
@@ -68,12 +70,24 @@ def parameter_problems(text: str) -> str:
     lines = set()
     for report in re.split(r"\n- (?=Parameter ')", text)[1:]:
         name, _, message = report.removeprefix("Parameter '").partition("': ")
-        found = _PYDANTIC_PROBLEM.findall(report)
-        # A list with an invalid item is reported as well; only the item is of interest.
-        problems = [each for each in found if not any(other[0].startswith(f"{each[0]}.") for other in found)]
+        problems = _root_problems(_PYDANTIC_PROBLEM.findall(report))
         lines |= {_problem(name, types.get(name), *problem) for problem in problems}
         lines |= set() if problems else {f"parameter {name}: {message.strip()}"}
     return "\n".join(sorted(lines)) or text
+
+
+def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Leave out problems `(field, message, value)` that follow from others.
+
+    A list with an invalid item is invalid too, and a mistyped name makes the right name missing.
+    """
+    messages = {message for _, message, _ in problems}
+    return [
+        (field, message, value)
+        for field, message, value in problems
+        if not any(other.startswith(f"{field}.") for other, _, _ in problems)
+        and not (message == _MISSING and _UNKNOWN in messages)
+    ]
 
 
 def _problem(parameter: str, annotation: Any, field: str, message: str, value: str) -> str:
@@ -84,9 +98,9 @@ def _problem(parameter: str, annotation: Any, field: str, message: str, value: s
         # A message about several fields names their values itself.
         given = "" if message.startswith("Value error") else f"={value}"
         return f"parameter {parameter}{given}: {told}"
-    if message == "Field required":
+    if message == _MISSING:
         return f"parameter {parameter}.{field} is missing; set it in conf/<env>/parameters_*.yml or with --params"
-    if message == "Extra inputs are not permitted":
+    if message == _UNKNOWN:
         *outer, last = field.split(".")
         known = _field_names(annotation, outer)
         hint = did_you_mean(last, known) or f"; use one of {', '.join(known)}"

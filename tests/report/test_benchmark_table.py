@@ -11,7 +11,7 @@ def test_the_table_names_every_sharder_the_best_one_and_the_noise_floor():
     text = benchmark_table(verdicts_of(task_costs()), HARDWARE)
     assert all(name in text for name in FACTORS)
     assert text.startswith("== some\nsharder ")
-    assert "some: neuroshard_plus is best by mean measured embedding cost of 20 tasks." in text
+    assert "some: neuroshard_plus is best (mean measured embedding cost of 20 tasks)." in text
     assert text.endswith("compute of a rank 2.1 %.")
 
 
@@ -32,11 +32,12 @@ def test_the_cheapest_comes_first_and_sharders_without_a_cost_last():
 
 def test_sharders_that_cannot_be_distinguished_are_named_together():
     verdict = verdict_of(factors={"neuroshard": 0.9, "milp": 0.9, "random": 1.5})
-    assert suite_verdict(verdict).startswith("neuroshard and milp are best, without a measurable difference")
+    told = suite_verdict(verdict)
+    assert told.startswith("no measurable difference between the best sharders, neuroshard and milp (mean measured")
 
 
 def test_few_tasks_give_no_verdict():
-    assert suite_verdict(verdict_of(count=4)) == "4 tasks are too few to name a best sharder."
+    assert suite_verdict(verdict_of(count=4)) == "4 tasks: too few to name a best sharder."
 
 
 def test_a_suite_without_a_common_task_says_so():

@@ -6,7 +6,6 @@ from neuroshard_pipeline.report.sharder_summary import (
     cost_note,
     headline,
     origin_note,
-    sharder_rows,
     sharder_table,
 )
 
@@ -77,13 +76,13 @@ def test_cost_note_says_that_fewer_tasks_were_measured():
 
 
 def test_sharder_table_divides_by_the_cheapest():
-    lines = sharder_table(sharder_rows(summary_of(GREEDY, OURS)))
+    lines = sharder_table(summary_of(GREEDY, OURS))
     assert [line[0] for line in lines] == ["sharder", "neuroshard", "dim_greedy"]
     assert [line[3] for line in lines] == ["vs best", "1.000", "1.250"]
 
 
 def test_sharder_table_has_a_dash_for_missing_values():
-    lines = sharder_table(sharder_rows(summary_of(("random", 0, 3, None, float("nan"), None), common=0)))
+    lines = sharder_table(summary_of(("random", 0, 3, None, None, None), common=0))
     assert lines[1] == ["random", "0/3", "-", "-", "-", "-"]
 
 

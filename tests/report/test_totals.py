@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
-from neuroshard_pipeline.report.sharder_summary import sharder_rows
+from neuroshard_pipeline.report.sharder_summary import ranked_costs
 from neuroshard_pipeline.report.totals import by_cost, comparable, example_task, relative_to_best
 
 PARTS = ("compute", "backward_comm", "forward_comm")
@@ -52,7 +52,7 @@ def test_relative_to_best_is_one_for_the_cheapest_of_each_task(inputs):
 def test_sharders_are_ordered_by_cost(inputs):
     expected = ["neuroshard", "size_lookup_greedy", "lookup_greedy", "dim_greedy", "size_greedy", "random"]
     assert by_cost(plan_totals(inputs.plan_costs)) == expected
-    assert [row.sharder for row in sharder_rows(inputs.summary)] == expected
+    assert list(ranked_costs(inputs.summary)) == expected
 
 
 def test_the_example_task_has_the_median_saving():
@@ -65,6 +65,13 @@ def test_the_example_task_has_the_median_saving():
 def test_the_example_compares_the_most_thorough_search_with_a_sharder_that_is_not_ours():
     rows = [("a", "neuroshard", 4, 1.1, 1.1), ("a", "neuroshard_plus", 4, 1, 1), ("a", "random", 4, 3, 3)]
     assert example_task(totals_of(rows)) == ("a", "random", "neuroshard_plus")
+
+
+def test_the_example_is_a_task_that_a_sharder_other_than_ours_solved_if_there_is_one():
+    ours = (("neuroshard", 1.0), ("neuroshard_plus", 0.9))
+    rows = [(task, name, 4, cost, cost) for task in "abc" for name, cost in ours]
+    assert example_task(totals_of(rows)) == ("b", "neuroshard", "neuroshard_plus")
+    assert example_task(totals_of([*rows, ("c", "random", 4, 1.2, 1.2)])) == ("c", "random", "neuroshard_plus")
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,13 @@ def suite_verdict(verdict: Mapping[str, Any]) -> str:
     common, possibly_best = verdict["common_tasks"], verdict["possibly_best"]
     if not common:
         return "no task was solved by every compared sharder."
-    where = f"by mean {verdict['basis']} embedding cost of {plural(common, 'task')}"
+    basis = f"(mean {verdict['basis']} embedding cost of {plural(common, 'task')})"
     if verdict["best"]:
-        return f"{verdict['best']} is best {where}."
+        return f"{verdict['best']} is best {basis}."
     if possibly_best:
         names = f"{', '.join(possibly_best[:-1])} and {possibly_best[-1]}"
-        return f"{names} are best, without a measurable difference between them, {where}."
-    return f"{plural(common, 'task')} are too few to name a best sharder." if common > 1 else "one task is too few."
+        return f"no measurable difference between the best sharders, {names} {basis}."
+    return f"{plural(common, 'task')}: too few to name a best sharder."
 
 
 def suite_note(verdict: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import figures
 from neuroshard_pipeline.report.facts import noise_floors, rank_noise_floors
 from neuroshard_pipeline.report.inputs import ReportInputs
-from neuroshard_pipeline.report.sharder_summary import sharder_rows
+from neuroshard_pipeline.report.sharder_summary import ranked_costs
 from neuroshard_pipeline.report.style import empty_figure
 from neuroshard_pipeline.report.totals import example_task
 
@@ -21,8 +21,7 @@ def draw_figures(inputs: ReportInputs) -> dict[str, go.Figure]:
 
 
 def _success_rates(inputs: ReportInputs) -> go.Figure:
-    sharders = [row.sharder for row in sharder_rows(inputs.summary)]
-    return figures.success_rates(inputs.sharding_tasks, inputs.plans, sharders)
+    return figures.success_rates(inputs.sharding_tasks, inputs.plans, list(ranked_costs(inputs.summary)))
 
 
 def _plan_picture(inputs: ReportInputs) -> go.Figure:

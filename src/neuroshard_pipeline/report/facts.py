@@ -11,31 +11,24 @@ from neuroshard_pipeline.evaluation.totals import basis_of
 from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent
 
-#: Metrics of a cost model on held-out samples and their column names.
-_MODEL_METRICS = {
+#: Metrics of cost models, on samples and on plans, and their column names in the order of the columns.
+_METRICS = {
     "mape": "mean error",
     "median_ape": "median error",
-    "bias": "bias",
-    "noise_floor": "noise floor",
-    "coverage_90": "in interval",
-    "mean_relative_width": "interval width",
-    "r2": "R²",
-    "kendall_tau": "Kendall's τ",
-    "n_test": "samples",
-}
-#: Metrics of the predictions of plans and their column names.
-_PLAN_METRICS = {
-    "mape": "mean error",
     "bias": "bias",
     "drift": "drift since training",
     "mape_net_of_drift": "mean error without drift",
     "bias_net_of_drift": "bias without drift",
+    "noise_floor": "noise floor",
     "coverage_90": "in interval",
     "coverage_90_net_of_drift": "in interval without drift",
     "mean_relative_width": "interval width",
+    "r2": "R²",
+    "kendall_tau": "Kendall's τ",
+    "n_test": "samples",
     "count": "compared",
 }
-#: The metrics above that are plain numbers; all others are shares.
+#: Formats of the metrics that are plain numbers; all others are shares.
 _NUMBERS = {"r2": ".3f", "kendall_tau": ".3f", "n_test": ",", "count": ","}
 
 #: The model of `train.metrics` that predicts each part of the embedding cost.
@@ -44,22 +37,22 @@ _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forwa
 
 def accuracy_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Header and one line per cost model; metrics that no model reports are left out."""
-    return _metric_table("model", metrics, _MODEL_METRICS)
+    return _metric_table("model", metrics)
 
 
 def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
     """Header and one line per part of the embedding cost with the errors on plans; None if no plan was measured."""
     errors = summary.get("prediction_on_plans")
-    return _metric_table("part", errors, _PLAN_METRICS) if errors else None
+    return _metric_table("part", errors) if errors else None
 
 
-def _metric_table(first: str, rows: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> list[list[str]]:
-    """Header and one line per entry of `rows`, with the metrics of `names` that any row has."""
-    keys = [key for key in names if any(key in values for values in rows.values())]
-    lines = [[first, *(names[key] for key in keys)]]
-    return lines + [
+def _metric_table(first: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Header and one line per entry of `rows`, with the metrics that any row has."""
+    keys = [key for key in _METRICS if any(key in values for values in rows.values())]
+    lines = [
         [name.replace("_", " "), *(_metric(key, values.get(key)) for key in keys)] for name, values in rows.items()
     ]
+    return [[first, *(_METRICS[key] for key in keys)], *lines]
 
 
 def _metric(key: str, value: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -15,42 +14,15 @@ from plotly.offline import get_plotlyjs
 
 from neuroshard_pipeline.evaluation.comparison import OURS
 
-#: Figures that are unreadable below this width; on a phone they scroll sideways instead of shrinking.
+#: Smallest widths of figures with several panels. On a phone they scroll sideways instead of shrinking.
 _MIN_WIDTHS_PX = {
-    "rank_accuracy": 930,
-    "held_out_accuracy": 930,
-    "errors_by_feature": 930,
-    "calibration": 930,
-    "cost_distributions": 620,
-    "measurement_noise": 620,
-    "reuse_comparison": 620,
-    "pool_distributions": 620,
+    **dict.fromkeys(("rank_accuracy", "held_out_accuracy", "errors_by_feature", "calibration"), 930),
+    **dict.fromkeys(("cost_distributions", "measurement_noise", "reuse_comparison", "pool_distributions"), 620),
 }
-#: Figures that are easier to read if they do not fill the whole column.
+#: Largest widths of figures that are easier to read if they do not fill the whole column.
 _MAX_WIDTHS_PX = {"plan_accuracy": 660}
 #: Height of a figure's title; on the page the title is a heading instead.
 _TITLE_PX = 40
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure in the form that the templates use.
-
-    Attributes:
-        name: its name and HTML id.
-        title: its heading.
-        spec: data and layout for Plotly, as JSON.
-        height_px: its height.
-        min_width_px: its smallest width; 0 for no limit.
-        max_width_px: its largest width; 0 for no limit.
-    """
-
-    name: str
-    title: str
-    spec: str
-    height_px: int
-    min_width_px: int
-    max_width_px: int
 
 
 def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any) -> str:
@@ -75,16 +47,25 @@ def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any)
     )
 
 
-def _drawing(name: str, figure: go.Figure) -> Drawing:
-    """Take the title out of the figure: as a heading of the page it can wrap on a narrow screen."""
+def _drawing(name: str, figure: go.Figure) -> dict[str, str]:
+    """The figure for the templates: `name`, `title`, `size` as CSS, and `spec`, its data and layout as JSON.
+
+    The title is taken out of the figure: as a heading of the page it can wrap on a narrow screen.
+    """
     spec = json.loads(figure.to_json())
-    title = spec["layout"].pop("title")["text"]
-    spec["layout"]["margin"]["t"] -= _TITLE_PX
-    spec["layout"]["height"] -= _TITLE_PX
+    layout = spec["layout"]
+    title = layout.pop("title")["text"]
+    layout["margin"]["t"] -= _TITLE_PX
+    layout["height"] -= _TITLE_PX
+    sizes = {
+        "height": layout["height"],
+        "min-width": _MIN_WIDTHS_PX.get(name),
+        "max-width": _MAX_WIDTHS_PX.get(name),
+    }
+    size = "; ".join(f"{key}: {value}px" for key, value in sizes.items() if value)
     # "</script>" inside a name would end the script element that holds the data.
     text = json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
-    widths_px = _MIN_WIDTHS_PX.get(name, 0), _MAX_WIDTHS_PX.get(name, 0)
-    return Drawing(name, title, text, spec["layout"]["height"], *widths_px)
+    return {"name": name, "title": title, "size": size, "spec": text}
 
 
 def _asset(name: str) -> str:

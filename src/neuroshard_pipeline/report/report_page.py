@@ -5,27 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.report import facts, sharder_summary
 from neuroshard_pipeline.report.diagnostics import compute_errors, worst_samples
 from neuroshard_pipeline.report.drawing import draw_figures
-from neuroshard_pipeline.report.facts import (
-    accuracy_table,
-    attempt_failures,
-    failure_messages,
-    measurement_table,
-    nested_rows,
-    plan_accuracy_table,
-    task_table,
-)
 from neuroshard_pipeline.report.inputs import ReportInputs
 from neuroshard_pipeline.report.page import render_page
-from neuroshard_pipeline.report.sharder_summary import (
-    comparison_notes,
-    cost_note,
-    headline,
-    origin_note,
-    sharder_rows,
-    sharder_table,
-)
 from neuroshard_pipeline.report.totals import comparable, example_task
 
 
@@ -42,15 +26,15 @@ def render_report(inputs: ReportInputs) -> str:
 def _comparison(inputs: ReportInputs) -> dict[str, Any]:
     """The template's variables that compare sharders and plans."""
     totals = plan_totals(inputs.plan_costs)
-    rows = sharder_rows(inputs.summary)
-    sharders = [row.sharder for row in rows]
+    summary = inputs.summary
+    sharders = list(sharder_summary.ranked_costs(summary))
     return {
-        "headline": headline(inputs.summary),
-        "origin_note": origin_note(inputs.summary.get("costs_are", {})),
-        "cost_note": " ".join([cost_note(inputs.summary), *comparison_notes(inputs.summary)]),
-        "sharder_table": sharder_table(rows),
-        "attempt_failures": attempt_failures(inputs.summary),
-        "task_table": task_table(totals, sharders),
+        "headline": sharder_summary.headline(summary),
+        "origin_note": sharder_summary.origin_note(summary.get("costs_are", {})),
+        "cost_note": " ".join([sharder_summary.cost_note(summary), *sharder_summary.comparison_notes(summary)]),
+        "sharder_table": sharder_summary.sharder_table(summary),
+        "attempt_failures": facts.attempt_failures(summary),
+        "task_table": facts.task_table(totals, sharders),
         "basis": basis_of(totals),
         "common_count": len(comparable(totals, sharders, basis_of(totals))),
         "task_count": inputs.sharding_tasks["task_id"].nunique(),
@@ -61,12 +45,14 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
 def _evidence(inputs: ReportInputs) -> dict[str, Any]:
     """The template's variables that describe cost models, measurements and versions."""
     return {
-        "accuracy_table": accuracy_table(inputs.metrics),
+        "accuracy_table": facts.accuracy_table(inputs.metrics),
         "worst_samples": worst_samples(compute_errors(inputs.held_out, inputs.compute_samples, inputs.table_pool)),
-        "plan_accuracy_table": plan_accuracy_table(inputs.summary),
-        "measurement_table": measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
-        "failures": failure_messages(inputs.compute_costs, inputs.comm_costs),
+        "plan_accuracy_table": facts.plan_accuracy_table(inputs.summary),
+        "measurement_table": facts.measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
+        "failures": facts.failure_messages(inputs.compute_costs, inputs.comm_costs),
         # The noise floor is shown in the table of measurements.
-        "hardware_rows": nested_rows({key: inputs.hardware[key] for key in inputs.hardware if key != "noise_floor"}),
-        "lineage_rows": nested_rows(inputs.lineage),
+        "hardware_rows": facts.nested_rows(
+            {key: inputs.hardware[key] for key in inputs.hardware if key != "noise_floor"}
+        ),
+        "lineage_rows": facts.nested_rows(inputs.lineage),
     }

@@ -2,80 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
-
-import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent, plural
 
 
-@dataclass(frozen=True)
-class SharderRow:
-    """One sharder of `search.summary`.
+def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
 
-    Attributes:
-        sharder: its name.
-        solved: number of tasks for which it found a plan that fits.
-        tried: number of tasks that it was given.
-        measured_ms: mean measured embedding cost of the tasks that every sharder solved; None if there is none.
-        predicted_ms: mean predicted embedding cost of the tasks that every sharder solved; None if there is none.
-        seconds_per_task: mean time to make one plan; None if unknown.
+    Costs are means over the tasks that every sharder solved: measured ones, or predicted ones if nothing was measured.
     """
-
-    sharder: str
-    solved: int
-    tried: int
-    measured_ms: float | None
-    predicted_ms: float | None
-    seconds_per_task: float | None
-
-    @property
-    def cost_ms(self) -> float | None:
-        """The measured cost, or the predicted cost if nothing was measured."""
-        return self.predicted_ms if self.measured_ms is None else self.measured_ms
+    costs = {}
+    for name, values in summary["sharders"].items():
+        measured_ms = values["mean_measured_ms"]
+        costs[name] = values["mean_predicted_ms"] if measured_ms is None else measured_ms
+    order = sorted(costs, key=lambda name: (costs[name] is None, costs[name] or 0.0, name))
+    return {name: costs[name] for name in order}
 
 
-def sharder_rows(summary: Mapping[str, Any]) -> list[SharderRow]:
-    """One row per sharder, the cheapest first; sharders without a cost come last, by name."""
-    rows = [
-        SharderRow(
-            sharder=name,
-            solved=int(values["tasks_solved"]),
-            tried=int(values["tasks_tried"]),
-            measured_ms=_number(values.get("mean_measured_ms")),
-            predicted_ms=_number(values.get("mean_predicted_ms")),
-            seconds_per_task=_number(values.get("mean_seconds_per_task")),
-        )
-        for name, values in summary["sharders"].items()
-    ]
-    return sorted(rows, key=lambda row: (row.cost_ms is None, row.cost_ms or 0.0, row.sharder))
-
-
-def _number(value: Any) -> float | None:
-    """A float, or None for null and NaN."""
-    return None if value is None or pd.isna(value) else float(value)
-
-
-def sharder_table(rows: Sequence[SharderRow]) -> list[list[str]]:
-    """Header and one line per sharder: name, solved, measured, relative to the best, predicted, seconds."""
-    best = min((row.cost_ms for row in rows if row.cost_ms is not None), default=None)
-    cost_decimals = decimals_for([row.measured_ms for row in rows] + [row.predicted_ms for row in rows])
-    second_decimals = decimals_for([row.seconds_per_task for row in rows])
-    lines = [
-        [
-            row.sharder,
-            f"{row.solved}/{row.tried}",
-            fixed(row.measured_ms, cost_decimals),
-            MISSING if row.cost_ms is None or not best else f"{row.cost_ms / best:.3f}",
-            fixed(row.predicted_ms, cost_decimals),
-            fixed(row.seconds_per_task, second_decimals),
-        ]
-        for row in rows
-    ]
-    return [["sharder", "solved", "measured ms", "vs best", "predicted ms", "s/task"], *lines]
+def sharder_table(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Header and one line per sharder, the cheapest first."""
+    sharders, costs = summary["sharders"], ranked_costs(summary)
+    best = min((cost for cost in costs.values() if cost is not None), default=None)
+    keys = ("mean_measured_ms", "mean_predicted_ms")
+    cost_decimals = decimals_for([values[key] for values in sharders.values() for key in keys])
+    second_decimals = decimals_for([values["mean_seconds_per_task"] for values in sharders.values()])
+    lines = [["sharder", "solved", "measured ms", "vs best", "predicted ms", "s/task"]]
+    for name, cost in costs.items():
+        values = sharders[name]
+        measured, predicted = (fixed(values[key], cost_decimals) for key in keys)
+        solved = f"{values['tasks_solved']}/{values['tasks_tried']}"
+        relative = MISSING if cost is None or not best else f"{cost / best:.3f}"
+        seconds = fixed(values["mean_seconds_per_task"], second_decimals)
+        lines += [[name, solved, measured, relative, predicted, seconds]]
+    return lines
 
 
 def cost_note(summary: Mapping[str, Any]) -> str:
@@ -104,7 +66,7 @@ def origin_note(costs_are: Mapping[str, str]) -> str:
 
 def comparison_notes(summary: Mapping[str, Any]) -> list[str]:
     """Sentences that compare our most thorough search with the best other sharder and with the paper's search."""
-    others = [row.sharder for row in sharder_rows(summary) if row.sharder not in OURS and row.cost_ms is not None]
+    others = [name for name, cost in ranked_costs(summary).items() if name not in OURS and cost is not None]
     rivals = [*others[:1], *OURS[1:]]
     return [
         as_sentence(pair["statement"])
@@ -125,22 +87,21 @@ def _common_tasks(count: int) -> str:
 
 def headline(summary: Mapping[str, Any]) -> str:
     """The result of a run in two or three sentences, whether or not our sharders win."""
-    rows = sharder_rows(summary)
-    if not rows:
+    if not summary["sharders"]:
         return "No sharder was run."
-    return f"{_cost_sentences(rows, summary)} {_success_sentence(rows)}"
+    return f"{_cost_sentences(summary)} {_success_sentence(summary)}"
 
 
-def _cost_sentences(rows: Sequence[SharderRow], summary: Mapping[str, Any]) -> str:
-    costs = {row.sharder: row.cost_ms for row in rows if row.cost_ms is not None}
+def _cost_sentences(summary: Mapping[str, Any]) -> str:
+    costs = {name: cost for name, cost in ranked_costs(summary).items() if cost is not None}
     if not costs:
         return cost_note(summary)
     ours = [name for name in OURS if name in costs] or list(costs)[:1]
     others = [name for name in costs if name not in (*OURS, *ours)]
-    basis = "predicted" if all(row.measured_ms is None for row in rows) else "measured"
-    count = int(summary["num_measured_tasks" if basis == "measured" else "num_common_tasks"])
-    told = " and ".join(f"{amount(costs[name])} ms with {name}" for name in ours)
-    start = f"On {_common_tasks(count)}, the mean {basis} embedding cost is {told}."
+    measured = int(summary["num_measured_tasks"])
+    basis, count = ("measured", measured) if measured else ("predicted", int(summary["num_common_tasks"]))
+    means = " and ".join(f"{amount(costs[name])} ms with {name}" for name in ours)
+    start = f"On {_common_tasks(count)}, the mean {basis} embedding cost is {means}."
     if not others:
         return start
     changes = " and ".join(f"{name} is {_change(costs[name] / costs[others[0]] - 1)}" for name in ours)
@@ -154,12 +115,14 @@ def _change(change: float) -> str:
     return f"{percent(abs(change))} {'cheaper' if change < 0 else 'more expensive'}"
 
 
-def _success_sentence(rows: Sequence[SharderRow]) -> str:
-    failed = {row.sharder: row.tried - row.solved for row in rows if row.solved < row.tried}
+def _success_sentence(summary: Mapping[str, Any]) -> str:
+    sharders = summary["sharders"]
+    missing = {name: sharders[name]["tasks_tried"] - sharders[name]["tasks_solved"] for name in ranked_costs(summary)}
+    failed = {name: count for name, count in missing.items() if count}
     if not failed:
         return "Every sharder solved every task."
-    tried = plural(rows[0].tried, "task")
-    complete = [row.sharder for row in rows if row.sharder in OURS and row.sharder not in failed]
+    tried = plural(max(values["tasks_tried"] for values in sharders.values()), "task")
+    complete = [name for name in OURS if name in sharders and name not in failed]
     start = f"{' and '.join(complete)} solved all {tried}; " if complete else ""
     who = " and ".join(failed) if len(failed) <= 2 else plural(len(failed), "sharder")
     most = f"up to {max(failed.values())}" if len(failed) > 1 else str(max(failed.values()))

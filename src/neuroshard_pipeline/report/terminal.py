@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_pipeline.report.sharder_summary import comparison_notes, cost_note, sharder_rows, sharder_table
+from neuroshard_pipeline.report.sharder_summary import comparison_notes, cost_note, sharder_table
 
 _GAP = "  "
 _WIDTH = 90
@@ -22,7 +22,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         Lines of at most about 90 characters, without a newline at the end.
     """
     notes = [textwrap.fill(note, _WIDTH) for note in (cost_note(summary), *comparison_notes(summary))]
-    return "\n".join([aligned_table(sharder_table(sharder_rows(summary))), "", *notes])
+    return "\n".join([aligned_table(sharder_table(summary)), "", *notes])
 
 
 def aligned_table(lines: Sequence[Sequence[str]]) -> str:

@@ -11,15 +11,9 @@ from neuroshard_pipeline.evaluation.totals import basis_of
 
 
 def comparable(totals: pd.DataFrame, sharders: Sequence[str], basis: Basis) -> pd.DataFrame:
-    """Costs in ms by `task_id` (rows) and sharder (columns) of the tasks for which all `sharders` have a cost.
+    """Costs in ms by task (rows) and sharder (columns) of the tasks for which all `sharders` have a cost; may be empty.
 
-    Args:
-        totals: the result of `plan_totals`.
-        sharders: the sharders that are compared.
-        basis: which costs are compared.
-
-    Returns:
-        A frame without rows if there is no such task.
+    `totals` is the result of `plan_totals`, here and below.
     """
     wide = totals.pivot_table(index="task_id", columns="sharder", values=f"{basis}_ms", sort=False)
     return wide.reindex(columns=list(sharders)).dropna()
@@ -43,20 +37,21 @@ def example_task(totals: pd.DataFrame) -> tuple[str, str, str] | None:
     """The task with the median saving, as an example for the report.
 
     Returns:
-        `(task_id, before, after)`: `after` is our sharder and `before` the cheapest other one on this task. If only
-        our sharders or only others solved the task, `before` is the most expensive sharder and `after` the cheapest.
-        None if no task has two plans.
+        `(task_id, before, after)`: `after` is our sharder and `before` the cheapest other one on this task. If no task
+        was solved by both kinds, `before` is the most expensive sharder and `after` the cheapest. None if no task has
+        two plans.
     """
     column = f"{basis_of(totals)}_ms"
     tasks = totals.dropna(subset=[column]).groupby("task_id", sort=False)
-    examples = sorted((_example(task, column) for _, task in tasks if len(task) > 1), key=lambda example: example[0])
-    return examples[len(examples) // 2][1:] if examples else None
+    costs = {str(name): task.set_index("sharder")[column].sort_values(kind="stable") for name, task in tasks}
+    examples = [_example(name, cost) for name, cost in costs.items() if 0 < cost.index.isin(OURS).sum() < len(cost)]
+    examples = examples or [_example(name, cost) for name, cost in costs.items() if len(cost) > 1]
+    return sorted(examples)[len(examples) // 2][1:] if examples else None
 
 
-def _example(task: pd.DataFrame, column: str) -> tuple[float, str, str, str]:
-    """`(cost after / cost before, task_id, before, after)` of one task with at least two plans."""
-    cost = task.set_index("sharder")[column].sort_values(kind="stable")
+def _example(task_id: str, cost: pd.Series) -> tuple[float, str, str, str]:
+    """`(cost after / cost before, task_id, before, after)` of a task; `cost` is by sharder, the cheapest first."""
     ours = [name for name in OURS if name in cost.index]
     others = [name for name in cost.index if name not in OURS]
     before, after = (others[0], ours[0]) if ours and others else (cost.index[-1], cost.index[0])
-    return float(cost[after] / cost[before]), str(task["task_id"].iloc[0]), str(before), str(after)
+    return float(cost[after] / cost[before]), task_id, str(before), str(after)

@@ -10,17 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.evaluation.totals import plan_totals
-from neuroshard_pipeline.report.style import (
-    MUTED,
-    PART_NAMES,
-    REFERENCE_LINE,
-    faded,
-    log_axis,
-    rounded,
-    sharder_colours,
-    styled,
-    thinned,
-)
+from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.totals import by_cost
 
 _PANEL_PX = 370
@@ -37,11 +27,12 @@ def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
     figure = make_subplots(rows=1, cols=1)
     _add_identity(figure, known, 1, 1)
     order = by_cost(totals)
-    colours = sharder_colours(order)
+    colours = style.sharder_colours(order)
     for sharder, plans in _by_sharder(known, order):
         figure.add_trace(_scatter(plans, sharder, plans["task_id"], colours[sharder]), row=1, col=1)
-    _label(figure, "embedding cost of the plan, ms", 1, 1)
-    styled(figure, "Embedding cost of every plan, predicted against measured", height=520)
+    figure.update_xaxes(title_text="measured embedding cost of the plan, ms")
+    figure.update_yaxes(title_text="predicted embedding cost of the plan, ms")
+    style.styled(figure, "Embedding cost of every plan, predicted against measured", height=520)
     return _legend(figure, columns=1)
 
 
@@ -55,20 +46,19 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
     """
     floors = noise_floors or {}
     order = by_cost(plan_totals(plan_costs))
-    colours = sharder_colours(order)
-    titles = [name.capitalize() for name in PART_NAMES.values()]
-    figure = make_subplots(rows=1, cols=len(PART_NAMES), subplot_titles=titles, horizontal_spacing=0.09)
-    for column, part in enumerate(PART_NAMES, start=1):
+    colours = style.sharder_colours(order)
+    titles = [name.capitalize() for name in style.PART_NAMES.values()]
+    figure = make_subplots(rows=1, cols=len(style.PART_NAMES), subplot_titles=titles, horizontal_spacing=0.09)
+    for column, part in enumerate(style.PART_NAMES, start=1):
         names = {f"measured_{part}_ms": "measured_ms", f"predicted_{part}_ms": "predicted_ms"}
         ranks = plan_costs[["task_id", "sharder", "rank", *names]].rename(columns=names)
         ranks = ranks.dropna(subset=["measured_ms", "predicted_ms"])
         _add_identity(figure, ranks, 1, column, noise_floor=floors.get(part))
-        for sharder, own in _by_sharder(thinned(ranks), order):
+        for sharder, own in _by_sharder(style.thinned(ranks), order):
             where = own["task_id"].astype(str) + ", rank " + own["rank"].astype(str)
             figure.add_trace(_scatter(own, sharder, where, colours[sharder], in_legend=column == 1), row=1, col=column)
-        _label(figure, "ms", 1, column)
-    styled(figure, "Cost of every rank, predicted against measured", height=_PANEL_PX + 60)
-    return _legend(figure, columns=len(PART_NAMES))
+    style.styled(figure, "Cost of every rank, predicted against measured", height=_PANEL_PX + 60)
+    return _legend(figure, columns=len(style.PART_NAMES))
 
 
 def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] | None = None) -> go.Figure:
@@ -91,11 +81,10 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
         samples = held_out[held_out["model"] == model]
         known = samples[(samples["measured_ms"] > 0) & (samples["predicted_ms"] > 0)]
         _add_identity(figure, known, row, column, noise_floor=floors.get(model), log=True)
-        drawn = thinned(known)
+        drawn = style.thinned(known)
         trace = _scatter(drawn, "sample", drawn["sample_id"], "#0072B2", in_legend=False)
         figure.add_trace(trace, row=row, col=column)
-        _label(figure, "ms", row, column)
-    styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 40)
+    style.styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 40)
     return _legend(figure, columns=columns)
 
 
@@ -106,14 +95,14 @@ def _by_sharder(frame: pd.DataFrame, order: list[str]) -> list[tuple[str, pd.Dat
 
 def _scatter(frame: pd.DataFrame, name: str, hover: pd.Series, colour: str, *, in_legend: bool = True) -> go.Scatter:
     return go.Scatter(
-        x=rounded(frame["measured_ms"]),
-        y=rounded(frame["predicted_ms"]),
+        x=style.rounded(frame["measured_ms"]),
+        y=style.rounded(frame["predicted_ms"]),
         mode="markers",
         name=name,
         legendgroup=name,
         showlegend=in_legend,
         text=hover,
-        marker={"color": faded(colour, 0.65), "size": 6, "line": {"width": 0.5, "color": "#ffffff"}},
+        marker={"color": style.faded(colour, 0.65), "size": 6, "line": {"width": 0.5, "color": "#ffffff"}},
         hovertemplate=f"{name}: %{{text}}<br>measured %{{x:.4g}} ms<br>predicted %{{y:.4g}} ms<extra></extra>",
     )
 
@@ -127,12 +116,14 @@ def _add_identity(
     noise_floor: float | None = None,
     log: bool = False,
 ) -> None:
-    """Add the line of perfect prediction over the range of `costs`, with the noise floor as a band around it."""
+    """Label the axes and add the line of perfect prediction, with the noise floor as a band around it."""
+    figure.update_xaxes(title_text="measured ms", row=row, col=column)
+    figure.update_yaxes(title_text="predicted ms", row=row, col=column)
     both = pd.concat([costs["measured_ms"], costs["predicted_ms"]])
     if both.empty:
         return
     low, high = (float(both.min()) / 1.15 if log else 0.0), float(both.max()) * (1.15 if log else 1.06)
-    scale = log_axis(low, high) if log else {"range": [low, high]}
+    scale = style.log_axis(low, high) if log else {"range": [low, high]}
     figure.update_xaxes(scale, row=row, col=column)
     figure.update_yaxes(scale, row=row, col=column)
     lines = [_noise_band(low, high, noise_floor)] if noise_floor else []
@@ -149,7 +140,7 @@ def _noise_band(low: float, high: float, noise_floor: float) -> go.Scatter:
         y=[low * below, high * below, high * above, low * above],
         fill="toself",
         line={"width": 0},
-        fillcolor=faded(MUTED, 0.18),
+        fillcolor=style.faded(style.MUTED, 0.18),
         name="noise floor of the measurement",
         legendgroup="noise",
     )
@@ -157,12 +148,7 @@ def _noise_band(low: float, high: float, noise_floor: float) -> go.Scatter:
 
 def _identity_line(low: float, high: float) -> go.Scatter:
     ends = [low, high]
-    return go.Scatter(x=ends, y=ends, line=REFERENCE_LINE, name="predicted = measured", legendgroup="identity")
-
-
-def _label(figure: go.Figure, unit: str, row: int, column: int) -> None:
-    figure.update_xaxes(title_text=f"measured {unit}", row=row, col=column)
-    figure.update_yaxes(title_text=f"predicted {unit}", row=row, col=column)
+    return go.Scatter(x=ends, y=ends, line=style.REFERENCE_LINE, name="predicted = measured", legendgroup="identity")
 
 
 def _legend(figure: go.Figure, columns: int) -> go.Figure:

@@ -11,15 +11,7 @@ import plotly.graph_objects as go
 
 from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.evaluation.verdicts import cost_table
-from neuroshard_pipeline.report.style import (
-    REFERENCE_LINE,
-    emphasised,
-    empty_figure,
-    faded,
-    log_axis,
-    sharder_colours,
-    styled,
-)
+from neuroshard_pipeline.report import style
 
 #: The right edge of a profile: plans that cost more than this many times the cheapest one are not shown.
 _WIDEST_PROFILE = 2.0
@@ -36,7 +28,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
     """
     table = cost_table(costs)
     relative = table.div(table.min(axis=1), axis=0)
-    colours = sharder_colours(relative.columns)
+    colours = style.sharder_colours(relative.columns)
     figure = go.Figure()
     for name in relative.columns:
         ratios = np.sort(relative[name].dropna().to_numpy())
@@ -47,13 +39,13 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
             x=[1.0, *ratios[inside].round(4).tolist(), _WIDEST_PROFILE],
             y=[start, *share[inside].round(2).tolist(), end],
             mode="lines",
-            name=emphasised(name),
+            name=style.emphasised(name),
             line={"shape": "hv", "color": colours[name], "width": 3 if name in OURS else 1.6},
             hovertemplate=f"{name}: %{{y:.0f}} % of tasks within %{{x:.3f}} times the cheapest plan<extra></extra>",
         )
     figure.update_xaxes(title_text=f"{basis} cost as a multiple of the cheapest plan's", range=[0.995, _WIDEST_PROFILE])
     figure.update_yaxes(title_text="tasks, %", range=[0, 103])
-    styled(figure, f"{suite}: share of tasks solved within a factor of the cheapest plan", height=440)
+    style.styled(figure, f"{suite}: share of tasks solved within a factor of the cheapest plan", height=440)
     figure.update_layout(legend={"y": 1.0, "x": 1.02, "orientation": "v", "yanchor": "top"}, margin={"r": 170})
     return figure
 
@@ -68,8 +60,8 @@ def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
     title = f"{suite}: cost of the plans against the time to find them"
     known = {name: values for name, values in verdict["sharders"].items() if values["relative"]}
     if not known:
-        return empty_figure(title, "No task was solved by every compared sharder.")
-    colours = sharder_colours(verdict["sharders"])
+        return style.empty_figure(title, "No task was solved by every compared sharder.")
+    colours = style.sharder_colours(verdict["sharders"])
     figure = go.Figure()
     for name, values in known.items():
         relative = values["relative"]
@@ -78,15 +70,15 @@ def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
             y=[relative["value"]],
             error_y=None if relative["low"] is None else _error_bars([relative], "value", colours[name]),
             mode="markers+text",
-            text=[emphasised(name)],
+            text=[style.emphasised(name)],
             textposition="middle right",
             marker={"color": colours[name], "size": 12 if name in OURS else 9},
             hovertemplate=f"{name}: %{{x:.3g}} s per task, %{{y:.3f}} times the cheapest plan<extra></extra>",
         )
     seconds = [values["seconds"] for values in known.values()]
-    figure.update_xaxes(log_axis(min(seconds) / 2, max(seconds) * 12), title_text="seconds per task")
+    figure.update_xaxes(style.log_axis(min(seconds) / 2, max(seconds) * 12), title_text="seconds per task")
     figure.update_yaxes(title_text=f"mean {verdict['basis']} cost<br>as a multiple of the cheapest plan's")
-    styled(figure, title, height=420)
+    style.styled(figure, title, height=420)
     figure.update_layout(showlegend=False)
     return figure
 
@@ -106,45 +98,38 @@ def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
     ]
     title = f"Cost of {ours} relative to every other sharder, per suite"
     if not pairs:
-        return empty_figure(title, f"{ours} and the other sharders have no solved task in common.")
-    rivals = list(dict.fromkeys(pair["rival"] for _, pair in pairs))
-    colours = sharder_colours(rivals)
-    figure = go.Figure()
-    for rival in rivals:
-        suites = [suite for suite, pair in pairs if pair["rival"] == rival]
-        own = [_in_percent(pair) for _, pair in pairs if pair["rival"] == rival]
-        figure.add_scatter(
-            x=[pair["ratio"] for pair in own],
-            y=[suites, [rival] * len(own)],
-            error_x=_error_bars(own, "ratio", colours[rival]),
-            mode="markers",
-            marker={
-                "color": colours[rival],
-                "size": 8,
-                "symbol": ["circle-open" if pair["low"] is None else "circle" for pair in own],
-            },
-            text=[pair["statement"] for pair in own],
-            hovertemplate="%{text}<extra></extra>",
-            showlegend=False,
-        )
-    figure.add_vline(x=0, line=REFERENCE_LINE)
+        return style.empty_figure(title, f"{ours} and the other sharders have no solved task in common.")
+    colours = style.sharder_colours(pair["rival"] for _, pair in pairs)
+    figure = go.Figure([_comparison_points(pairs, rival, colour) for rival, colour in colours.items()])
+    figure.add_vline(x=0, line=style.REFERENCE_LINE)
     figure.update_xaxes(title_text=f"cost of {ours} relative to the other sharder, %")
     figure.update_yaxes(type="multicategory", autorange="reversed", tickfont={"size": 11})
     height = _FRAME_PX + max(6, len(pairs)) * 20 + 10 * len({suite for suite, _ in pairs})
-    return styled(figure, title, height=height)
+    return style.styled(figure, title, height=height)
 
 
-def _in_percent(pair: Mapping[str, Any]) -> dict[str, Any]:
-    """The pair with `ratio`, `low` and `high` as changes in percent."""
-    changes = {key: None if pair[key] is None else 100 * (pair[key] - 1) for key in ("ratio", "low", "high")}
-    return {**pair, **changes}
+def _comparison_points(pairs: Sequence[tuple[str, Mapping[str, Any]]], rival: str, colour: str) -> go.Scatter:
+    """One point per suite with its confidence interval, in percent; an open circle where there is no interval."""
+    suites = [suite for suite, pair in pairs if pair["rival"] == rival]
+    own = [pair for _, pair in pairs if pair["rival"] == rival]
+    symbols = ["circle-open" if pair["low"] is None else "circle" for pair in own]
+    return go.Scatter(
+        x=[100 * (pair["ratio"] - 1) for pair in own],
+        y=[suites, [rival] * len(own)],
+        error_x=_error_bars(own, "ratio", colour, scale=100),
+        mode="markers",
+        marker={"color": colour, "size": 8, "symbol": symbols},
+        text=[pair["statement"] for pair in own],
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
 
 
-def _error_bars(intervals: Sequence[Mapping[str, Any]], value: str, colour: str) -> dict[str, Any]:
-    """Confidence intervals; length 0 where there are too few tasks for one."""
+def _error_bars(intervals: Sequence[Mapping[str, Any]], value: str, colour: str, scale: float = 1) -> dict[str, Any]:
+    """Confidence intervals around `value`; length 0 where there are too few tasks for one."""
     return {
-        "array": [0 if each["high"] is None else each["high"] - each[value] for each in intervals],
-        "arrayminus": [0 if each["low"] is None else each[value] - each["low"] for each in intervals],
-        "color": faded(colour, 0.7),
+        "array": [0 if each["high"] is None else scale * (each["high"] - each[value]) for each in intervals],
+        "arrayminus": [0 if each["low"] is None else scale * (each[value] - each["low"]) for each in intervals],
+        "color": style.faded(colour, 0.7),
         "thickness": 1.5,
     }

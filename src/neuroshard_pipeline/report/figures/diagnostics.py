@@ -9,16 +9,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.cost_models.intervals import COVERAGE
+from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.diagnostics import PROPERTIES, buckets, calibration_rows, compute_errors
-from neuroshard_pipeline.report.style import (
-    MUTED,
-    REFERENCE_LINE,
-    empty_figure,
-    faded,
-    log_axis,
-    rounded,
-    styled,
-)
 
 _POINT = "#0072B2"
 _MODEL_COLOURS = {"compute": "#0072B2", "comm_forward": "#E69F00", "comm_backward": "#009E73"}
@@ -41,7 +33,7 @@ def errors_by_feature(
     title = "Prediction error of held-out compute samples, by property of the sample"
     rows = compute_errors(held_out, compute_samples, table_pool)
     if rows.empty:
-        return empty_figure(title, "No compute sample was held out.")
+        return style.empty_figure(title, "No compute sample was held out.")
     figure = make_subplots(
         rows=2, cols=_COLUMNS, horizontal_spacing=0.08, vertical_spacing=0.2, subplot_titles=list(PROPERTIES.values())
     )
@@ -49,13 +41,13 @@ def errors_by_feature(
         row, column = index // _COLUMNS + 1, index % _COLUMNS + 1
         figure.add_traces([_errors(rows, name), _medians(rows, name, index == 0)], rows=row, cols=column)
         low, high = float(rows[name].min()) / 1.1, float(rows[name].max()) * 1.1
-        figure.update_xaxes(log_axis(low, high), row=row, col=column)
-        figure.add_hline(y=0, line=REFERENCE_LINE, row=row, col=column)
+        figure.update_xaxes(style.log_axis(low, high), row=row, col=column)
+        figure.add_hline(y=0, line=style.REFERENCE_LINE, row=row, col=column)
         if noise_floor:
-            band = {"fillcolor": faded(MUTED, 0.15), "line_width": 0}
+            band = {"fillcolor": style.faded(style.MUTED, 0.15), "line_width": 0}
             figure.add_hrect(y0=-100 * noise_floor, y1=100 * noise_floor, **band, row=row, col=column)
     figure.update_yaxes(title_text="error, % of the measured cost", col=1)
-    styled(figure, title, height=640)
+    style.styled(figure, title, height=640)
     figure.update_layout(margin={"t": 112}, legend={"y": 1.07})
     return figure
 
@@ -69,12 +61,12 @@ def calibration(held_out: pd.DataFrame) -> go.Figure:
     title = "Calibration of held-out predictions, by predicted cost"
     rows = calibration_rows(held_out)
     if rows.empty:
-        return empty_figure(title, "No held-out prediction has a prediction interval.")
+        return style.empty_figure(title, "No held-out prediction has a prediction interval.")
     figure = make_subplots(rows=1, cols=len(_PANELS), horizontal_spacing=0.08, subplot_titles=_PANELS)
     for model, own in rows.groupby("model", sort=False):
         above, below = own["ratio_high"] - own["ratio"], own["ratio"] - own["ratio_low"]
-        quartiles = {"array": rounded(above), "arrayminus": rounded(below), "symmetric": False}
-        standard_error = {"array": rounded(100 * own["coverage_error"])}
+        quartiles = {"array": style.rounded(above), "arrayminus": style.rounded(below), "symmetric": False}
+        standard_error = {"array": style.rounded(100 * own["coverage_error"])}
         lines = [
             _line(str(model), own, own["ratio"], quartiles, True),
             _line(str(model), own, 100 * own["coverage"], standard_error, False),
@@ -82,24 +74,24 @@ def calibration(held_out: pd.DataFrame) -> go.Figure:
         ]
         figure.add_traces(lines, rows=1, cols=[1, 2, 3])
     low, high = float(rows["predicted_ms"].min()) / 1.3, float(rows["predicted_ms"].max()) * 1.3
-    figure.update_xaxes(log_axis(low, high), title_text="predicted cost, ms (median of the bucket)")
+    figure.update_xaxes(style.log_axis(low, high), title_text="predicted cost, ms (median of the bucket)")
     for column, expected in ((1, 1.0), (2, 100 * COVERAGE)):
-        figure.add_hline(y=expected, line=REFERENCE_LINE, row=1, col=column)
+        figure.add_hline(y=expected, line=style.REFERENCE_LINE, row=1, col=column)
     for column, label in enumerate(("ratio", "samples, %", "τ"), start=1):
         figure.update_yaxes(title_text=label, row=1, col=column)
-    styled(figure, title, height=430)
+    style.styled(figure, title, height=430)
     figure.update_layout(margin={"t": 112}, legend={"y": 1.12})
     return figure
 
 
 def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
     return go.Scatter(
-        x=rounded(rows[name]),
-        y=rounded(100 * rows["error"]),
+        x=style.rounded(rows[name]),
+        y=style.rounded(100 * rows["error"]),
         text=rows["sample_id"],
         mode="markers",
         showlegend=False,
-        marker={"color": faded(_POINT, 0.5), "size": 5},
+        marker={"color": style.faded(_POINT, 0.5), "size": 5},
         hovertemplate="%{text}: %{x:.4g}, %{y:+.1f} %<extra></extra>",
     )
 
@@ -108,8 +100,8 @@ def _medians(rows: pd.DataFrame, name: str, in_legend: bool) -> go.Scatter:
     """The median error of every bucket; all buckets hold the same number of samples."""
     middle = rows.groupby(buckets(rows, name, _BUCKETS))[[name, "error"]].median()
     return go.Scatter(
-        x=rounded(middle[name]),
-        y=rounded(100 * middle["error"]),
+        x=style.rounded(middle[name]),
+        y=style.rounded(100 * middle["error"]),
         mode="lines+markers",
         name=f"median error of {_BUCKETS} buckets with equally many samples",
         showlegend=in_legend,
@@ -123,14 +115,14 @@ def _line(
 ) -> go.Scatter:
     known = values.notna()
     return go.Scatter(
-        x=rounded(rows.loc[known, "predicted_ms"]),
-        y=rounded(values[known]),
+        x=style.rounded(rows.loc[known, "predicted_ms"]),
+        y=style.rounded(values[known]),
         error_y={**bars, "width": 3, "thickness": 1} if bars else None,
         text=rows.loc[known, "samples"],
         mode="lines+markers",
         name=model.replace("_", " "),
         legendgroup=model,
         showlegend=in_legend,
-        line={"color": _MODEL_COLOURS.get(model, MUTED), "width": 2},
+        line={"color": _MODEL_COLOURS.get(model, style.MUTED), "width": 2},
         hovertemplate=f"{model}: %{{y:.4g}} at %{{x:.3g}} ms, %{{text}} samples<extra></extra>",
     )

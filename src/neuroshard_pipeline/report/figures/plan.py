@@ -13,16 +13,7 @@ from plotly.subplots import make_subplots
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.comparison import Basis
 from neuroshard_pipeline.evaluation.totals import MEASURED_COLUMNS
-from neuroshard_pipeline.report.style import (
-    INK,
-    MUTED,
-    PART_COLOURS,
-    PART_NAMES,
-    REFERENCE_LINE,
-    emphasised,
-    faded,
-    styled,
-)
+from neuroshard_pipeline.report import style
 
 #: Whole tables are grey, darker with more lookups; the shards of a split table share a colour.
 _LIGHT, _DARK = 215, 130
@@ -57,7 +48,7 @@ def plan_picture(
         row_heights=[0.5, 0.35, 0.15],
         horizontal_spacing=0.03,
         vertical_spacing=0.045,
-        column_titles=[emphasised(before), emphasised(after)],
+        column_titles=[style.emphasised(before), style.emphasised(after)],
     )
     for column, (sharder, own) in enumerate(zip((before, after), costs, strict=True), start=1):
         shards = _of(plans, task_id, sharder).merge(tables, on="table", suffixes=("", "_of_table"))
@@ -72,12 +63,12 @@ def plan_picture(
 def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
     """Add the three panels of one plan; a dotted line marks its embedding cost, that of the most expensive rank."""
     figure.add_trace(_shard_bars(shards), row=1, col=column)
-    for part in PART_NAMES:
+    for part in style.PART_NAMES:
         figure.add_trace(_part_bars(costs, part, basis, in_legend=column == 1), row=2, col=column)
-    rank_ms = costs[[f"{basis}_{part}_ms" for part in PART_NAMES]].astype(float).sum(axis=1, skipna=False)
+    rank_ms = costs[[f"{basis}_{part}_ms" for part in style.PART_NAMES]].astype(float).sum(axis=1, skipna=False)
     cost_ms = float(rank_ms.max())
-    label = {"text": f"<b>{cost_ms:.3g} ms</b>", "yanchor": "bottom", "xanchor": "right", "font": {"color": INK}}
-    figure.add_hline(y=cost_ms, line=REFERENCE_LINE, annotation=label, row=2, col=column)
+    label = {"text": f"<b>{cost_ms:.3g} ms</b>", "yanchor": "bottom", "xanchor": "right", "font": {"color": style.INK}}
+    figure.add_hline(y=cost_ms, line=style.REFERENCE_LINE, annotation=label, row=2, col=column)
     figure.add_trace(_memory_bars(costs, shards), row=3, col=column)
 
 
@@ -85,7 +76,7 @@ def _laid_out(figure: go.Figure, task_id: str, tables: pd.DataFrame) -> go.Figur
     world_size = int(tables["world_size"].iloc[0])
     figure.update_xaxes(tickmode="array", tickvals=list(range(world_size)), ticks="")
     figure.update_xaxes(title_text="rank", row=3)
-    styled(figure, f"{task_id}: {len(tables)} tables on {world_size} ranks", height=860)
+    style.styled(figure, f"{task_id}: {len(tables)} tables on {world_size} ranks", height=860)
     figure.update_annotations(font_size=13)
     figure.update_layout(barmode="stack", bargap=0.18, legend={"y": 1.05}, margin={"t": 132})
     return figure
@@ -137,11 +128,11 @@ def _part_bars(costs: pd.DataFrame, part: str, basis: Basis, *, in_legend: bool)
     return go.Bar(
         x=costs["rank"].tolist(),
         y=costs[f"{basis}_{part}_ms"].astype(float).round(5).tolist(),
-        name=PART_NAMES[part],
+        name=style.PART_NAMES[part],
         legendgroup=part,
         showlegend=in_legend,
-        marker_color=PART_COLOURS[part],
-        hovertemplate=f"{PART_NAMES[part]}: %{{y:.4g}} ms<extra>rank %{{x}}</extra>",
+        marker_color=style.PART_COLOURS[part],
+        hovertemplate=f"{style.PART_NAMES[part]}: %{{y:.4g}} ms<extra>rank %{{x}}</extra>",
     )
 
 
@@ -153,7 +144,7 @@ def _memory_bars(costs: pd.DataFrame, shards: pd.DataFrame) -> go.Bar:
         y=np.round(100 * used / limits, 2).tolist(),
         text=[f"{mine / 2**20:,.1f} of {limit / 2**20:,.1f} MiB" for mine, limit in zip(used, limits, strict=True)],
         textposition="none",
-        marker_color=faded(MUTED, 0.6),
+        marker_color=style.faded(style.MUTED, 0.6),
         showlegend=False,
         hovertemplate="%{text} (%{y:.1f} %)<extra>rank %{x}</extra>",
     )

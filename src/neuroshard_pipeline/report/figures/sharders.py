@@ -9,17 +9,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.formats import amount, plural
-from neuroshard_pipeline.report.style import (
-    INK,
-    REFERENCE_LINE,
-    bar_colour,
-    emphasised,
-    faded,
-    sharder_colours,
-    styled,
-    with_message,
-)
 from neuroshard_pipeline.report.totals import by_cost, comparable, relative_to_best
 
 _ROW_PX = 46
@@ -38,22 +29,22 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
     costs = comparable(totals, sharders, basis)
     if len(costs):
         sharders = [str(name) for name in costs.mean().sort_values(kind="stable").index]
-    colours = sharder_colours(sharders)
+    colours = style.sharder_colours(sharders)
     figure = go.Figure()
     for name in sharders:
-        label = emphasised(name)
+        label = style.emphasised(name)
         if len(costs):
             label += f"<br>{amount(float(costs[name].mean()))} ms"
             figure.add_bar(
                 x=[float(costs[name].mean())],
                 y=[label],
                 orientation="h",
-                marker_color=bar_colour(name, colours[name]),
+                marker_color=style.bar_colour(name, colours[name]),
                 hovertemplate=f"{name}: mean %{{x:.4g}} ms<extra></extra>",
             )
-        figure.add_trace(_points(costs[name], label, INK, "%{text}: %{x:.4g} ms"))
+        figure.add_trace(_points(costs[name], label, style.INK, "%{text}: %{x:.4g} ms"))
     if costs.empty:
-        with_message(figure, "No task was solved by every sharder.")
+        style.with_message(figure, "No task was solved by every sharder.")
     title = f"{basis.capitalize()} embedding cost, mean over {plural(len(costs), 'task')} that every sharder solved"
     figure.update_xaxes(title_text=f"{basis} embedding cost, ms", rangemode="tozero")
     return _rows(figure, title, len(sharders))
@@ -69,14 +60,14 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
     basis = basis_of(totals)
     relative = relative_to_best(totals, basis)
     sharders = by_cost(totals)
-    colours = sharder_colours(sharders)
+    colours = style.sharder_colours(sharders)
     figure = go.Figure()
     for name in sharders:
         own = relative[relative["sharder"] == name].set_index("task_id")["relative"]
-        points = _points(own, emphasised(name), colours[name], "%{text}: %{x:.3f} times the cheapest plan")
-        points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=faded(colours[name], 0.18))
+        points = _points(own, style.emphasised(name), colours[name], "%{text}: %{x:.3f} times the cheapest plan")
+        points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=style.faded(colours[name], 0.18))
         figure.add_trace(points)
-    figure.add_vline(x=1, line=REFERENCE_LINE)
+    figure.add_vline(x=1, line=style.REFERENCE_LINE)
     figure.update_xaxes(title_text=f"{basis} embedding cost as a multiple of the cheapest plan's")
     return _rows(figure, "Cost of every plan relative to the cheapest plan of its task", len(sharders))
 
@@ -103,15 +94,15 @@ def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: S
 
 def _success_bars(solved: pd.Series, tried: int) -> go.Bar:
     """One bar per sharder (the index of `solved`), labelled `3 of 4`."""
-    colours = sharder_colours(solved.index)
+    colours = style.sharder_colours(solved.index)
     return go.Bar(
         x=[100 * number / tried for number in solved],
-        y=[emphasised(name) for name in solved.index],
+        y=[style.emphasised(name) for name in solved.index],
         orientation="h",
         text=[f"{number} of {tried}" for number in solved],
         textposition="auto",
         insidetextanchor="start",
-        marker_color=[bar_colour(name, colours[name]) for name in solved.index],
+        marker_color=[style.bar_colour(name, colours[name]) for name in solved.index],
         hovertemplate="%{y}: %{text} tasks<extra></extra>",
     )
 
@@ -137,7 +128,7 @@ def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
 
 def _rows(figure: go.Figure, title: str, count: int, row_px: int = _ROW_PX) -> go.Figure:
     """Lay the figure out with one row per sharder from the top down, without a legend: the rows carry the names."""
-    styled(figure, title, height=_FRAME_PX + row_px * max(count, 2))
+    style.styled(figure, title, height=_FRAME_PX + row_px * max(count, 2))
     figure.update_layout(showlegend=False, margin={"t": 64})
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)
     return figure
