@@ -249,7 +249,7 @@ def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], s
         for shard in sample.shards:
             draw_ids(shard.table, sample.batch_size, seed)
     drawing_ms = (time.perf_counter() - begin) * 1e3 / len(samples)
-    print(f"\nper sample: ids drawn anew {drawing_ms:.2f} ms (naive: at every measurement; ours: once per table)")
+    print(f"\nper sample: drawing ids {drawing_ms:.2f} ms (naive: at every measurement; ours: once per table)")
     for iterations, loop in loops.items():
         round_ms = float(np.mean(loop.rounds_s)) * 1e3 / len(samples)
         kernels_ms = iterations * float(np.mean(loop.costs_ms))

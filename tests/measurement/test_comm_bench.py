@@ -46,7 +46,7 @@ def test_early_ranks_pay_for_the_late_one_forward_but_not_backward(comm_params, 
     team.kill()
     even, skewed = zip(*answers, strict=True)
     assert all(timing.error is None for timing in even + skewed)
-    # The late rank enters 300 ms after the others, which cannot have its data before.
+    # The late rank enters 300 ms after the others, so they cannot have its data earlier.
     assert min(skewed[0].forward_ms, skewed[2].forward_ms) >= 299
     assert skewed[1].forward_ms < min(skewed[0].forward_ms, skewed[2].forward_ms)
     assert all(timing.backward_ms < 299 for timing in skewed)

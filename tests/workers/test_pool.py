@@ -43,7 +43,7 @@ def run(teams, jobs, attempts=2):
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_an_item_is_given_up_after_the_asked_number_of_attempts(attempts):
+def test_an_item_is_given_up_after_the_given_number_of_attempts(attempts):
     team = FakeTeam("only")
     outcomes = run({0: [team]}, [("a",), ("deadly",), ("b",)], attempts)
     assert [outcomes[index].error for index in range(3)] == [None, "worker died", None]

@@ -94,7 +94,7 @@ def planned_chunks(
     With `params.shuffle` = `samples`, every round of visits shuffles all samples, so that a sample has other neighbours
     at every visit: the cheapest samples cost 5 % less between samples like themselves than between all samples. With
     `chunks`, consecutive samples stay together and the chunks are shuffled. The remainder of a killed campaign, and
-    samples that are added to a campaign, are divided into chunks of their own.
+    samples that are added to a campaign, are divided into additional chunks.
 
     Args:
         samples: all samples of the campaign.

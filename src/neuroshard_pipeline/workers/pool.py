@@ -23,7 +23,7 @@ class Item:
     """Something to do.
 
     Attributes:
-        job: what the team is asked.
+        job: the job that the team is given (`Team.ask`).
         group: group of teams that can do it.
     """
 
@@ -85,7 +85,7 @@ class Pool:
     def run(self, items: Iterable[Item], attempts: int = ATTEMPTS) -> Iterator[Outcome[list[Any]]]:
         """Yield the outcome of every item as it finishes; its value is the list of the workers' answers.
 
-        Whoever stops before the last outcome must leave the pool's context and not run it again.
+        A caller that stops before the last outcome must leave the pool's context; the pool cannot run again.
 
         Args:
             items: taken one at a time, in the given order, when a team becomes idle.
