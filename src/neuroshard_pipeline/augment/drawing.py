@@ -89,10 +89,10 @@ def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None
     """Refuse to draw more distinct augmented tables than the pool has.
 
     Args:
-        name: what the error calls the number that was asked for.
+        name: name of `wanted` in the error.
         wanted: largest number of augmented tables of a sample.
-        available: augmented tables of the pool.
-        remedy: the parameters that the error advises to lower.
+        available: number of augmented tables of the pool.
+        remedy: names of the parameters to lower.
 
     Raises:
         TaskError: `wanted` exceeds `available`.
@@ -120,6 +120,6 @@ def redraw_until_fits(
             return drawn
         least = needed if least is None else min(least, needed)
     raise TaskError(
-        f"{name}: {MAX_REDRAWS} random draws all need more memory than the {available_bytes} bytes there are (the "
+        f"{name}: {MAX_REDRAWS} random draws all need more memory than the {available_bytes} available bytes (the "
         f"smallest needs {least}); raise memory_bytes, ask for fewer tables, or scale the pool's rows down"
     )

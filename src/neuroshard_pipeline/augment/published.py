@@ -88,7 +88,7 @@ def fold(shares: FloatArray, batch_size: int) -> FloatArray:
 
 
 def rows_per_table(batch_size: int) -> FloatArray:
-    """Mean unique rows of a table in every reuse bin (17,), for a batch of `batch_size`.
+    """Mean unique rows of a table in every reuse bin, (17,), for a batch of `batch_size`.
 
     Rows shrink in proportion to the batch, so that reuse does not change. Ids of folded bins become rows of the
     highest bin.

@@ -1,8 +1,8 @@
-"""Adds tables that a pool lacks: variants of its tables, and public table sets.
+"""Adds tables to a pool: variants of its own tables, and public table sets.
 
-Cost models are expected to hold for tables, batch sizes and data types that the pool does not have; samples of derived
-tables teach them that. To measure how well they hold, some tables of the pool are kept out of training, together with
-all tables derived from them.
+Cost models must be accurate for tables, batch sizes and data types that the pool does not have, so they are also trained
+on derived tables. To measure this accuracy, some tables of the pool are kept out of training, together with all tables
+that are derived from them.
 
 Columns that are added to a pool:
 
@@ -111,8 +111,8 @@ def varied_pool(
     Args:
         base: a pool of distinct tables, see `pool.base_pool`.
         batch_size: global batch that its profiles belong to.
-        public: public table sets by name. Their tables are called `<set>/<table>`, get the default profile where they
-            have none, and are all held out.
+        public: public table sets by name. Their tables are called `<set>/<table>` and are all held out; those without a
+            profile get the default one.
         params: parameters of the appended tables.
 
     Returns:

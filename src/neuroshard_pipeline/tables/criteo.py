@@ -108,7 +108,7 @@ def _fields(path: Path, number: int, line: bytes) -> list[bytes]:
 
 
 def _problem(fields: list[bytes]) -> str:
-    """Description of what is wrong with a malformed line."""
+    """Describe the first error of a malformed line."""
     if len(fields) != NUM_FIELDS:
         return (
             f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: a label, {NUM_INTEGERS} integers and "

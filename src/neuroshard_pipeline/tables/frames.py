@@ -45,8 +45,8 @@ def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
         + (unknown if table.reuse is None else (table.unique_rows, *table.reuse))
         for table in tables
     ]
-    types = dict.fromkeys(("num_embeddings", "embedding_dim"), np.int64)
-    types |= dict.fromkeys(("pooling_factor", *PROFILE_COLUMNS), np.float64)
+    counts = ("num_embeddings", "embedding_dim")
+    types = {column: np.int64 if column in counts else np.float64 for column in TABLE_COLUMNS[1:]}
     frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS)).astype(types)
     if any(table.data_type != DEFAULT_DATA_TYPE for table in tables):
         frame["data_type"] = [table.data_type for table in tables]

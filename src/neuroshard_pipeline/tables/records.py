@@ -60,7 +60,7 @@ class Record:
         """A finite number.
 
         Raises:
-            TableFileError: the cell is empty or something else.
+            TableFileError: the cell is empty or holds another value.
         """
         return float(self._numeric(column, "1.5"))
 
@@ -68,7 +68,7 @@ class Record:
         """A whole number; `1000.0` is accepted.
 
         Raises:
-            TableFileError: the cell is empty or something else.
+            TableFileError: the cell is empty or holds another value.
         """
         value = self._numeric(column, "1000")
         if value != int(value):
