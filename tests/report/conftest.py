@@ -1,4 +1,4 @@
-"""Contract frames of a small, made-up run: six sharders on five tasks, measured with a known error."""
+"""Datasets of a small synthetic run: six sharders on five tasks, with a known measurement error."""
 
 import copy
 import dataclasses
@@ -12,7 +12,7 @@ from neuroshard_pipeline.report import ReportInputs
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
 SHARDERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard")
-#: How far a sharder's ranks are from level, which makes the order of sharders known beforehand.
+#: Imbalance of each sharder's ranks, which determines the order of the sharders by cost.
 _IMBALANCE = dict(zip(SHARDERS, (0.9, 0.6, 0.45, 0.4, 0.3, 0.05), strict=True))
 _TASKS = {
     "task-4x-000": (4, 12),
@@ -44,7 +44,7 @@ def build_tasks(rng, pool):
 
 
 def build_plans(rng, tasks):
-    """Every sharder's plan of every task: round robin by width; ours halves the widest table first."""
+    """Every sharder's plan of every task: round robin by width; neuroshard first halves the widest table."""
     rows = []
     for task_id, tables in tasks.groupby("task_id", sort=False):
         world_size = int(tables["world_size"].iloc[0])
@@ -209,7 +209,7 @@ def only_task(inputs, task_id):
     return dataclasses.replace(inputs, **kept, summary=build_summary(kept["plan_costs"], kept["sharding_tasks"]))
 
 
-#: Runs that a report must survive, by name.
+#: Runs with missing data, for all of which the report must be rendered.
 SCENARIOS = {
     "all measured": lambda inputs: inputs,
     "nothing measured": unmeasured,
