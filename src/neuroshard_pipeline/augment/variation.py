@@ -1,8 +1,8 @@
 """Adds tables to a pool: variants of its own tables, and public table sets.
 
-Cost models must be accurate for tables, batch sizes and data types that the pool does not have, so they are also trained
-on derived tables. To measure this accuracy, some tables of the pool are kept out of training, together with all tables
-that are derived from them.
+Cost models must be accurate for tables, batch sizes and data types that the pool does not have, so they are trained on
+derived tables, too. To measure this accuracy, some tables of the pool are kept out of training, together with all
+tables that are derived from them.
 
 Columns that are added to a pool:
 
