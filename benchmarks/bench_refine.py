@@ -1,11 +1,11 @@
-"""What refinement is worth: before and after, over several seeds.
+"""What refinement is worth: cost models before and after, compared by the measured costs of their plans.
 
 Reads the newest pool, samples and costs of a pre-training run from the catalog. For every seed, cost models are
-trained on them, refined, and judged on fresh tasks: initial weights, split, and the tasks of the rounds and of the
-judging all follow the seed. Prints tables; nothing is written.
+trained on them, refined, and compared on fresh tasks; the initial weights, the split and all tasks follow the seed. The
+plans of both pairs of models are measured in one campaign. Prints tables; nothing is written.
 
     .venv/bin/kedro run --pipeline pretrain
-    .venv/bin/python benchmarks/bench_refine.py [--env base] [--data-root data] [--seeds 3]
+    .venv/bin/python benchmarks/bench_refine.py [--env base] [--data-root data] [--seeds 3] [--rounds 2]
 
 About six minutes per seed on 2 cores.
 """
@@ -13,128 +13,157 @@ About six minutes per seed on 2 cores.
 from __future__ import annotations
 
 import argparse
-from functools import partial
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
-from neuroshard_pipeline.cost_models import train_comm_model, train_compute_model
+from neuroshard_pipeline.cost_models import CostModels, train_comm_model, train_compute_model
+from neuroshard_pipeline.evaluation.anchors import choose_anchors
+from neuroshard_pipeline.evaluation.campaigns import Campaigns
+from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
+from neuroshard_pipeline.evaluation.measure_plans import measure_plans
+from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
 from neuroshard_pipeline.evaluation.refinement import (
-    Campaigns,
-    Trained,
-    TrainingSet,
-    judge_plans,
-    refine_models,
-    summarise_refinement,
-    train_both,
+    NewSamples,
+    appended,
+    candidate_plans,
+    measure_new,
+    next_round,
+    training_data,
 )
-from neuroshard_pipeline.evaluation.refinement.summary import AFTER, BEFORE, mean_with_interval
-from neuroshard_pipeline.measurement import measure_comm, measure_compute
-from neuroshard_pipeline.report import refinement_table
+from neuroshard_pipeline.evaluation.totals import plan_totals
+from neuroshard_pipeline.pipelines.training_data import FIRST_CAMPAIGN
+from neuroshard_pipeline.report import aligned_table
 from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 
-#: The pairs of models that are compared.
-MODELS = (BEFORE, AFTER)
+BEFORE, AFTER = "before", "after"
+#: Number of tasks on which the models are compared, for each world size of augment.sharding_tasks.
+TASKS_PER_WORLD_SIZE = (16, 8)
+#: The tasks of comparisons and of refinement have different seeds: refinement adds multiples of 1000 to its seed.
+COMPARISON_SEED = 500
+COMPARISON = Comparison(Bootstrap(confidence=0.95, resamples=10_000, seed=0), least_tasks=5, basis="measured")
 
 
 def main() -> None:
-    """Print the tables of every seed, and what they have in common."""
+    """Print a table of prediction errors per seed, and the comparison of plans over the tasks of all seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="base", help="configuration environment, as for kedro run")
-    parser.add_argument("--data-root", help="where the run kept its data, if not in the environment's place")
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds")
+    parser.add_argument("--data-root", help="data folder of the pre-training run, if not that of the environment")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of refinement per seed")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parents[1]
     bootstrap_project(root)
     overrides = {"data_root": arguments.data_root} if arguments.data_root else {}
     with KedroSession.create(root, env=arguments.env, runtime_params=overrides) as session:
         context = session.load_context()
-        summaries = []
-        for seed in range(arguments.seeds):
-            summaries.append(one_seed(context.catalog, context.params, seed))
-            print(f"seed {seed}\n\n{refinement_table(summaries[-1])}\n", flush=True)
-        print(over_seeds(summaries))
+        first = MeasuredSamples(*(context.catalog.load(name) for name in FIRST_CAMPAIGN.values()))
+        costs = [one_seed(first, context.params, seed, arguments.rounds) for seed in range(arguments.seeds)]
+        print(statements(pd.concat(costs)))
 
 
-def one_seed(catalog: Any, params: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Train, refine and judge once."""
-    names = (
-        "augment.table_pool",
-        "augment.compute_samples",
-        "augment.compute_sample_settings",
-        "measure.compute_costs",
+def one_seed(first: MeasuredSamples, params: Mapping[str, Any], seed: int, rounds: int) -> pd.DataFrame:
+    """Train, refine and compare once; print the prediction errors and return `plan_totals` of the measured plans."""
+    search, measure = params["search"], params["measure"]
+    settings = SharderSettings(search["neuroshard"], search["neuroshard_plus"], search["memory"], search["rivals"])
+    campaigns = Campaigns(measure["compute"], measure["comm"], measure["seed"], params["recording"], params["topology"])
+    models = {BEFORE: trained(first, params["train"], seed)}
+    models[AFTER] = refined(first, models[BEFORE], params, settings, campaigns, (seed, rounds))
+    plan_campaigns = dataclasses.replace(
+        campaigns,
+        compute_params=measure["compute"].overridden(search["compute"]),
+        comm_params=measure["comm"].overridden(search["comm"]),
     )
-    first = TrainingSet(*(catalog.load(name) for name in (*names, "augment.comm_samples", "measure.comm_costs")))
-    search, measure, refine = params["search"], params["measure"], params["refine"]
-    settings = SharderSettings(search["neuroshard"], search["neuroshard_plus"], search["memory"])
-    rounds = refine["rounds"].model_copy(update={"seed": 1000 + 2 * seed})
-    judging = refine["judging"].model_copy(update={"seed": 1001 + 2 * seed})
-    before = trained(first, params["train"], seed)
+    plan_costs, anchors = compare(models, first, params, settings, plan_campaigns, seed)
+    lines = [["seed", "models", "part", "mape", "bias", "mape net of drift"]]
+    for name in models:
+        own = plan_costs[plan_costs["sharder"].str.endswith(f" {name}")]
+        for part, figures in prediction_errors(own, anchors=anchors).items():
+            shares = [figures[key] for key in ("mape", "bias")] + [figures.get("mape_net_of_drift", float("nan"))]
+            lines.append([str(seed), name, part, *(f"{100 * share:.2f} %" for share in shares)])
+    print(aligned_table(lines), flush=True)
+    totals = plan_totals(plan_costs)
+    return totals.assign(task_id=f"seed-{seed}-" + totals["task_id"])
+
+
+def refined(
+    first: MeasuredSamples,
+    models: CostModels,
+    params: Mapping[str, Any],
+    settings: SharderSettings,
+    campaigns: Campaigns,
+    seed_and_rounds: tuple[int, int],
+) -> CostModels:
+    """The models after some rounds of refinement."""
+    seed, rounds = seed_and_rounds
+    refine = params["refine"]["round"].model_copy(update={"seed": seed})
+    known = dataclasses.replace(first, **{name: pd.DataFrame() for name in SAMPLE_FRAMES})
+    for _ in range(rounds):
+        tasks = refine.draw_tasks(first.table_pool, params["augment"]["sharding_tasks"], next_round(known))
+        plans = candidate_plans(tasks_from_frame(tasks), models, refine, settings)
+        found = NewSamples.of(plans, first.sample_ids | known.sample_ids, refine)
+        anchors = choose_anchors(first, params["refine"]["anchors"])
+        known = appended(known, measure_new(found, first.table_pool, campaigns, anchors), first)
+        models = trained(training_data(first, known), params["train"], seed)
+    return models
+
+
+SAMPLE_FRAMES = [field.name for field in dataclasses.fields(MeasuredSamples)[1:]]
+
+
+def compare(
+    models: Mapping[str, CostModels],
+    first: MeasuredSamples,
+    params: Mapping[str, Any],
+    settings: SharderSettings,
+    campaigns: Campaigns,
+    seed: int,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Measure the plans of all models on the same fresh tasks in one campaign; see `measure_plans`.
+
+    Plans of one task are neighbours in the campaign, so that the machine's drift affects all models alike.
+    """
+    refine = params["refine"]["round"]
     like = params["augment"]["sharding_tasks"]
-    tasks = tasks_from_frame(rounds.draw(first.table_pool, like, "refine-"))
-    refined = refine_models(
-        before.models, tasks, rounds, settings, campaigns(first, measure, params),
-        lambda data: trained(data, params["train"], seed),
-    )  # fmt: skip
-    judged = judge_plans(
-        {BEFORE: before.models, AFTER: refined.trained.models},
-        tasks_from_frame(judging.draw(first.table_pool, like, "judge-")),
-        judging,
-        settings,
-        campaigns(first, {**search, "seed": measure["seed"]}, params),
+    fresh = refine.model_copy(
+        update={"tasks_per_world_size": TASKS_PER_WORLD_SIZE[: len(like.world_sizes)], "seed": COMPARISON_SEED + seed}
     )
-    return summarise_refinement(refined.history, judged, f"seed {seed}")
+    tasks = tasks_from_frame(fresh.draw_tasks(first.table_pool, like, 0))
+    plans = [
+        dataclasses.replace(plan, sharder=f"{plan.sharder} {name}")
+        for name, pair in models.items()
+        for plan in solve_all(tasks, refine.sharders, pair, settings, seed).plans
+    ]
+    plans.sort(key=lambda plan: plan.task.task_id)
+    anchors = choose_anchors(first, params["refine"]["anchors"], {task.world_size for task in tasks})
+    return measure_plans(plans, campaigns, anchors)
 
 
-def trained(data: TrainingSet, params: dict[str, Any], seed: int) -> Trained:
-    """Both models with initial weights and split of a seed."""
+def trained(data: MeasuredSamples, params: Mapping[str, Any], seed: int) -> CostModels:
+    """Both models with the initial weights and the split of a seed."""
     compute, comm = (params[kind].model_copy(update={"seed": seed}) for kind in ("compute", "comm"))
-    return train_both(
-        data,
-        partial(train_compute_model, params=compute, provenance={}),
-        lambda *frames: train_comm_model(*frames, comm, {}),
+    lookups, *_ = train_compute_model(
+        data.compute_samples, data.table_pool, data.compute_costs, compute, {}, data.compute_settings
     )
+    collectives, *_ = train_comm_model(data.comm_samples, data.comm_costs, comm, {})
+    return CostModels(lookups, collectives)
 
 
-def campaigns(first: TrainingSet, measure: dict[str, Any], params: dict[str, Any]) -> Campaigns:
-    """Campaigns with the parameters of a stage, but for extra visits and replicas, which take time."""
-    regular = {"extra_visit_budget_s": 0.0, "noise_floor_share": 0.0}
-    compute, comm = (measure[kind].model_copy(update=regular) for kind in ("compute", "comm"))
-    return Campaigns(
-        first,
-        lambda samples: measure_compute(samples, compute, measure["seed"], params["recording"]),
-        lambda samples: measure_comm(samples, comm, measure["seed"], params["topology"]),
+def statements(totals: pd.DataFrame) -> str:
+    """One sentence per sharder that compares the measured plans of both pairs of models."""
+    costs = totals.pivot_table(index="task_id", columns="sharder", values="measured_ms")
+    sharders: Sequence[str] = sorted({name.rpartition(" ")[0] for name in costs.columns})
+    return "\n".join(
+        str(COMPARISON.compare(costs, f"{name} {AFTER}", f"{name} {BEFORE}")["statement"]) for name in sharders
     )
-
-
-def over_seeds(summaries: list[dict[str, Any]]) -> str:
-    """Means and extremes of the seeds, and the change of plan costs over the tasks of all seeds."""
-    lines = [f"over {len(summaries)} seeds: mean (lowest to highest)", ""]
-    for part in ("compute", "comm_forward", "comm_backward"):
-        for side in ("chosen", "all"):
-            told = [spread([summary["errors"][name][side][part]["mape"] for summary in summaries]) for name in MODELS]
-            lines.append(f"mean error on {side} samples, {part}: before {told[0]}, after {told[1]}")
-    for sharder in summaries[0]["plans"]:
-        plans = [summary["plans"][sharder] for summary in summaries]
-        changes = np.array([change for plan in plans for change in plan["changes"].values()])
-        low, high = (100 * edge for edge in mean_with_interval(changes)["interval"])
-        means = [np.mean([plan[f"{name}_ms"] for plan in plans]) for name in MODELS]
-        lines.append(
-            f"measured plan cost, {sharder}: before {means[0]:.3f} ms, after {means[1]:.3f} ms; change "
-            f"{spread([plan['change'] for plan in plans])}; over all {len(changes)} tasks "
-            f"{100 * changes.mean():+.2f} %, 95 % interval {low:+.2f} to {high:+.2f} %"
-        )
-    return "\n".join(lines)
-
-
-def spread(shares: list[float]) -> str:
-    """Mean, lowest and highest in percent."""
-    values = 100 * np.array(shares)
-    return f"{values.mean():.2f} % ({values.min():.2f} to {values.max():.2f})"
 
 
 if __name__ == "__main__":

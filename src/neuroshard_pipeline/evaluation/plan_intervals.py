@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.totals import PARTS
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.search.price import start_skew_ms
 
 FloatArray = NDArray[np.float64]
 
@@ -43,9 +44,9 @@ def plan_intervals_frame(plans: Sequence[Plan], models: CostModels) -> pd.DataFr
 def _bounds(plan: Plan, predicted: PlanCost, models: CostModels) -> dict[str, FloatArray]:
     """Lower and upper end of every rank (W, 2), by part."""
     batch_size, dim_sums = plan.task.batch_size, np.array(plan.dim_sums)
-    ready_ms = np.array(predicted.compute_ms) + np.array(predicted.backward_comm_ms)
+    skew_ms = start_skew_ms(predicted.compute_ms, predicted.backward_comm_ms)
     return {
         "compute": models.compute.interval(plan.shards_by_rank, batch_size),
-        "forward_comm": models.comm.forward_interval_ms(dim_sums, ready_ms - ready_ms.min(), batch_size),
+        "forward_comm": models.comm.forward_interval_ms(dim_sums, skew_ms, batch_size),
         "backward_comm": models.comm.backward_interval_ms(dim_sums, batch_size),
     }

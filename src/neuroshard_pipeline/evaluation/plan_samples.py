@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
 
@@ -86,8 +87,7 @@ def forward_comm_samples(
     """
     skews: list[tuple[float, ...] | None] = []
     for compute, backward in zip(compute_ms, backward_comm_ms, strict=True):
-        ready = np.asarray(compute) + np.asarray(backward)
-        start_skew = np.round(ready - ready.min(), _SKEW_DECIMALS)
+        start_skew = np.round(start_skew_ms(compute, backward), _SKEW_DECIMALS)
         skews.append(tuple(start_skew.tolist()) if np.isfinite(start_skew).all() else None)
     return _collectives(plans, skews)
 
@@ -129,12 +129,12 @@ def _shard_key(shard: Shard) -> str:
 def _collectives(plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None]) -> CollectiveSamples:
     samples: dict[str, CommSample] = {}
     sample_ids: list[str | None] = []
-    for plan, start_skew_ms in zip(plans, skews, strict=True):
-        if start_skew_ms is None:
+    for plan, skew_ms in zip(plans, skews, strict=True):
+        if skew_ms is None:
             sample_ids.append(None)
             continue
-        name = f"collective-{_digest(repr((plan.task.batch_size, plan.dim_sums, start_skew_ms)))}"
-        samples.setdefault(name, CommSample(name, plan.task.batch_size, plan.dim_sums, start_skew_ms))
+        name = f"collective-{_digest(repr((plan.task.batch_size, plan.dim_sums, skew_ms)))}"
+        samples.setdefault(name, CommSample(name, plan.task.batch_size, plan.dim_sums, skew_ms))
         sample_ids.append(name)
     return CollectiveSamples(list(samples.values()), sample_ids)
 
