@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from cost_model_baselines import BASELINES, fit_predict_baseline
-from cost_model_fits import Ours, Paper
 from cost_model_inputs import paper_samples
 from paper_networks import PaperCommModel, PaperComputeModel, fit_paper_comm, fit_paper_compute, raw_features
 
-import neuroshard_pipeline as ns
+from neuroshard_pipeline.cost_models.compute_training import predict_compute
 from neuroshard_pipeline.cost_models.measured import ComputeData, split_samples
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.errors import CostModelError
@@ -46,14 +45,11 @@ def test_an_unknown_baseline_is_refused(compute_training):
         fit_predict_baseline("oracle", compute_training.samples, compute_training.costs_ms, [], seed=0)
 
 
-def test_our_network_is_more_accurate_than_the_papers(compute_training, compute_params):
-    split = split_of(compute_training)
-    test = compute_training.take(split.test)
-    fitted = [kind(compute_params).fit(compute_training, split) for kind in (Ours, Paper)]
-    ours, paper = (mape(test.costs_ms.sum(1), each.predict(test.samples).sum(1)) for each in fitted)
-    assert ours < 0.5 * paper
-    assert fitted[0].intervals is not None
-    assert fitted[1].intervals is None
+def test_our_network_is_more_accurate_than_the_papers(compute_training, compute_model, paper_compute):
+    test = compute_training.take(split_of(compute_training).test)
+    ours, paper = predict_compute(compute_model, test.samples), paper_compute.predict(test.samples)
+    measured = test.costs_ms.sum(axis=1)
+    assert mape(measured, ours.sum(axis=1)) < 0.5 * mape(measured, paper.sum(axis=1))
 
 
 def test_the_papers_costs_follow_from_sums_of_embeddings(paper_compute, compute_training):
@@ -80,15 +76,16 @@ def test_the_papers_network_refuses_other_world_sizes(paper_comm):
         paper_comm.forward_ms([64] * 8, [0] * 8, BATCH_SIZE)
 
 
-def test_a_search_can_use_the_papers_networks(paper_compute, paper_comm, tables):
-    class Models:
-        compute, comm = paper_compute, paper_comm
-
-        def caveats(self, task):  # noqa: ARG002
-            return ()
-
-    task = ns.ShardingTask(tuple(tables[:8]), world_size=4, batch_size=BATCH_SIZE, memory_bytes=2**33)
-    assert ns.shard(task, Models(), "neuroshard").predicted_cost_ms > 0
+def test_the_papers_networks_have_the_methods_that_a_search_uses(paper_compute, paper_comm, tables):
+    embeddings = paper_compute.shard_embeddings([Shard(table, 0, 16) for table in tables[:8]], BATCH_SIZE)
+    sums = embeddings.reshape(4, 2, -1).sum(axis=1)
+    total = paper_compute.costs_from_sums(sums, BATCH_SIZE).sum(axis=-1)
+    assert paper_compute.interval_from_sums(sums, BATCH_SIZE).tolist() == np.stack([total, total], axis=-1).tolist()
+    dims, skew = np.full((3, 4), 32), np.zeros((3, 4))
+    forward, backward = paper_comm.forward_ms(dims, skew, BATCH_SIZE), paper_comm.backward_ms(dims, BATCH_SIZE)
+    assert forward.shape == backward.shape == (3, 4)
+    assert paper_comm.forward_interval_ms(dims, skew, BATCH_SIZE)[..., 0].tolist() == forward.tolist()
+    assert paper_comm.backward_interval_ms(dims, BATCH_SIZE)[..., 1].tolist() == backward.tolist()
 
 
 def test_samples_of_the_papers_kind_are_selected():

@@ -67,7 +67,7 @@ def fit(
         split: training and validation samples.
         params: schedule.
         generator: draws the order of batches.
-        title: name of the model in the progress bar, which is shown only on a terminal, and in errors.
+        title: name of the model in the progress bar and in errors.
         training_loss: is minimised; None for `loss`.
 
     Raises:
@@ -76,8 +76,7 @@ def fit(
     learned = {name: value.clone().requires_grad_(name not in _FIXED_WEIGHTS) for name, value in weights.items()}
     optimizer, schedule = _optimizer(learned, params, len(split.training))
     best = _Best(learned)
-    bar = tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)
-    for epoch in bar:
+    for epoch in (bar := tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)):
         for batch in _batches(split.training, params.batch_samples, generator):
             optimizer.zero_grad()
             (training_loss or loss)(learned, batch).sum().backward()  # members do not share weights: one sum serves all
