@@ -188,7 +188,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {f"train.{name}" for name in ("training_data", "is_refined", "group_metrics")}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
-    in_memory |= {f"policies.{name}" for name in ("drawn", "autoshard_progress", "dreamshard_progress")}
+    in_memory |= {f"policies.{name}" for name in ("drawn", "models", "autoshard_progress", "dreamshard_progress")}
     with KedroSession.create(project_path=ROOT, env="base") as session:
         catalog = session.load_context().catalog
         for name in pipelines:
