@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from bench_plus_measured import compare_measured
 from search.small_models import small_models
 from search.tasks import random_task
+from search.topologies import two_level_topology
 from search_quality import DUEL_HEADING, against_brute_force, duel, report_duels, searched
 from search_scale import drawn_task, hugectr_task, scale
 
@@ -38,7 +39,7 @@ from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks, two_level_topology
+from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -120,14 +121,11 @@ def main() -> None:
         against_brute_force(models, 8)
         rank_order(models, 6)
     if arguments.largest:
-        scale(
-            models, f"{arguments.models or 'small fixed'} models and random tables", drawn_task, arguments.largest, None
-        )
+        what = f"{arguments.models or 'small fixed networks'} and random tables"
+        scale(models, what, drawn_task, arguments.largest, None if trained else arguments.figure)
         if trained:
-            what = "trained models and HugeCTR's tables"
-            scale(
-                load_cost_models(arguments.data / "06_models"), what, hugectr_task, arguments.largest, arguments.figure
-            )
+            models_of_run, what = load_cost_models(arguments.data / "06_models"), "trained models and HugeCTR's tables"
+            scale(models_of_run, what, hugectr_task, arguments.largest, arguments.figure)
     if arguments.tasks:
         against_the_oracle(models, arguments.tasks, arguments.best_seconds, arguments.best_tasks, arguments.jobs)
     if not arguments.measure:

@@ -7,7 +7,6 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.placement import placement_costs
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from search.brute_force import best_placement_ms
@@ -31,8 +30,9 @@ def test_never_worse_always_within_memory_and_honest_about_its_cost(seed, num_ta
         return
     found = local_search(start, problem, BRIEF, np.random.default_rng(0))[0]
     assert found.cost <= start.cost
-    assert placement_costs(found.kinds[None], found.ranks[None], problem)[0] == pytest.approx(found.cost, abs=10)
-    price_plan(problem, problem.placement(found.kinds, found.ranks), "neuroshard_plus")  # refuses an invalid plan
+    placement = problem.placement(found.kinds, found.ranks)
+    plan = price_plan(problem, placement, "neuroshard_plus")  # refuses an invalid plan
+    assert plan.predicted_cost_ms == pytest.approx(found.cost / 1e9, abs=1e-8)
 
 
 def test_the_same_seed_gives_the_same_plan():

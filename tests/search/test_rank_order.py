@@ -11,12 +11,12 @@ from neuroshard_pipeline.search.rank_order import (
     ms_per_byte_of,
     order_ranks,
     order_text,
-    two_level_topology,
 )
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.small_models import small_models
+from search.topologies import two_level_topology
 
 #: Two hosts of three ranks; the second has a slow uplink and slow links inside.
 UNEVEN_HOSTS = two_level_topology([3, 3], [1e-8, 3e-8], [1e-7, 4e-7])

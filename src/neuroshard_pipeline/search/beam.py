@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.exact_fit import fit_exactly
 from neuroshard_pipeline.search.models import IntArray
 from neuroshard_pipeline.search.packing import check_room, make_room
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placement_costs
+from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placed_state
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 
@@ -67,8 +67,7 @@ def _exactly_fitted(problem: Problem, refusal: DoesNotFitError) -> PlacedState:
     if fit.shards is None:
         raise refusal
     state = problem.numbers((unit, width) for unit, width, _ in fit.shards)
-    ranks = np.array([rank for *_, rank in fit.shards], dtype=np.int64)
-    return PlacedState(state, ranks, float(placement_costs(state[None], ranks[None], problem)[0]))
+    return placed_state(state, [rank for *_, rank in fit.shards], problem)
 
 
 def _expansions(beam: list[PlacedState], problem: Problem, num_candidates: int) -> IntArray:

@@ -15,14 +15,16 @@ Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers of a s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, FloatArray, IntArray, quantised
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, IntArray, quantised
+from neuroshard_pipeline.search.moves import layout_of
 from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_ms
+from neuroshard_pipeline.search.price import embedding_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 
 
@@ -64,22 +66,17 @@ def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedStat
     return [found or _packed_by_size(sequence, problem) for found, sequence in zip(best, sequences, strict=True)]
 
 
+def placed_state(kinds: IntArray, ranks: Sequence[int], problem: Problem) -> PlacedState:
+    """A state with given ranks, and its cost."""
+    layout = layout_of(kinds, np.array(ranks, dtype=np.int64), problem)
+    return PlacedState(layout.kinds, layout.ranks, layout.cost)
+
+
 def prepare() -> None:
     """Compile the greedy runs, or load them from a cache, so that no search spends seconds on it."""
     from neuroshard_pipeline.search.greedy_runs import compile_ahead
 
     compile_ahead()
-
-
-def placement_costs(sequences: IntArray, ranks: IntArray, problem: Problem) -> FloatArray:
-    """Embedding costs (P,) in units of 1e-9 ms of shards `sequences` (P, N) on `ranks` (P, N)."""
-    plans, world_size = np.arange(len(sequences))[:, None], problem.task.world_size
-    sums = np.zeros((len(sequences), world_size, problem.embedding.shape[1]))
-    dims = np.zeros((len(sequences), world_size), dtype=np.int64)
-    np.add.at(sums, (plans, ranks), problem.embedding[sequences])
-    np.add.at(dims, (plans, ranks), problem.width[sequences])
-    compute_ms = compute_ms_of_sums(problem.models, sums, dims, problem.task.batch_size).sum(axis=-1)
-    return quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
 
 
 def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list[PlacedState | None]:
@@ -103,5 +100,4 @@ def _packed_by_size(sequence: IntArray, problem: Problem) -> PlacedState | None:
     ranks, left_over = pack_by_size(sizes, problem.limits.tolist(), allowed)
     if left_over:
         return None
-    where = np.array(ranks, dtype=np.int64)
-    return PlacedState(sequence, where, float(placement_costs(sequence[None], where[None], problem)[0]))
+    return placed_state(sequence, ranks, problem)

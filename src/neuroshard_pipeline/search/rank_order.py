@@ -11,8 +11,6 @@ Shapes: W ranks, S candidate swaps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -26,24 +24,6 @@ _MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
 
 #: Weight of the mean over ranks, added to the slowest rank: it decides between orders whose slowest ranks are equal.
 _MEAN_WEIGHT = 1e-6
-
-
-def two_level_topology(
-    ranks_per_host: Sequence[int], inside_ms_per_byte: Sequence[float], across_ms_per_byte: Sequence[float]
-) -> FloatArray:
-    """(W, W) ms per byte between the ranks of hosts, numbered host by host.
-
-    Args:
-        ranks_per_host: number of ranks of every host.
-        inside_ms_per_byte: for every host, the cost of a byte between two of its ranks.
-        across_ms_per_byte: for every host, the cost of a byte on one rank's share of the uplink; between two hosts the
-            slower uplink counts.
-    """
-    host = np.repeat(np.arange(len(ranks_per_host)), ranks_per_host)
-    inside, across = np.asarray(inside_ms_per_byte, float)[host], np.asarray(across_ms_per_byte, float)[host]
-    cost = np.where(host[:, None] == host, inside[:, None], np.maximum(across[:, None], across))
-    np.fill_diagonal(cost, 0.0)
-    return cost
 
 
 def ms_per_byte_of(gb_per_s: ArrayLike) -> FloatArray:
@@ -84,7 +64,7 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
 
     Args:
         plan: any plan.
-        ms_per_byte: (W, W) cost of a byte from row to column, measured or from `two_level_topology`.
+        ms_per_byte: (W, W) cost of a byte from row to column, for example from `ms_per_byte_of`.
 
     Raises:
         PlanError: the matrix is not (W, W), not finite or has a negative number.

@@ -185,6 +185,8 @@ def solve_all(
 ) -> Solutions:
     """Run every sharder on every task.
 
+    The seconds of an attempt end when its shards have ranks, before the plan is priced.
+
     Args:
         tasks: sharding tasks with distinct `task_id`.
         sharder_names: names out of `SHARDERS`.
@@ -193,9 +195,6 @@ def solve_all(
         seed: as in `shard`; the random numbers of a task and sharder do not depend on what else runs.
         progress: wraps the iteration over tasks, for example in a progress bar.
         policies: as in `shard`.
-
-    Returns:
-        Plans and attempts. The seconds of an attempt end when its shards have ranks, before the plan is priced.
 
     Raises:
         NeuroShardError: an unknown sharder or a missing policy, before any work is done.
@@ -206,16 +205,20 @@ def solve_all(
     plans, attempts = [], []
     for task in progress(tasks):
         for sharder in sharders:
-            start = time.perf_counter()
-            problem, error = Problem(task, models, settings.memory), None
-            try:
-                placement = sharder.shard(problem, _generator(seed, task.task_id, sharder.name))
-            except DoesNotFitError as refusal:
-                error = str(refusal)
+            start, problem = time.perf_counter(), Problem(task, models, settings.memory)
+            placement, error = _attempt(sharder, problem, _generator(seed, task.task_id, sharder.name))
             attempts.append((task.task_id, sharder.name, time.perf_counter() - start, error))
-            if error is None:
+            if placement is not None:
                 plans.append(price_plan(problem, placement, sharder.name))
     return Solutions(tuple(plans), pd.DataFrame(attempts, columns=["task_id", "sharder", "seconds", "error"]))
+
+
+def _attempt(sharder: Sharder, problem: Problem, rng: np.random.Generator) -> tuple[Placement | None, str | None]:
+    """The placement, or the reason why there is none."""
+    try:
+        return sharder.shard(problem, rng), None
+    except DoesNotFitError as refusal:
+        return None, str(refusal)
 
 
 def _generator(seed: int, task_id: str, sharder: str) -> np.random.Generator:

@@ -76,9 +76,8 @@ def train_policy(
         progress: wraps the steps, for example in a progress bar.
 
     Returns:
-        The policy, and a row per step: `policy, step, reward, entropy, cost_ratio, validation_ratio`. Ratios are means
-        of the predicted cost divided by that of the best greedy heuristic on the same task: of drawn rollouts in
-        training, of the highest scores in validation (null between validations).
+        The policy, and a row of `PROGRESS_COLUMNS` per step. Ratios are means of the predicted cost divided by that of
+        the best greedy heuristic: of drawn rollouts in training, of the highest scores in validation (else null).
 
     Raises:
         PolicyError: no greedy heuristic solves any of the tasks.
@@ -86,12 +85,8 @@ def train_policy(
     started = time.perf_counter()
     training, held_out = (solvable_games(part, models, memory) for part in (tasks.training, tasks.validation))
     if not training[0] or not held_out[0]:
-        raise PolicyError(
-            f"{kind}: of {len(tasks.training)} training and {len(tasks.validation)} validation tasks, whole tables fit "
-            f"{len(training[0])} and {len(held_out[0])}; raise memory_bytes or lower memory_fill of "
-            "augment.sharding_tasks"
-        )
-    best, best_ratio, rows = _train(_Learner(kind, *training, params), held_out, progress)
+        raise _no_games(kind, tasks, len(training[0]), len(held_out[0]))
+    best, best_ratio, frame = _train(_Learner(kind, *training, params), held_out, progress)
     stored = {
         **provenance,
         "training": params.model_dump(),
@@ -99,14 +94,20 @@ def train_policy(
         "validation_ratio": best_ratio,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    frame = pd.DataFrame(rows, columns=PROGRESS_COLUMNS).astype({"validation_ratio": float})
     return Policy(kind, best.weights, best.mean, best.scale, stored), frame
+
+
+def _no_games(kind: str, tasks: PolicyTasks, training: int, validation: int) -> PolicyError:
+    return PolicyError(
+        f"{kind}: of {len(tasks.training)} training and {len(tasks.validation)} validation tasks, whole tables fit "
+        f"{training} and {validation}; raise memory_bytes or lower memory_fill of augment.sharding_tasks"
+    )
 
 
 def _train(
     learner: _Learner, held_out: tuple[list[Game], list[float]], progress: Wrap
-) -> tuple[Policy, float, list[tuple[Any, ...]]]:
-    """The policy with the best validation ratio, this ratio, and a row per step."""
+) -> tuple[Policy, float, pd.DataFrame]:
+    """The policy with the best validation ratio, this ratio, and a row of `PROGRESS_COLUMNS` per step."""
     params = learner.params
     best, best_ratio, rows = learner.policy(), np.inf, []
     for step in progress(range(params.steps)):
@@ -117,7 +118,7 @@ def _train(
             if ratio < best_ratio:
                 best, best_ratio = learner.policy(), ratio
         rows.append((learner.kind, step, *row, ratio))
-    return best, best_ratio, rows
+    return best, best_ratio, pd.DataFrame(rows, columns=PROGRESS_COLUMNS).astype({"validation_ratio": float})
 
 
 def cost_ratio(policy: Policy, games: Sequence[Game], greedy_ms: Sequence[float]) -> float:
