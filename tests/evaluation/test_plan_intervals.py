@@ -23,6 +23,9 @@ class Compute:
     def costs_from_sums(self, sums, batch_size):  # noqa: ARG002
         return np.repeat(sums, 2, axis=-1)
 
+    def interval_from_sums(self, sums, batch_size):  # noqa: ARG002
+        return sums * [1.8, 2.2]
+
     def interval(self, samples, batch_size):  # noqa: ARG002
         return np.array([[1.8 * len(shards), 2.2 * len(shards)] for shards in samples])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
@@ -26,8 +25,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Compare sharders; the result is ready for JSON.
 
-    A mean over the tasks that a sharder solved favours a sharder that fails on expensive tasks. The means are therefore
-    taken over the tasks that all sharders solved. Means of measured costs leave out tasks with a failed measurement.
+    The means are taken over the tasks that all sharders solved, because a sharder that fails on expensive tasks would
+    otherwise have a low mean. Means of measured costs leave out tasks with a failed measurement.
 
     Args:
         plan_costs: `search.plan_costs`.
@@ -36,31 +35,27 @@ def summarise(
         anchors: `search.anchors`, or None.
 
     Returns:
-        `num_tasks`, `num_common_tasks`, `num_measured_tasks`. Per sharder under `sharders`: `tasks_solved,
-        tasks_tried, mean_predicted_ms, mean_measured_ms` (None without tasks), `mean_seconds_per_task`,
-        `max_seconds_per_task` and `failures`, the error message of every task that was not solved. Under
-        `prediction_on_plans` the result of `prediction_errors`. Under `pairs` each of `comparison.OURS` compared with
-        every other sharder, by measured cost, or by predicted cost if nothing was measured.
+        `num_tasks, num_common_tasks, num_measured_tasks`. Per sharder under `sharders`: `tasks_solved, tasks_tried,
+        mean_predicted_ms, mean_measured_ms` (None without tasks), `mean_seconds_per_task, max_seconds_per_task` and
+        `failures`, the error message of every unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`:
+        see `Comparison.compare_ours`; by measured cost, or by predicted cost if nothing was measured.
     """
-    totals = plan_totals(plan_costs)
-    names = list(dict.fromkeys(attempts["sharder"]))
+    totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
     predicted, measured = (_cost_table(totals, names, kind) for kind in ("predicted", "measured"))
     basis = basis_of(totals)
-    comparison = Comparison(_BOOTSTRAP, _LEAST_TASKS, basis)
+    means = {"mean_predicted_ms": _means(predicted), "mean_measured_ms": _means(measured)}
     return {
         "num_tasks": int(attempts["task_id"].nunique()),
         "num_common_tasks": _tasks_solved_by_all(attempts),
         "num_measured_tasks": len(measured.dropna()),
         "sharders": {
-            name: {
-                **_attempts_of(attempts[attempts["sharder"] == name]),
-                "mean_predicted_ms": _mean(predicted, name),
-                "mean_measured_ms": _mean(measured, name),
-            }
+            name: _attempts_of(attempts[attempts["sharder"] == name]) | {key: of[name] for key, of in means.items()}
             for name in names
         },
         "prediction_on_plans": prediction_errors(plan_costs, intervals, anchors),
-        "pairs": comparison.compare_ours(measured if basis == "measured" else predicted, names),
+        "pairs": Comparison(_BOOTSTRAP, _LEAST_TASKS, basis).compare_ours(
+            measured if basis == "measured" else predicted, names
+        ),
     }
 
 
@@ -69,10 +64,10 @@ def _cost_table(totals: pd.DataFrame, names: Sequence[str], kind: str) -> pd.Dat
     return totals.pivot_table(index="task_id", columns="sharder", values=f"{kind}_ms").reindex(columns=names)
 
 
-def _mean(table: pd.DataFrame, name: str) -> float | None:
-    """Mean over the tasks that have a cost for every sharder; None if there are none."""
-    values = table.dropna()[name].to_numpy(dtype=float)
-    return float(np.mean(values)) if len(values) else None
+def _means(table: pd.DataFrame) -> dict[str, float | None]:
+    """Mean per sharder over the tasks that have a cost for every sharder; None if there are no such tasks."""
+    common = table.dropna()
+    return {str(name): float(common[name].mean()) if len(common) else None for name in table.columns}
 
 
 def _tasks_solved_by_all(attempts: pd.DataFrame) -> int:
