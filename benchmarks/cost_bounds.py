@@ -32,7 +32,6 @@ from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_DIRECTIONS,
     COMM_WORK_TERMS,
-    OWN_VOLUME_TERMS,
     REMOTE_TERMS,
     comm_features,
 )
@@ -42,6 +41,9 @@ from neuroshard_pipeline.search.models import FloatArray, Models
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
+
+#: Terms that depend on the rank's own volume, regardless of hosts.
+OWN_VOLUME_TERMS: tuple[str, ...] = ("send_bytes", "receive_bytes")
 
 Shape = Literal["superadditive", "convex"]
 

@@ -31,9 +31,6 @@ COMM_WORK_TERMS: dict[str, str] = {
     "remote_port_bytes": "largest volume sent or received by the rank's network card or by one on another host",
 }
 
-#: Terms that depend on the rank's own volume, regardless of hosts.
-OWN_VOLUME_TERMS: tuple[str, ...] = ("send_bytes", "receive_bytes")
-
 #: Terms that depend on which ranks share a host; 0 where all ranks do.
 REMOTE_TERMS: tuple[str, ...] = tuple(name for name in COMM_WORK_TERMS if name.startswith("remote_"))
 

@@ -40,13 +40,11 @@ class Fit:
     Attributes:
         weights: weights of every member at its best epoch, float64.
         best_epoch: per member.
-        validation_loss: per member, at its best epoch.
         epochs: passes over the training samples until early stopping.
     """
 
     weights: dict[str, FloatArray]
     best_epoch: list[int]
-    validation_loss: list[float]
     epochs: int
 
 
@@ -89,7 +87,7 @@ def fit(
             break
     if not np.all(np.isfinite(best.loss)):
         raise CostModelError(f"{title}: the loss is not a number; lower learning_rate (now {params.learning_rate})")
-    return Fit(best.arrays(), best.epoch, best.loss, epoch + 1)
+    return Fit(best.arrays(), best.epoch, epoch + 1)
 
 
 class _Best:
