@@ -144,6 +144,11 @@ def test_the_search_respects_torchrecs_constraints():
     assert min(widths(ParameterConstraints(min_partition=128))) >= 128
 
 
+def test_the_default_sharder_is_neuroshard_plus():
+    planner = NeuroShardPlanner(small_models(), topology(), 8, optimizer="sgd")
+    assert planner.search(collection()).sharder == "neuroshard_plus"
+
+
 def test_collective_plan_without_a_process_group_is_refused():
     with pytest.raises(PlanError, match=r"call torch\.distributed\.init_process_group first"):
         make().collective_plan(collection())
