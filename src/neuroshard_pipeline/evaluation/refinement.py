@@ -180,8 +180,8 @@ def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSam
 
 def appended(known: MeasuredSamples, new: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
     """The samples of all rounds with `EXTRA_COLUMNS`; `known` are those of earlier rounds (`of_campaign`)."""
-    extra = {"round": next_round(known), "campaign": campaign_id(first)}
-    return known.joined(new.map_frames(lambda frame: frame.assign(**extra)))
+    number, campaign = next_round(known), campaign_id(first)
+    return known.joined(new.map_frames(lambda frame: frame.assign(round=number, campaign=campaign)))
 
 
 def training_data(first: MeasuredSamples, refined: MeasuredSamples) -> MeasuredSamples:

@@ -61,7 +61,7 @@ def summarise(
 
 def _cost_table(totals: pd.DataFrame, names: Sequence[str], kind: str) -> pd.DataFrame:
     """Cost in ms by task and sharder; NaN where there is none."""
-    return totals.pivot_table(index="task_id", columns="sharder", values=f"{kind}_ms").reindex(columns=names)
+    return totals.pivot_table(index="task_id", columns="sharder", values=f"{kind}_ms").reindex(columns=list(names))
 
 
 def _means(table: pd.DataFrame) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Every sharder on the same suites of tasks, judged by measurement: `kedro run --pipeline benchmark`."""
+"""All sharders on the same suites of tasks, compared by measured cost: `kedro run --pipeline benchmark`."""
 
 from neuroshard_pipeline.pipelines.benchmark.pipeline import create_pipeline
 

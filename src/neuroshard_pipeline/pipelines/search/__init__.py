@@ -1,4 +1,4 @@
-"""Stage search: sharding tasks become plans, judged by predicted and by measured cost."""
+"""Stage search: plans of every sharder for the sharding tasks, compared by predicted and measured cost."""
 
 from neuroshard_pipeline.pipelines.search.pipeline import create_pipeline
 
