@@ -28,6 +28,7 @@ from typing import Literal
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_DIRECTIONS,
@@ -37,7 +38,7 @@ from neuroshard_pipeline.cost_models.comm_features import (
 )
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.cost_models.network import MAX_LOG_CORRECTION
-from neuroshard_pipeline.search.models import FloatArray, Models
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY

@@ -9,8 +9,8 @@
 
 The packages, in the direction of the data: `tables` (tables, shards and tasks), `augment` (random samples and tasks),
 `measurement` (measured costs), `cost_models` (predicted costs), `search` and `sharders` (plans), `evaluation` (measured
-and compared plans), `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `pipelines`, `datasets`, `hooks`
-and `cli` connect them with Kedro. Importing this package imports none of Kedro, TorchRec and FBGEMM.
+and compared plans), `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `pipelines`, `datasets`,
+`hooks` and `cli` connect them with Kedro. Importing this package imports none of Kedro, TorchRec and FBGEMM.
 """
 
 import os

@@ -1,7 +1,5 @@
 """The `kedro` command of this project: Kedro's own `run`, with error messages that name the problem and the remedy."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import re

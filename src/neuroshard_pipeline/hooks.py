@@ -1,7 +1,5 @@
 """Kedro hooks: check parameters and inputs before a run, record versions, print results at the end."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard_pipeline.search.models import FloatArray
+from neuroshard_pipeline.arrays import FloatArray
 
 
 def two_level_topology(

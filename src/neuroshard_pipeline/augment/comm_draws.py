@@ -9,10 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.augment.drawing import BatchSize, Share, TableLimits, WorldSizes, check_pool_size
 from neuroshard_pipeline.augment.pool import generated_tables
-
-IntArray = NDArray[np.int64]
 
 #: The upper limit of a sample's start skews is drawn from this many decades below `max_start_skew_ms`.
 _SKEW_DECADES = 2

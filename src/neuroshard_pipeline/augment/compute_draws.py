@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.augment.drawing import (
     BatchSize,
     Dimensions,
@@ -25,8 +25,6 @@ from neuroshard_pipeline.augment.variation import is_held_out
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.samples import TRAINING
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT
-
-IntArray = NDArray[np.int64]
 
 _COMPUTE_STREAM = 1
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, MAX_EMBEDDING_DIM
 
 Drawn = TypeVar("Drawn")
@@ -47,10 +48,8 @@ TableCount = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class DrawParams(BaseModel):
+class DrawParams(Parameters):
     """Base class of parameters: immutable, and unknown names are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class TableLimits(DrawParams):

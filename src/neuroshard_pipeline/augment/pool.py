@@ -4,13 +4,11 @@ Generated tables differ widely in pooling factor, unique rows and reuse, as real
 over all tables are the published ones, at full scale or scaled down. Shapes: T tables, 17 reuse bins.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import Field
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.augment.drawing import DrawParams
 from neuroshard_pipeline.augment.published import (
     MAX_NUM_EMBEDDINGS,
@@ -20,9 +18,6 @@ from neuroshard_pipeline.augment.published import (
 )
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Spread of the tables: standard deviations of natural logarithms, and limits. These are assumptions, because the
 #: published statistics are sums over tables; they result in a few to millions of unique rows per table at full scale.

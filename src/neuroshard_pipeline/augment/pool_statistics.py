@@ -1,23 +1,19 @@
 """Draws the ids of a pool and compares their reuse histograms with the published ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.published import highest_bin, published_shares
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import reuse_bin, row_counts
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
-
-FloatArray = NDArray[np.float64]
 
 #: Labels of the reuse bins on an axis: 1, 2, 3-4, ... 16385-32768, >32768.
 BIN_LABELS: tuple[str, ...] = (

@@ -5,17 +5,13 @@ Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, t
 rows have a share of unique rows of 0. Their rows are derived from the ids and a typical count (`rows_per_table`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES
-
-FloatArray = NDArray[np.float64]
 
 #: Mean rows of a table. An assumption, because the statistics do not contain it: 856 tables with these rows and width
 #: 64 are 0.9 TB of fp32 weights, the order of magnitude of published production models.

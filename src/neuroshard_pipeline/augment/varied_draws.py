@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams
 from neuroshard_pipeline.augment.drawing import Dimensions, DrawParams, Share, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
@@ -22,8 +23,6 @@ from neuroshard_pipeline.augment.variation import VariationParams, is_derived, i
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.samples import TRAINING
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Table
-
-IntArray = NDArray[np.int64]
 
 #: First entropy words of the generators.
 _VARIED_STREAM, _EVALUATION_STREAM = 6, 7

@@ -21,14 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from neuroshard_pipeline.cost_models.intervals import (
-    COVERAGE,
-    SMALLEST_MS,
-    Calibration,
-    FloatArray,
-    member_spread,
-    scale_terms,
-)
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.intervals import COVERAGE, SMALLEST_MS, Calibration, member_spread, scale_terms
 
 #: Ridge penalty that pulls the slopes towards 0, a constant scale, where samples are few.
 _RIDGE = 0.01

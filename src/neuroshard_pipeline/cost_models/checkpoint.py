@@ -4,8 +4,6 @@ Loading never unpickles. The JSON carries the checksum of the weights, so that a
 two different models, is refused. The caller is responsible for writing the folder atomically.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Set

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models import checkpoint
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_CONTEXT_FEATURES,
     COMM_DIRECTIONS,
     COMM_WORK_TERMS,
-    FloatArray,
     comm_features,
 )
 from neuroshard_pipeline.cost_models.intervals import member_spread

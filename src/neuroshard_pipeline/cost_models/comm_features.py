@@ -3,14 +3,12 @@
 Shapes: W ranks of a collective, `...` any number of collectives, H hosts, P work terms, F context features.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
+from neuroshard_pipeline.arrays import FloatArray
 
 #: The two collectives of an iteration; each has its own network.
 COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")

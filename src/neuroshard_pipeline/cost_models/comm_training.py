@@ -3,8 +3,6 @@
 Shapes: N samples, R ranks of all samples, W ranks of one sample, E ensemble members, P work terms, F context features.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -13,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.comm import CommCostModel, rank_costs, ranks_per_host_of
 from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, COMM_WORK_TERMS, comm_features
@@ -35,9 +33,6 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_range
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Names in the metrics and in the held-out frame, with the part of the cost that each describes.
 _PARTS = {f"comm_{direction}": direction for direction in COMM_DIRECTIONS}

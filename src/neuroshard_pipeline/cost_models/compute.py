@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models import checkpoint
 from neuroshard_pipeline.cost_models.compute_features import CONTEXT_FEATURES, WORK_TERMS, segment_sums, shard_features
 from neuroshard_pipeline.cost_models.intervals import SMALLEST_MS, member_spread
@@ -33,8 +33,6 @@ from neuroshard_pipeline.cost_models.network import (
     sigmoid,
 )
 from neuroshard_pipeline.tables.table import Shard
-
-FloatArray = NDArray[np.float64]
 
 DIRECTIONS = 2
 

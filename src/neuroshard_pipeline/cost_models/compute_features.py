@@ -7,19 +7,16 @@ combination of them is therefore a physical first estimate of the cost that stay
 range. Context features are logarithms and shares; they correct that estimate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
-
-FloatArray = NDArray[np.float64]
 
 #: Non-negative work of one shard, with the reason why it takes time. Bytes are in MiB and counts in units of 2**20, so
 #: that prices are ms per MiB or per million items.

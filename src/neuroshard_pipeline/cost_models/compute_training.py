@@ -3,8 +3,6 @@
 Shapes: N samples, S shards of all samples, E ensemble members, D = 2 directions, C channels.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
 from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
@@ -36,9 +34,6 @@ from neuroshard_pipeline.cost_models.params import ComputeTrainParams
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compute_range
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Names in the metrics and in the held-out frame, with the part of the cost that each describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}

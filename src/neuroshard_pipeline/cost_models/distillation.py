@@ -9,16 +9,13 @@ that a wrong measurement has less influence.
 Shapes: E ensemble members, N all samples, n samples of a batch, D = 2 directions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-IntArray = NDArray[np.int64]
+from neuroshard_pipeline.arrays import IntArray
+
 Weights = dict[str, Tensor]
 
 

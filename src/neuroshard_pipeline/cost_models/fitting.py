@@ -3,24 +3,20 @@
 Shapes: E ensemble members, N samples, R rows of all samples (shards or ranks), P work terms, F context features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.measured import Split
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.cost_models.params import FitParams
 from neuroshard_pipeline.errors import CostModelError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Weights = dict[str, Tensor]
 
 #: `(weights, sample indices) -> (E,)` mean loss per member.

@@ -3,8 +3,6 @@
 Random held-out samples combine tables that also occur in training samples; the samples of these groups do not.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from neuroshard_pipeline.augment.variation import is_derived

@@ -3,8 +3,6 @@
 Shapes: E ensemble members, N samples, P work terms, L launch terms, F context features, D = 2 directions.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -13,11 +11,10 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.compute import DIRECTIONS
 from neuroshard_pipeline.cost_models.compute_features import ONCE_TERMS, WORK_TERMS
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
-
-FloatArray = NDArray[np.float64]
 
 #: Share of the linear fit's cost that the gated channels have initially.
 _GATED_SHARE = 0.5

@@ -11,16 +11,12 @@ outside the training range. `calibration.calibrate` finds the coefficients and t
 Shapes: `...` predictions, E ensemble members, N samples, F context features.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
-
-FloatArray = NDArray[np.float64]
 
 #: Share of measurements that intervals are calibrated to contain.
 COVERAGE = 0.9

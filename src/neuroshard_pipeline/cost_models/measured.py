@@ -10,13 +10,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Sample = TypeVar("Sample", ComputeSample, CommSample)
 
 #: Fewer samples than this are not split.

@@ -1,18 +1,16 @@
 """Accuracy of predictions; every figure of `train.metrics` is computed here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.intervals import coverage, relative_width
 from neuroshard_pipeline.errors import CostModelError
 
-FloatArray = NDArray[np.float64]
 Metrics = dict[str, dict[str, Any]]
 
 

@@ -1,7 +1,5 @@
 """Both cost models of one machine, loaded together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

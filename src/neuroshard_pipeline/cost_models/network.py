@@ -13,15 +13,11 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.checkpoint import REMEDY, Checkpoint
 from neuroshard_pipeline.cost_models.intervals import Calibration
 from neuroshard_pipeline.cost_models.normalisation import Normalisation
 from neuroshard_pipeline.errors import CostModelError
-
-FloatArray = NDArray[np.float64]
 
 #: NumPy or torch. Only functions that both have under the same name are used.
 Xp = Any

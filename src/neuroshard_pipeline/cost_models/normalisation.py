@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
-
-FloatArray = NDArray[np.float64]
 
 #: A feature that varies less than this over the training samples carries no information and is set to 0.
 _CONSTANT = 1e-9

@@ -1,13 +1,13 @@
 """Parameters of training: one flat, frozen type per model; values are in conf/<env>/parameters*.yml."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from neuroshard_pipeline.parameters import Parameters
 
 
-class FitParams(BaseModel):
+class FitParams(Parameters):
     """Parameters of the training loop, for both models.
 
     Attributes:
@@ -23,8 +23,6 @@ class FitParams(BaseModel):
         test_share: share of samples held out for the reported accuracy.
         seed: seed of the split, the initial weights and the order of batches.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     members: int = Field(ge=1, le=64)
     hidden: int = Field(ge=4, le=1024)

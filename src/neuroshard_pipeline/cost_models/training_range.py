@@ -1,7 +1,5 @@
 """The range of a cost model's training samples, and the values of a task that lie outside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

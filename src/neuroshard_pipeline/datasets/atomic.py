@@ -5,8 +5,6 @@ while it saves would therefore leave a truncated newest version. These subclasse
 target and rename it, which is atomic.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path, PurePosixPath

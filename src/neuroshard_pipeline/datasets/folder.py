@@ -3,8 +3,6 @@
 A folder is written under a hidden name and then renamed, so that a killed process never leaves an incomplete version.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Data that another pipeline may have written, or not."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from neuroshard_pipeline.datasets.atomic import AtomicParquetDataset

@@ -1,7 +1,5 @@
 """The records of a measurement campaign: a folder of Parquet files to which files are only added."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

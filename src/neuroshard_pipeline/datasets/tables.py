@@ -1,7 +1,5 @@
 """A user's table file as a read-only dataset."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

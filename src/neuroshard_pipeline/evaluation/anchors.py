@@ -4,18 +4,17 @@ Campaigns are minutes apart, and a shared machine may meanwhile have become slow
 among the samples of the later campaign; their costs in both campaigns give the drift (`drift`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from neuroshard_pipeline.evaluation.drift import Drift, fit_drift, without_drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 Sample = TypeVar("Sample", ComputeSample, CommSample)
@@ -26,15 +25,13 @@ DIRECTIONS = ("forward_ms", "backward_ms")
 ANCHOR_COLUMNS = ["part", "sample_id", "rank", "first_ms", "again_ms"]
 
 
-class AnchorParams(BaseModel):
+class AnchorParams(Parameters):
     """How many samples are measured again.
 
     Attributes:
         compute_samples: number of compute samples.
         comm_samples: number of communication samples.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     compute_samples: int = Field(ge=0, le=10_000)
     comm_samples: int = Field(ge=0, le=10_000)

@@ -1,7 +1,5 @@
 """How samples are measured: the parameters of both kinds of campaigns, bound to the functions that run them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

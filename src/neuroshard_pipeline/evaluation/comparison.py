@@ -3,17 +3,14 @@
 The interval says how far the result may change if other tasks of the same kind are drawn. Shapes: N tasks, R resamples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from neuroshard_pipeline.arrays import FloatArray
 
 #: The searches of this project. Each is compared with every other sharder.
 OURS: tuple[str, ...] = ("neuroshard_plus", "neuroshard")

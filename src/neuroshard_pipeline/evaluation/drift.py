@@ -6,17 +6,14 @@ however, large lookups slow down several times as much as small ones. Cross-vali
 a slope of 1 and a fitted slope.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
-FloatArray = NDArray[np.float64]
+from neuroshard_pipeline.arrays import FloatArray
 
 #: The slope is fixed to 1 with fewer anchors than this.
 _FEWEST_FOR_A_SLOPE = 8

@@ -10,8 +10,6 @@ shards, and plans with the same volumes and start skews, are measured once. Samp
 measured among those of the plans (`anchors`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,20 +3,16 @@
 Shapes: W ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.totals import PARTS
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.search.price import start_skew_ms
-
-FloatArray = NDArray[np.float64]
 
 _ENDS = ("low", "high")
 BOUND_COLUMNS = [f"{end}_{part}_ms" for part in PARTS for end in _ENDS]

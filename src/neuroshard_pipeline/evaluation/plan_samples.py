@@ -1,7 +1,5 @@
 """The samples that have to be measured to know the costs of plans, and the costs of plans from those of the samples."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

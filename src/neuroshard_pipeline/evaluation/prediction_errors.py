@@ -1,7 +1,5 @@
 """How accurately the cost models predict the costs of the plans that were made with them."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from neuroshard_pipeline.cost_models.intervals import coverage, relative_width

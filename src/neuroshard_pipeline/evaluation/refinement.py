@@ -5,8 +5,6 @@ both. The frames of new samples have two extra columns: `round`, the number of t
 `campaign`, a hash of the first campaign. Samples of another first campaign are ignored.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +13,7 @@ from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import DoesNotFitError
@@ -24,6 +22,7 @@ from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.drift import Drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -39,7 +38,7 @@ EXTRA_COLUMNS = ("round", "campaign")
 _SEED_STEP = 1000
 
 
-class RefineParams(BaseModel):
+class RefineParams(Parameters):
     """What one round of refinement measures. The tasks are drawn like those of the augment stage.
 
     Attributes:
@@ -50,8 +49,6 @@ class RefineParams(BaseModel):
         max_comm_samples: maximum number of new communication samples.
         seed: seed of the tasks of the first round, different from the seeds of all other stages.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks_per_world_size: tuple[int, ...] = Field(min_length=1)
     sharders: tuple[Literal["neuroshard", "neuroshard_plus"], ...] = Field(min_length=1)

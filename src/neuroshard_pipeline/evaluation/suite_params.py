@@ -1,12 +1,11 @@
 """Parameters of the benchmark's suites of tasks and of the sharders that solve them; the values are in `conf/`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_pipeline.augment.drawing import TableLimits
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.names import SharderNames
 
 #: Suites of this project. Users add theirs under other names.
@@ -22,11 +21,7 @@ def _known_suites(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-class _Params(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SuiteParams(_Params):
+class SuiteParams(Parameters):
     """Which suites there are and how large they are.
 
     Attributes:
@@ -70,7 +65,7 @@ class PaperSuiteParams(TableLimits):
     memory_fill: float = Field(gt=0, le=1)
 
 
-class TightSuiteParams(_Params):
+class TightSuiteParams(Parameters):
     """Tasks that fit only if some table is split by columns.
 
     Attributes:
@@ -82,7 +77,7 @@ class TightSuiteParams(_Params):
     memory_fill: float = Field(gt=0, lt=1)
 
 
-class ScaleSuiteParams(_Params):
+class ScaleSuiteParams(Parameters):
     """Tasks with very many tables.
 
     Attributes:
@@ -104,7 +99,7 @@ class ScaleSuiteParams(_Params):
         return self
 
 
-class PublicTask(_Params):
+class PublicTask(Parameters):
     """One task of a public table set.
 
     Attributes:
@@ -124,7 +119,7 @@ class PublicTask(_Params):
     row_scale: float = Field(gt=0, le=1e9)
 
 
-class PublicSuiteParams(_Params):
+class PublicSuiteParams(Parameters):
     """Tasks of public table sets: `criteo` and `hugectr_t510`.
 
     Attributes:
@@ -134,7 +129,7 @@ class PublicSuiteParams(_Params):
     tasks: tuple[PublicTask, ...]
 
 
-class BenchContestParams(_Params):
+class BenchContestParams(Parameters):
     """Which sharders solve the tasks, with which seeds.
 
     Attributes:

@@ -3,8 +3,6 @@
 Tasks are drawn from a pool of the benchmark's own: no cost model and no policy has been trained on its tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """`search.summary`: compares sharders on the tasks that all of them solved."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

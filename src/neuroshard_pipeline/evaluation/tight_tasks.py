@@ -1,7 +1,5 @@
 """Draws tasks that no placement of whole tables solves but some plan with column splits does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

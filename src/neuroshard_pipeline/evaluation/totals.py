@@ -1,7 +1,5 @@
 """Adds up the costs of plans: embedding cost and imbalance of every plan from the costs of its ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,23 +1,22 @@
 """`benchmark.task_costs` and `benchmark.verdicts`: the costs of all sharders on all tasks, compared suite by suite."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison, Interval
 from neuroshard_pipeline.evaluation.suites import SUITE_COLUMNS, suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.parameters import Parameters
 
 _KEYS = ["task_id", "sharder"]
 
 
-class VerdictParams(BaseModel):
+class VerdictParams(Parameters):
     """How verdicts are reached.
 
     Attributes:
@@ -28,8 +27,6 @@ class VerdictParams(BaseModel):
             tasks are determined.
         seed: seed of the bootstrap.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     confidence: float = Field(gt=0, lt=1)
     resamples: int = Field(ge=100, le=10_000_000)

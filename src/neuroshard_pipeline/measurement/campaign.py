@@ -1,7 +1,5 @@
 """Measurement campaigns: many visits of many samples, resumable after a kill at any moment."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """What a campaign measures and in which order: chunks, their keys, and what the keys depend on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import defaultdict

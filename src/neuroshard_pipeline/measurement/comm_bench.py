@@ -3,8 +3,6 @@
 Shape letters: W ranks, B global batch size, b[r] samples of it that rank r trains on, D[r] total width of r's shards.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A compute worker: FBGEMM lookups on the CPU, and the choice of the bench by backend."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence

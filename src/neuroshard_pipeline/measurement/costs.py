@@ -1,7 +1,5 @@
 """Reduces the records of a campaign to costs and a noise floor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The CUDA devices of this host."""
 
-from __future__ import annotations
-
 import torch
 
 from neuroshard_pipeline.errors import MeasurementError

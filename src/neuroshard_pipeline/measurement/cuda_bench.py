@@ -1,7 +1,5 @@
 """Times FBGEMM's fused lookup on a CUDA device, by CUDA events."""
 
-from __future__ import annotations
-
 from typing import Any, final
 
 import torch

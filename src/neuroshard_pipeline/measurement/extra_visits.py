@@ -1,7 +1,5 @@
 """Chooses samples that need more visits than planned: samples of disturbed chunks, and samples with a wide spread."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The parts of FBGEMM that the compute benches use. Importing this module imports FBGEMM, so import it late."""
 
-from __future__ import annotations
-
 import warnings
 
 with warnings.catch_warnings():

@@ -1,7 +1,5 @@
 """The machine that a campaign ran on."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """A common clock for ranks on several hosts, whose monotonic clocks have different origins."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shape letters: N ids of a sample, B batch size, D sum of the widths of the sample's shards.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import time

@@ -1,19 +1,18 @@
 """Parameters of the two kinds of measurement campaigns; the values are in `conf/`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import WorkerParams
 
 VisitStatistic = Literal["lower_quartile", "min", "median"]
 
 
-class CampaignParams(BaseModel):
+class CampaignParams(Parameters):
     """Parameters of both kinds of campaigns: how a cost is timed, and how visits form a campaign.
 
     A campaign visits every sample `visits` times (expensive samples fewer times if its parameters say so). Every round
@@ -47,8 +46,6 @@ class CampaignParams(BaseModel):
         extra_visit_budget_s: time for both kinds of extra visits, summed over workers, in seconds.
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     visits: int = Field(ge=1, le=1000)
     warmup_iterations: int = Field(ge=0, le=1000)

@@ -1,7 +1,5 @@
 """The worker teams that measure the chunks of a campaign."""
 
-from __future__ import annotations
-
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence

@@ -9,8 +9,6 @@ A recording is a folder with a pool of tables, the samples, their costs and a da
     card.json                         device, protocol and noise floor (`make_card`)
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.frames import POOL_COLUMNS, compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import ComputeSample
 
@@ -41,15 +39,13 @@ _HOW_TO_RECORD = "record one on a machine with the device (`make gpu-campaign`) 
 _QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
 
 
-class RecordingParams(BaseModel):
+class RecordingParams(Parameters):
     """The recording that a run uses.
 
     Attributes:
         folder: folder of the recording, absolute or relative to the working directory. Its table pool and compute
             samples then replace drawn ones. Null if costs are measured.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     folder: str | None
 

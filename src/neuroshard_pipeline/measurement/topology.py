@@ -15,16 +15,15 @@ message waits for the later of its two ranks, and the model assumes that no othe
 Data that a rank keeps for itself stay on the device and cost nothing.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import CommSample
 
 _BYTES_PER_FLOAT = 4
@@ -34,7 +33,7 @@ _BYTES_PER_MS_AT_1_GB_PER_S = 1e6
 _MESSAGES_AT_ONCE = 2**22
 
 
-class TopologyParams(BaseModel):
+class TopologyParams(Parameters):
     """The cluster of the communication backend `topology`; bandwidths are per GPU and direction.
 
     Attributes:
@@ -47,8 +46,6 @@ class TopologyParams(BaseModel):
         inter_gb_per_s: B across hosts, for the network card of one GPU.
         inter_half_speed_bytes: h across hosts.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     gpus_per_host: int = Field(ge=1, le=1024)
     launch_us: float = Field(ge=0)

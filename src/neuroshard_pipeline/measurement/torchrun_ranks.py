@@ -8,8 +8,6 @@ They need neither the project's conf nor its data. When a rank dies, or hangs in
 starts them again, up to --max-restarts times. gloo uses the network interface GLOO_SOCKET_IFNAME.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

@@ -8,8 +8,6 @@ The ranks (`torchrun_ranks`) may die without ending the campaign. Both sides sha
     answer/<number>/<rank>   {timings}, or {unfit}: why the rank can measure nothing at all
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import time

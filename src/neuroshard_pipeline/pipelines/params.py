@@ -1,11 +1,10 @@
 """Parameter types of the pipelines `search`, `plan` and `train_check`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.names import SharderName, SharderNames
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
@@ -21,7 +20,7 @@ def _known_optimizer(name: str) -> str:
     return name
 
 
-class ContestParams(BaseModel):
+class ContestParams(Parameters):
     """The sharders that plan every sharding task.
 
     Attributes:
@@ -29,13 +28,11 @@ class ContestParams(BaseModel):
         seed: seed of sharders that draw random numbers.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     sharders: SharderNames = Field(min_length=1)
     seed: int = Field(ge=0)
 
 
-class TorchRecExportParams(BaseModel):
+class TorchRecExportParams(Parameters):
     """The plans that are written for TorchRec.
 
     Attributes:
@@ -44,14 +41,12 @@ class TorchRecExportParams(BaseModel):
         compute_device: where the tables will be trained.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     sharder: SharderName
     local_world_size: int | None = Field(ge=1)
     compute_device: Literal["cuda", "cpu"]
 
 
-class PlanParams(BaseModel):
+class PlanParams(Parameters):
     """The sharding task of `kedro run --pipeline plan`.
 
     Attributes:
@@ -66,8 +61,6 @@ class PlanParams(BaseModel):
         sharder: one of `sharders.SHARDERS`.
         seed: seed of sharders that draw random numbers.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tables: str
     world_size: int = Field(ge=1, le=MAX_WORLD_SIZE)

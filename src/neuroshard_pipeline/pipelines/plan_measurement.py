@@ -1,7 +1,5 @@
 """Nodes that measure plans, shared by the pipelines search and benchmark."""
 
-from __future__ import annotations
-
 from kedro.pipeline import Node
 
 from neuroshard_pipeline.evaluation.campaigns import Campaigns

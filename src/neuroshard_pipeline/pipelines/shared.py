@@ -1,7 +1,5 @@
 """Nodes that several pipelines share."""
 
-from __future__ import annotations
-
 from kedro.pipeline import Node
 
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels

@@ -3,8 +3,6 @@
 The first campaign consists of the samples of the augment stage with the costs of the measure stage.
 """
 
-from __future__ import annotations
-
 from kedro.pipeline import Node
 
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples

@@ -1,7 +1,5 @@
 """The benchmark as an HTML page: the best sharder of every suite, by how much, and at what search time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`benchmark.verdicts` as tables and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors of the cost models on held-out samples: by property of the sample, by predicted cost, and the largest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

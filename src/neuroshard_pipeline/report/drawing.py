@@ -1,7 +1,5 @@
 """All figures of the report by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """Tables of the report: accuracy, measurements, tasks, and any nested mapping as rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

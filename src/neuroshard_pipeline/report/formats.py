@@ -1,7 +1,5 @@
 """Numbers as text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 #: Stands for a value that does not exist.

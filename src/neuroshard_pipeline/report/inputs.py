@@ -1,7 +1,5 @@
 """The data that the report shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

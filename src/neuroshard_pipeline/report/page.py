@@ -1,7 +1,5 @@
 """Self-contained HTML pages: everything is inside one file that can be opened from disk, mailed or printed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime

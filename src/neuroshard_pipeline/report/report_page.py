@@ -1,7 +1,5 @@
 """The report of a run as an HTML page."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals

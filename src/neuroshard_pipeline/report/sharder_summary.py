@@ -1,7 +1,5 @@
 """`search.summary` as a table of sharders and as sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The colours are those of Okabe and Ito, "Color Universal Design" (2008). People 
 blindness can distinguish them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of sharders as plain text, for the end of a run."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Compares plans by their embedding costs: tasks that every sharder solved, costs relative to the cheapest plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

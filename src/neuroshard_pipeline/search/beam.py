@@ -9,13 +9,11 @@ to the next step (ties: tried first). After L steps, or when nothing can be halv
 steps wins (ties: met first).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.exact_fit import fit_exactly
-from neuroshard_pipeline.search.models import IntArray
 from neuroshard_pipeline.search.packing import check_room, make_room
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placed_state

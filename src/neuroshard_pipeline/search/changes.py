@@ -3,12 +3,11 @@
 Shapes: P moves, W ranks.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.search.local_search import MAX_MOVES, column_price_ms, exact_costs, potential_gain
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, FloatArray, IntArray
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import (
     NONE,
     Layout,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.models import FloatArray, IntArray
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 from neuroshard_pipeline.tables.task import ShardingTask

@@ -1,7 +1,5 @@
 """A plan in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from neuroshard_pipeline.search.plan import Plan, PlanCost

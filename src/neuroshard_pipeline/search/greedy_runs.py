@@ -12,14 +12,13 @@ fifth. Compiling reduced the time of a whole search to 0.4 of the NumPy time on 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers of a shard embedding.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.problem import Problem
 
 #: The rank of a shard without a feasible rank.

@@ -10,13 +10,12 @@ again, it returns to the best layout found so far.
 Shapes: P moves or sets of moves, W ranks.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
 
-from neuroshard_pipeline.search.models import FloatArray, IntArray, quantised
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.moves import (
     Layout,
     Loads,

@@ -1,11 +1,10 @@
 """Memory of a rank during training: weights, optimizer state, buffers for the batch, and a reserve."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -22,7 +21,7 @@ ROWWISE_STATE_BYTES = 4
 ADAM_STATE_BYTES = 8
 
 
-class MemoryModel(BaseModel):
+class MemoryModel(Parameters):
     """What counts against the memory of a rank.
 
     A shard of R rows and D columns needs, in bytes,
@@ -36,8 +35,6 @@ class MemoryModel(BaseModel):
         output_buffers: count the pooled outputs of the global batch and their gradients (fp32).
         reserve_fraction: share of a rank's memory that shards may not use.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     optimizer_state: bool
     input_buffers: bool

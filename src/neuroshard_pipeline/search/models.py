@@ -3,20 +3,15 @@
 Shapes: S shards, W ranks, H numbers of a shard embedding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 #: Searches compare costs in whole units of 1e-9 ms. The order of float additions differs between pricing one plan and
 #: pricing many at once; without the rounding, that order would decide between plans of equal cost.

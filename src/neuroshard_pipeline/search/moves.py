@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray, quantised
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY

@@ -1,15 +1,13 @@
 """Packing shards by bytes alone, splitting tables until they fit, and the errors where nothing fits."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.models import BoolArray, IntArray
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.task import ShardingTask

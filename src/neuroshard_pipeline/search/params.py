@@ -11,14 +11,15 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
 
 Count = Annotated[int, Field(ge=1)]
 
 
-class SearchParams(BaseModel):
+class SearchParams(Parameters):
     """Beam search over column splits around a greedy grid search [Zha2023] §3.3.
 
     Attributes:
@@ -29,8 +30,6 @@ class SearchParams(BaseModel):
         min_cap_ratio: smallest cap as a multiple of the mean dimension sum.
         max_cap_ratio: largest cap as a multiple of the mean dimension sum.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_candidates: Count
     beam_width: Count
@@ -46,7 +45,7 @@ class SearchParams(BaseModel):
         return self
 
 
-class LocalSearchParams(BaseModel):
+class LocalSearchParams(Parameters):
     """Local search that `neuroshard_plus` appends to the beam search.
 
     Attributes:
@@ -55,8 +54,6 @@ class LocalSearchParams(BaseModel):
         moves_per_round: number of moves per round whose exact cost is predicted.
         perturbation_moves: number of random moves that lead away from a local optimum.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_rounds: Annotated[int, Field(ge=0)]
     time_budget_seconds: Annotated[float, Field(ge=0.0)]

@@ -13,14 +13,13 @@ fails as well, the state has no placement. Costs are compared in whole units of 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers of a shard embedding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, IntArray, quantised
+from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, quantised
 from neuroshard_pipeline.search.moves import layout_of
 from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.search.params import SearchParams

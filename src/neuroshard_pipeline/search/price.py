@@ -3,12 +3,11 @@
 Shapes: P plans, W ranks, H numbers of a shard embedding.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from neuroshard_pipeline.search.models import FloatArray, IntArray, Models
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 

@@ -7,14 +7,13 @@ tables that a constraint keeps together; a unit of several tables has one kind, 
 Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray, Models, quantised
+from neuroshard_pipeline.search.models import Models, quantised
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole

@@ -1,7 +1,5 @@
 """A progress bar for searches that take several seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tqdm import tqdm

@@ -9,13 +9,11 @@ A collective ends when the slowest rank ends.
 Shapes: W ranks, S candidate swaps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.plan import Plan
 
 _BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32

@@ -1,7 +1,5 @@
 """Units of placement: a table, or tables that a constraint keeps together on one rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

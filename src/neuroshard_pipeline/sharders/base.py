@@ -1,14 +1,13 @@
 """The interface of sharders, and the settings of all of them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import (
     LocalSearchParams,
@@ -73,7 +72,7 @@ class SearchingSharder(ABC):
         return [problem.placement(state.kinds, state.ranks) for state in self.search(problem, rng)[:count]]
 
 
-class RivalParams(BaseModel):
+class RivalParams(Parameters):
     """Settings of the rivals, the sharders that this project is compared with.
 
     Attributes:
@@ -84,8 +83,6 @@ class RivalParams(BaseModel):
         policy_rollouts: number of plans that `autoshard` and `dreamshard` make of a task; the one with the lowest
             predicted cost is returned.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     milp_time_limit_seconds: float = Field(gt=0.0, allow_inf_nan=False)
     milp_gap: float = Field(ge=0.0, lt=1.0)

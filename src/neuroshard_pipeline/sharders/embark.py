@@ -5,15 +5,13 @@ EMBark distributes ranges of rows and whole tables; here it places column shards
 Shapes: N shards.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import OUTPUT_BYTES
-from neuroshard_pipeline.search.models import FloatArray, IntArray
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem

@@ -1,7 +1,5 @@
 """Heuristics of [Zha2023] §4.1: largest weight first, on the rank with the smallest sum of weights so far."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

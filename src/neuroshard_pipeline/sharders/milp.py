@@ -3,14 +3,13 @@
 Shapes: U units, W ranks, P (unit, rank) pairs that are allowed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, FloatArray, IntArray
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem

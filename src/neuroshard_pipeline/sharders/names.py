@@ -1,7 +1,5 @@
 """Names of sharders as types of parameters: pydantic validates them before any node runs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator

@@ -1,7 +1,5 @@
 """The sharder of [Zha2023]: beam search over column splits around a greedy grid search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NeuroShard with a local search after the beam search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

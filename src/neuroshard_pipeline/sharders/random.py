@@ -1,13 +1,11 @@
 """Random placement of whole tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.models import BoolArray, IntArray
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem

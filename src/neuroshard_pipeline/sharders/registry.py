@@ -1,7 +1,5 @@
 """Sharders by name, and the functions that run them: one task, or all sharders on all tasks."""
 
-from __future__ import annotations
-
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence

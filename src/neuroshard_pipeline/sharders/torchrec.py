@@ -1,7 +1,5 @@
 """TorchRec's own planner as a sharder. It imports TorchRec, an optional extra, on first use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads the measured bandwidths between the ranks of a cluster from a CSV file."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

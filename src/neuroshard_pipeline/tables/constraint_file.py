@@ -1,7 +1,5 @@
 """Reads a user's constraints from a YAML or JSON file."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Constraints of plans besides memory: allowed ranks, allowed splits, and tables that share a rank."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

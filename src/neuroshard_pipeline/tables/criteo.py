@@ -4,8 +4,6 @@ Criteo Kaggle and Criteo 1TB have this format (https://ailab.criteo.com/ressourc
 missing (nothing between two tabs); categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import re

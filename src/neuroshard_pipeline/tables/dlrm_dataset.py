@@ -4,8 +4,6 @@ Such a file is a tuple (indices, offsets, lengths) saved by torch: the ids of al
 start of the bag of every table and sample; and the number of ids of every bag. Shapes: T tables, B samples, N ids.
 """
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import shutil

@@ -4,8 +4,6 @@ A compute sample is stored in three frames: its tables and their widths (`augmen
 the tables (`augment.table_pool`), and one row of settings (`augment.compute_sample_settings`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

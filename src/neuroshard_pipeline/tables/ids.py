@@ -3,20 +3,15 @@
 Shapes: B batch size, N ids of the batch, U unique rows, E rows of the table.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import batch_indices, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Smallest look-up count of every reuse bin, (17,).
 LOWEST_COUNTS: IntArray = np.array([1, *(edge + 1 for edge in REUSE_BIN_EDGES)], dtype=np.int64)

@@ -3,20 +3,15 @@
 Shapes: N ids of a batch, K buckets of rows of similar popularity.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc
 
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Exponent of the assumed popularity of rows: the popularity of the k-th row is proportional to k**-exponent. With this
 #: exponent, a table with the mean rows (4 million) and the mean pooling factor (15.81) of the published pool has its

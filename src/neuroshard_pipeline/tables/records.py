@@ -3,8 +3,6 @@
 This module knows formats; `table_file` and `task_file` know columns.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

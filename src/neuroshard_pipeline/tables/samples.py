@@ -1,7 +1,5 @@
 """Samples: what one measurement runs, the shards of one rank or the data volumes of one pair of collectives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard

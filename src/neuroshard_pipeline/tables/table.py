@@ -1,7 +1,5 @@
 """Embedding tables, their reuse profiles, and shards of their columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

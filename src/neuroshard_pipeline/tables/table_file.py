@@ -1,7 +1,5 @@
 """Reads a user's embedding tables from a CSV, Parquet or JSON file."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sharding tasks: the tables, ranks and memory that a plan is made for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

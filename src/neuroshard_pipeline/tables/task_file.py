@@ -1,7 +1,5 @@
 """Reads a user's sharding tasks from one file, with one row per table of a task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

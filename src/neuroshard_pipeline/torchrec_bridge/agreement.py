@@ -4,8 +4,6 @@ If the first rank raises inside TorchRec's `invoke_on_rank_and_broadcast_result`
 until the timeout of the process group. The functions here send the error instead, and raise it on every rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

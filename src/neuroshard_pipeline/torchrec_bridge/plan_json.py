@@ -21,8 +21,6 @@ The document, version 1 (`SCHEMA`, `SCHEMA_VERSION`):
     memory              the memory model that the plan was made with
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A planner for TorchRec, whose plans `DistributedModelParallel` trains with."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Legend of shapes: S samples, N ids, G global batches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

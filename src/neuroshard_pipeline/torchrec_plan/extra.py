@@ -1,7 +1,5 @@
 """The optional extra `torchrec`: imported on first use, with a clear error where it is missing."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 

@@ -1,7 +1,5 @@
 """The embedding tables of an unsharded model, and the optimizer that is attached to them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """TorchRec's `ShardingPlan`: written for a model, and read back into shards and ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ ranks, and 0.82 to 0.94 times with 48 tables on 2 ranks (64 columns per table, g
 Column-wise saves collectives but adds a copy that reorders the outputs; the copy matters where lookups fill the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

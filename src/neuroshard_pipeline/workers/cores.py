@@ -1,7 +1,5 @@
 """Pins a process to one core, so that measurements on different cores do not disturb each other."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

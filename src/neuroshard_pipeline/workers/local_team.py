@@ -1,7 +1,5 @@
 """A team of processes of this host."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import sys

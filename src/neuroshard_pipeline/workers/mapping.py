@@ -1,7 +1,5 @@
 """Applies a function to items, one worker per item."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar

@@ -1,13 +1,13 @@
 """Where worker processes run."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from neuroshard_pipeline.parameters import Parameters
 
 
-class WorkerParams(BaseModel):
+class WorkerParams(Parameters):
     """Where the workers run, and how many there are.
 
     Attributes:
@@ -19,8 +19,6 @@ class WorkerParams(BaseModel):
         timeout_s: time limit for one item in seconds, including the start of its worker. A worker that exceeds it
             counts as hung and is replaced.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: Literal["local", "ray"]
     address: str | None

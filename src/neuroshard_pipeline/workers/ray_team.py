@@ -1,7 +1,5 @@
 """A worker on a Ray cluster. Importing this module imports Ray, which is an extra."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, final

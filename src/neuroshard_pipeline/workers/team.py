@@ -1,7 +1,5 @@
 """What every team of worker processes offers, and what happens inside a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol, final
 

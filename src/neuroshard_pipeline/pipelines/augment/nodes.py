@@ -1,7 +1,5 @@
 """Nodes of the augment stage."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from neuroshard_pipeline.augment import (

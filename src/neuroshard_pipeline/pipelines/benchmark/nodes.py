@@ -1,7 +1,5 @@
 """Nodes of the benchmark pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import pandas as pd

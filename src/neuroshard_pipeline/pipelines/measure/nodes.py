@@ -1,7 +1,5 @@
 """Nodes of the measure stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

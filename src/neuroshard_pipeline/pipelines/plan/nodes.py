@@ -1,7 +1,5 @@
 """Nodes of the plan pipeline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

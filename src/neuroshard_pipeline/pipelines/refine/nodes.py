@@ -1,7 +1,5 @@
 """Nodes of the refine pipeline."""
 
-from __future__ import annotations
-
 import logging
 
 import pandas as pd

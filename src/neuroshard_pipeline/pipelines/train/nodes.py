@@ -1,7 +1,5 @@
 """Nodes of the train stage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

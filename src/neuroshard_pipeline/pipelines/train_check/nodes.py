@@ -1,7 +1,5 @@
 """Nodes of the train_check pipeline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Figures of predicted against measured costs: per plan, per rank, per held-out sample."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

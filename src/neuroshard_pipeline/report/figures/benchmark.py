@@ -1,7 +1,5 @@
 """Figures of the benchmark: performance profile, cost against search time, our sharders against every other one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

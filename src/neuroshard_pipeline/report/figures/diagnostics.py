@@ -1,7 +1,5 @@
 """Figures of the errors of the cost models: by property of the sample, and how well predictions are calibrated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

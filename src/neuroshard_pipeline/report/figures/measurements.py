@@ -1,7 +1,5 @@
 """Figures of the measured costs: how large they are and how well repeated measurements agree."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

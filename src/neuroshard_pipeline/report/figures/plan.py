@@ -1,7 +1,5 @@
 """Two plans of one task side by side: the shards, the cost and the memory of every rank."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

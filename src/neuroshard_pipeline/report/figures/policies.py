@@ -1,7 +1,5 @@
 """Training progress of the learned sharders."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

@@ -1,7 +1,5 @@
 """Figures of the table pool: its reuse of rows beside the published one, its rows and pooling factors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Figures that compare sharders: mean cost, cost relative to the cheapest plan, tasks solved."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

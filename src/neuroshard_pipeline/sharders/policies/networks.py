@@ -7,8 +7,6 @@ tables are summed, so that any number of either works.
 Shapes: U units (tables), W ranks, F table features, K rank features, D numbers of a table's representation, N hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,13 +1,13 @@
 """Parameters of policy training; their values are in conf/<env>/parameters*.yml."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from neuroshard_pipeline.parameters import Parameters
 
 
-class PolicyTrainParams(BaseModel):
+class PolicyTrainParams(Parameters):
     """How a policy is trained.
 
     Attributes:
@@ -23,8 +23,6 @@ class PolicyTrainParams(BaseModel):
         seed: seed of the initial weights and of all draws.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     reward: Literal["cost", "balance"]
     hidden: int = Field(ge=2, le=512)
     steps: int = Field(ge=1)
@@ -36,7 +34,7 @@ class PolicyTrainParams(BaseModel):
     seed: int = Field(ge=0)
 
 
-class PolicyTaskParams(BaseModel):
+class PolicyTaskParams(Parameters):
     """The tasks that policies are trained on: drawn like `augment.sharding_tasks`, but from another pool of tables.
 
     Attributes:
@@ -45,8 +43,6 @@ class PolicyTaskParams(BaseModel):
         validation_tasks: number of these tasks that select the weights and are not trained on.
         seed: seed of the draws of tasks.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pool_seed: int = Field(ge=0)
     tasks_per_world_size: int = Field(ge=1)

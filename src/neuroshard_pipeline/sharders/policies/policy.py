@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.cost_models import checkpoint
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError
-from neuroshard_pipeline.search.models import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.sharders.policies.episode import RANK_FEATURES, TABLE_FEATURES, Episode, Game
 from neuroshard_pipeline.sharders.policies.networks import NETWORKS
 

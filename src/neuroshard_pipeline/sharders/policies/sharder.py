@@ -1,7 +1,5 @@
 """A trained policy as a sharder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tasks that policies are trained on, whose tables no other stage uses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

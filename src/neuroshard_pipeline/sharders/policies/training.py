@@ -14,9 +14,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.models import FloatArray, Models
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS, GreedySharder

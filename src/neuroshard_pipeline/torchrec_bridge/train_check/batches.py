@@ -1,7 +1,5 @@
 """The global batches that are trained: drawn from the tables' reuse profiles, or read from a Criteo file."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: B samples, T tables, N ids, D the sum of the widths of all tables and of the last dense layer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from zlib import crc32

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.parameters import Parameters
 
 
 class TrainCheckError(NeuroShardError):
     """A training check cannot run, one of its ranks failed, or its plans trained to different losses."""
 
 
-class TrainTaskParams(BaseModel):
+class TrainTaskParams(Parameters):
     """The tables, ranks and batches that are trained.
 
     Attributes:
@@ -28,8 +29,6 @@ class TrainTaskParams(BaseModel):
         num_batches: number of distinct global batches, which are trained in a cycle.
         seed: seed of drawn samples.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tables: str
     row_scale: float = Field(gt=0, le=1e9)
@@ -53,7 +52,7 @@ class TrainTaskParams(BaseModel):
         return int(self.memory_gib * 2**30)
 
 
-class TrainingParams(BaseModel):
+class TrainingParams(Parameters):
     """The model, its training and the timed steps.
 
     Attributes:
@@ -72,8 +71,6 @@ class TrainingParams(BaseModel):
         timeout_s: a rank has failed if a turn or a collective takes it longer than this.
         seed: seed of the initial weights and of the order of turns.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     backend: Literal["gloo", "nccl"]
     dense: Literal["ddp", "fsdp2"]

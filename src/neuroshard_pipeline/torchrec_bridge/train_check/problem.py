@@ -1,7 +1,5 @@
 """The sharding task that is trained, its batches, and the plans of all sharders."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trains a model under several plans in turns, between real processes."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 import os

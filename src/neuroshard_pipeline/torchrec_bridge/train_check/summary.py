@@ -3,8 +3,6 @@
 Shapes: R rounds, S steps, P plans.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,0 +1,54 @@
+"""House rules that a machine can check: lengths of files and functions, and numbers of parameters."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "neuroshard_pipeline"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+MOST_LINES_OF_A_FILE = 300
+MOST_LINES_OF_A_FUNCTION = 40
+MOST_LONG_FUNCTIONS = 5
+MOST_PARAMETERS = 7
+MOST_LINES_OF_THE_PACKAGE = 21_500
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def num_lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """All parameters but `self` and `cls`."""
+    arguments = function.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_are_short_and_functions_have_few_parameters(path):
+    crowded = [function.name for function in functions(path) if num_parameters(function) > MOST_PARAMETERS]
+    assert num_lines(path) <= MOST_LINES_OF_A_FILE
+    assert not crowded, f"group parameters of these functions in a dataclass: {crowded}"
+
+
+def test_few_functions_are_long():
+    long = [
+        f"{path.relative_to(PACKAGE)}: {function.name}"
+        for path in FILES
+        for function in functions(path)
+        if (function.end_lineno or 0) - function.lineno + 1 > MOST_LINES_OF_A_FUNCTION
+    ]
+    assert len(long) <= MOST_LONG_FUNCTIONS, long
+
+
+def test_the_package_stays_within_its_size():
+    assert sum(map(num_lines, FILES)) <= MOST_LINES_OF_THE_PACKAGE
