@@ -15,7 +15,7 @@ from kedro.io import DatasetError
 from kedro.validation import ParameterValidationError
 from kedro.validation.type_extractor import TypeExtractor
 from pydantic import BaseModel
-from yaml.parser import ParserError  # type: ignore[import-untyped]
+from yaml.parser import ParserError
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 
