@@ -12,7 +12,7 @@ from kedro.io import AbstractVersionedDataset, CatalogProtocol
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline import __version__
-from neuroshard_pipeline.datasets.atomic import commit, staged_path
+from neuroshard_pipeline.datasets.atomic import replacing
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.report import summary_table
 
@@ -131,13 +131,8 @@ def write_lineage(catalog: CatalogProtocol, run_id: str, status: str) -> None:
     """Write `<lineage folder>/<run id>.json` atomically."""
     folder = Path(catalog.load("lineage_folder"))
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{run_id}.json"
-    staged = staged_path(target)
-    try:
+    with replacing(folder / f"{run_id}.json") as staged:
         staged.write_text(json.dumps({"status": status, **catalog.load(LINEAGE_DATASET)}, indent=2))
-        commit(staged, target)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 class ProgressHooks:

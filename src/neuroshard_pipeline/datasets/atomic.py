@@ -7,79 +7,65 @@ target and rename it, which is atomic.
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import pandas as pd
-from kedro.io import AbstractVersionedDataset
 from kedro_datasets.json import JSONDataset
 from kedro_datasets.pandas import ParquetDataset
 from kedro_datasets.plotly import JSONDataset as PlotlyJSONDataset
 from kedro_datasets.text import TextDataset
 
 
-def save_atomically(dataset: AbstractVersionedDataset, stock: type[AbstractVersionedDataset], data: Any) -> None:
-    """Write `data` to a staged file with `stock`'s own save, then rename the file to the dataset's save path.
+def staged_path(target: Path) -> Path:
+    """A hidden path beside `target` that no search for versions or partitions finds."""
+    return target.with_name(f".{target.name}.{os.getpid()}.partial")
 
-    Args:
-        dataset: an instance of a subclass of `stock`, on a local file system.
-        stock: Kedro's dataset class, which defines the file format.
-        data: the data to save.
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A hidden file for the caller to write; at the end it is flushed to disk and renamed to `target` atomically.
+
+    If the caller raises an error, `target` stays as it is.
     """
-    target = Path(dataset._get_save_path())
     staged = staged_path(target)
-    writer: Any = copy.copy(dataset)
-    writer._get_save_path = lambda: PurePosixPath(staged)
-    undecorated: Any = stock.save
     try:
-        undecorated.__wrapped__(writer, data)  # Kedro already wraps the save of the subclass.
-        commit(staged, target)
+        yield staged
+        descriptor = os.open(staged, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        staged.replace(target)
     finally:
         staged.unlink(missing_ok=True)
 
 
-def staged_path(target: Path) -> Path:
-    """A hidden file beside `target` that no search for versions or partitions finds."""
-    return target.with_name(f".{target.name}.{os.getpid()}.partial")
+class _AtomicSave:
+    """Makes the save of one of Kedro's datasets atomic; the dataset must be on a local file system."""
+
+    def save(self, data: Any) -> None:
+        """Write the data atomically."""
+        dataset: Any = self
+        stock: Any = super()
+        writer = copy.copy(dataset)
+        with replacing(Path(dataset._get_save_path())) as staged:
+            writer._get_save_path = lambda: PurePosixPath(staged)
+            stock.save.__wrapped__(writer, data)  # Kedro already wraps the save of the subclass.
 
 
-def commit(staged: Path, target: Path) -> None:
-    """Flush `staged` to disk and rename it to `target` atomically."""
-    descriptor = os.open(staged, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    staged.replace(target)
-
-
-class AtomicParquetDataset(ParquetDataset):
+class AtomicParquetDataset(_AtomicSave, ParquetDataset):
     """`pandas.ParquetDataset` with an atomic save."""
 
-    def save(self, data: pd.DataFrame) -> None:
-        """Write the frame atomically."""
-        save_atomically(self, ParquetDataset, data)
 
-
-class AtomicJSONDataset(JSONDataset):
+class AtomicJSONDataset(_AtomicSave, JSONDataset):
     """`json.JSONDataset` with an atomic save."""
 
-    def save(self, data: Any) -> None:
-        """Write the document atomically."""
-        save_atomically(self, JSONDataset, data)
 
-
-class AtomicPlotlyDataset(PlotlyJSONDataset):
+class AtomicPlotlyDataset(_AtomicSave, PlotlyJSONDataset):
     """`plotly.JSONDataset` with an atomic save."""
 
-    def save(self, data: Any) -> None:
-        """Write the figure atomically."""
-        save_atomically(self, PlotlyJSONDataset, data)
 
-
-class AtomicTextDataset(TextDataset):
+class AtomicTextDataset(_AtomicSave, TextDataset):
     """`text.TextDataset` with an atomic save."""
-
-    def save(self, data: str) -> None:
-        """Write the text atomically."""
-        save_atomically(self, TextDataset, data)
