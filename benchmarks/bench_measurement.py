@@ -83,9 +83,6 @@ def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> 
         least_visits=least_visits,
         chunk_samples=50,
         noise_floor_share=0.03,
-        disturbed_slowdown=1.5,
-        wide_spread_share=0.1,
-        extra_visit_budget_s=0.0,
         timeout_s=60.0,
     )
 
@@ -258,7 +255,7 @@ def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], s
             f"{kernels_ms:.2f} ms ({kernels_ms / round_ms:.0%}); the first visit takes "
             f"{loop.first_s * 1e3 / len(samples) - round_ms:.2f} ms more, for ids and FBGEMM's operator"
         )
-    print("The rest of a visit: slower iterations, joining ids, the reference probe, settling, garbage collection.")
+    print("The rest of a visit: slower iterations, joining ids, settling, garbage collection.")
 
 
 def main() -> None:

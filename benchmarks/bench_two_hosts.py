@@ -57,9 +57,6 @@ PROTOCOL = {
     "start_margin_ms": 5,
     "chunk_samples": 5,
     "noise_floor_share": 0.0,
-    "disturbed_slowdown": 1000.0,
-    "wide_spread_share": 1000.0,
-    "extra_visit_budget_s": 0.0,
     "timeout_s": 60.0,
 }
 

@@ -131,7 +131,6 @@ def command_line() -> argparse.ArgumentParser:
     timed.add_argument("--workers", type=int, default=1, help="number of GPUs that measure at the same time")
     timed.add_argument("--arena-gib", type=float, default=36.0)
     timed.add_argument("--chunk-samples", type=int, default=100)
-    timed.add_argument("--extra-visit-budget-s", type=float, default=60.0)
     timed.add_argument("--copy-mib", type=int, default=4096, help="size of the copies that measure the copy bandwidth")
     return parser
 
@@ -176,9 +175,6 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
         least_visits=1,
         chunk_samples=args.chunk_samples,
         noise_floor_share=0.03,
-        disturbed_slowdown=1.3,
-        wide_spread_share=0.1,
-        extra_visit_budget_s=args.extra_visit_budget_s,
         timeout_s=1800.0,
     )
 

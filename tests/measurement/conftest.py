@@ -26,9 +26,6 @@ COMPUTE = {
     "least_visits": 1,
     "chunk_samples": 4,
     "noise_floor_share": 0.1,
-    "disturbed_slowdown": 1000.0,
-    "wide_spread_share": 1000.0,
-    "extra_visit_budget_s": 0.0,
     "timeout_s": 60.0,
 }
 COMM = {
@@ -46,9 +43,6 @@ COMM = {
     "start_margin_ms": 0.3,
     "chunk_samples": 3,
     "noise_floor_share": 0.1,
-    "disturbed_slowdown": 1000.0,
-    "wide_spread_share": 1000.0,
-    "extra_visit_budget_s": 0.0,
     "timeout_s": 20.0,
 }
 

@@ -40,9 +40,6 @@ PARAMS = ComputeMeasureParams(
     least_visits=1,
     chunk_samples=3,
     noise_floor_share=0.1,
-    disturbed_slowdown=1000.0,
-    wide_spread_share=1000.0,
-    extra_visit_budget_s=0.0,
     timeout_s=60.0,
 )
 SAMPLES = [

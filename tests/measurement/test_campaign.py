@@ -71,16 +71,6 @@ def test_more_samples_extend_a_campaign_and_another_parameter_starts_one(compute
     assert not set(dict(run_compute_campaign(compute_samples(8), other, SEED, records))) & set(records)
 
 
-def test_samples_with_a_wide_spread_get_at_most_as_many_extra_visits_as_regular_ones(compute_params, compute_samples):
-    samples = compute_samples(4)
-    params = compute_params(wide_spread_share=1e-9, extra_visit_budget_s=60.0)
-    records = dict(run_compute_campaign(samples, params, SEED, {}))
-    kinds = Counter(key.split("/")[1].split("-")[0] for key in records)
-    assert 1 <= kinds["wide"] <= params.visits
-    assert reduce_compute(records, samples, params, SEED)["repeats"].max() == 2 * params.visits
-    assert list(run_compute_campaign(samples, params, SEED, records)) == []
-
-
 def test_a_sample_that_does_not_fit_becomes_an_error_row_and_the_campaign_continues(compute_params, compute_samples):
     huge = ComputeSample("compute-huge", 8, (whole(Table("huge", 2**20, 64, 1.0)),))
     frame = measure_compute([*compute_samples(3), huge], compute_params(), SEED)

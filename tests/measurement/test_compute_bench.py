@@ -45,7 +45,6 @@ def test_every_sample_gets_a_timing_whatever_ran_before(compute_params, treatmen
         assert timing.error is None
         assert timing.forward_ms > 0
         assert timing.backward_ms > 0
-        assert timing.probe_ms > 0
         assert timing.seconds * 1e3 >= 3 * timing.forward_ms
 
 

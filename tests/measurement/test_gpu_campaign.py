@@ -24,8 +24,6 @@ RUN = [
     "1",
     "--chunk-samples",
     "4",
-    "--extra-visit-budget-s",
-    "0",
 ]
 SCRIPT = ROOT / "benchmarks/gpu_campaign.py"
 # Importing Kedro or TorchRec is an error from here on, as on a machine without them.

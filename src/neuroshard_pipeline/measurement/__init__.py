@@ -4,7 +4,6 @@ Start with `campaign`; the other files follow in the order in which it depends o
 
     campaign        run, resume and reduce a campaign; measure in memory
     chunks          what is measured in which order, and the keys of its records
-    extra_visits    samples that need more visits than planned
     pools           the worker teams that measure chunks
     compute_bench   one worker that times FBGEMM lookups on the CPU
     cuda_bench      the same on a GPU

@@ -1,7 +1,7 @@
 """Measurement campaigns: many visits of many samples, resumable after a kill at any moment."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ from tqdm import tqdm
 from neuroshard_pipeline.measurement.chunks import (
     AnyParams,
     AnySample,
-    Chunk,
     campaign_hash,
     digest,
     measured_visits,
@@ -25,7 +24,6 @@ from neuroshard_pipeline.measurement.costs import (
     reduce_rows,
     relative_disagreement,
 )
-from neuroshard_pipeline.measurement.extra_visits import extra_chunks, extra_seconds
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.pools import ChunkPool, comm_pool, compute_pool
@@ -34,7 +32,6 @@ from neuroshard_pipeline.measurement.topology import TopologyParams, require_top
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 _LOGGER = logging.getLogger(__name__)
-_BUDGET_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
 
 
 class CampaignSummary(NamedTuple):
@@ -164,7 +161,6 @@ def _rows(records: Records, params: AnyParams, seed: int) -> pd.DataFrame:
 def _run_campaign(
     samples: Sequence[AnySample], params: AnyParams, seed: int, done: Records, pool: ChunkPool
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Measure the missing regular chunks, then extra chunks until their budget is used up."""
     campaign = campaign_hash(params, seed, fingerprint(params.backend))
     records = {key: loaded(record) for key, record in done.items() if key.startswith(f"{campaign}/")}
     missing = planned_chunks(samples, params, seed, campaign, measured_visits(records))
@@ -173,26 +169,5 @@ def _run_campaign(
     # disable=None: no progress bar unless the output is a terminal
     with tqdm(total=total, initial=total - left, unit="visit", disable=None, desc=f"measure {params.backend}") as bar:
         for chunk, record in pool.run(missing):
-            records[chunk.key] = record
             yield chunk.key, record
             bar.update(len(chunk.indices))
-    left_s = params.extra_visit_budget_s
-
-    def within_budget(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        for chunk in chunks:
-            if left_s <= 0:
-                return
-            yield chunk
-
-    with tqdm(total=left_s, unit="s", disable=None, desc="extra visits", bar_format=_BUDGET_BAR) as bar:
-        while left_s > 0:
-            rows = load_rows(records, campaign)
-            left_s = params.extra_visit_budget_s - extra_seconds(rows)
-            known = len(records)
-            for chunk, record in pool.run(within_budget(extra_chunks(rows, samples, params, campaign))):
-                records[chunk.key] = record
-                left_s -= float(record.loc[record["rank"] == 0, "seconds"].sum())
-                yield chunk.key, record
-                bar.update(params.extra_visit_budget_s - max(left_s, 0.0) - bar.n)
-            if len(records) == known:
-                return

@@ -18,7 +18,7 @@ AnySample = ComputeSample | CommSample
 AnyParams = ComputeMeasureParams | CommMeasureParams
 
 #: Increase it whenever the meaning of a record or of a timing changes, so that old records are not mixed with new ones.
-MEASUREMENT_VERSION = 6
+MEASUREMENT_VERSION = 7
 _DIGEST_LENGTH = 12
 #: Parameters that do not change a measurement: where the workers are, and how visits are reduced to a cost afterwards.
 _WITHOUT_EFFECT = {"engine", "cluster_address", "torchrun_endpoint", "visit_statistic"}
@@ -42,7 +42,7 @@ class Chunk:
 
 
 class Visit(NamedTuple):
-    """One regular visit of one sample.
+    """One visit of one sample.
 
     Attributes:
         number: number of the round of visits, from 0.
@@ -87,7 +87,7 @@ def planned_chunks(
     campaign: str,
     measured: Collection[Visit] = frozenset(),
 ) -> list[Chunk]:
-    """All chunks of the regular visits that remain to be measured, in order.
+    """All chunks that remain to be measured, in order.
 
     With `params.shuffle` = `samples`, every round of visits shuffles all samples, so that a sample has other neighbours
     at every visit: the cheapest samples cost 5 % less between samples like themselves than between all samples. With
@@ -140,26 +140,20 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
 
 
 def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
-    """The regular visits in records, by key."""
+    """The visits in records, by key."""
     found = set()
     for key, frame in records.items():
-        kind, _, number = key.split("/")[1].partition("-")
-        if kind == "visit":
-            contents = zip(frame["digest"].tolist(), frame["replica"].tolist(), strict=True)
-            found |= {Visit(int(number), *content) for content in contents}
+        number = int(key.split("/")[1].removeprefix("visit-"))
+        contents = zip(frame["digest"].tolist(), frame["replica"].tolist(), strict=True)
+        found |= {Visit(number, *content) for content in contents}
     return found
-
-
-def group_of(sample: AnySample) -> int:
-    """Group of the team that measures a sample; see `Chunk.group`."""
-    return sample.world_size if isinstance(sample, CommSample) else 0
 
 
 def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) -> list[_Part]:
     """The samples by group, followed by those of every group that are measured a second time."""
     groups: dict[int, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
-        groups[group_of(sample)].append(index)
+        groups[sample.world_size if isinstance(sample, CommSample) else 0].append(index)
     first = [_Part(group, False, indices) for group, indices in sorted(groups.items())]
     second = []
     for group, _, indices in first:  # a random choice that hardly changes when samples are added

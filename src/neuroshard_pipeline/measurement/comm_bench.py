@@ -18,10 +18,6 @@ from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.workers import settle_on_core
 
-#: Visits between two timings of the reference probe.
-PROBE_EVERY = 10
-_PROBE_DIM_SUM = 256
-_PROBE_BATCH = 512
 _BYTES_PER_FLOAT = 4
 
 
@@ -70,21 +66,17 @@ class CollectiveBench:
         self._send = torch.ones(floats, device=self._device)
         self._receive = torch.ones(floats, device=self._device)
         self._clock = HostClock(rank, world_size, store)
-        self._probe_sample = CommSample("reference", _PROBE_BATCH, (_PROBE_DIM_SUM,) * world_size, (0.0,) * world_size)
 
     def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
         """Visit every sample once, in the given order; a sample beyond the buffer becomes a timing with an error."""
         timings = []
-        probe_ms = float("nan")
         self._clock.synchronise(self._device)
-        for position, sample in enumerate(samples):
-            if position % PROBE_EVERY == 0:
-                probe_ms = sum(self._visit(self._probe_sample))
+        for sample in samples:
             start = time.perf_counter()
             error = self._size_problem(sample)
             nothing = (float("nan"), float("nan"))
             forward_ms, backward_ms = nothing if error else self._visit(sample)
-            timings.append(Timing(forward_ms, backward_ms, probe_ms, time.perf_counter() - start, error))
+            timings.append(Timing(forward_ms, backward_ms, time.perf_counter() - start, error))
         return timings
 
     def _visit(self, sample: CommSample) -> tuple[float, float]:

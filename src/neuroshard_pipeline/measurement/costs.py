@@ -17,7 +17,7 @@ Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 #: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content, `saved_at`
 #: the time at which the chunk was finished (ISO 8601, UTC).
 RAW_COLUMNS = (
-    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "probe_ms", "seconds", "error", "saved_at",
+    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "seconds", "error", "saved_at",
 )  # fmt: skip
 _LOWER_QUARTILE = 0.25
 _BY_RANK = ["order", "sample_id", "rank"]

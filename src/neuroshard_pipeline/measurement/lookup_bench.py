@@ -26,9 +26,7 @@ from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table, wh
 OPERATOR_CACHE_SIZE = 8192
 #: Garbage is collected up to this generation before a chunk. A full collection visits all operators and takes 0.3 s.
 _YOUNG_GENERATIONS = 1
-#: Visits between two timings of the reference probe, few enough to notice a disturbance of a tenth of a second.
-PROBE_EVERY = 10
-#: Duration of the untimed probes at the start of a chunk. Without them, a worker that has just waited for its next
+#: Duration of the untimed visits at the start of a chunk. Without them, a worker that has just waited for its next
 #: chunk overestimates the first sample by 5 %; the effect is gone by the tenth.
 SETTLING_S = 0.02
 #: Weights start at a multiple of this many floats, which is a cache line.
@@ -40,7 +38,7 @@ FLOATS_PER_STATE = 2
 #: The update is real, but so small that weights remain normal floats throughout a campaign.
 LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
-_PROBE_BATCH = 512
+_SETTLING_BATCH = 512
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -79,7 +77,7 @@ class LookupBench(ABC):
         self._ids: OrderedDict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._id_bytes = 0
         self._ones = torch.ones(0, device=device)
-        self._probe_sample = _probe_sample()
+        self._settling_sample = _settling_sample()
 
     @abstractmethod
     def _build(self, sample: ComputeSample) -> Any:
@@ -93,19 +91,13 @@ class LookupBench(ABC):
 
     def measure(self, samples: Sequence[ComputeSample]) -> list[Timing]:
         """Visit every sample once, in the given order; a failure becomes a timing with an error."""
-        timings = []
-        probe_ms = float("nan")
         gc.collect(_YOUNG_GENERATIONS)
         gc.disable()  # the time of a collection within an iteration would count
         try:
             self._settle()
-            for position, sample in enumerate(samples):
-                if position % PROBE_EVERY == 0:
-                    probe_ms = sum(self._visit(self._probe_sample))
-                timings.append(self._timing(sample, probe_ms))
+            return [self._timing(sample) for sample in samples]
         finally:
             gc.enable()
-        return timings
 
     def run_once(
         self, sample: ComputeSample, weights: Sequence[torch.Tensor]
@@ -134,9 +126,9 @@ class LookupBench(ABC):
         """Bring the core, its caches and its clock into the state of a busy worker."""
         until = time.perf_counter() + SETTLING_S
         while time.perf_counter() < until:
-            self._visit(self._probe_sample)
+            self._visit(self._settling_sample)
 
-    def _timing(self, sample: ComputeSample, probe_ms: float) -> Timing:
+    def _timing(self, sample: ComputeSample) -> Timing:
         start = time.perf_counter()
         forward_ms = backward_ms = float("nan")
         error = None
@@ -144,7 +136,7 @@ class LookupBench(ABC):
             forward_ms, backward_ms = self._visit(sample)
         except (RuntimeError, MemoryError, MeasurementError, ValueError, IndexError) as problem:
             error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        return Timing(forward_ms, backward_ms, probe_ms, time.perf_counter() - start, error)
+        return Timing(forward_ms, backward_ms, time.perf_counter() - start, error)
 
     def _visit(self, sample: ComputeSample) -> tuple[float, float]:
         """Forward and backward cost of one visit, ms."""
@@ -266,8 +258,8 @@ def _bytes(ids: tuple[torch.Tensor, ...]) -> int:
     return sum(part.numel() * part.element_size() for part in ids)
 
 
-def _probe_sample() -> ComputeSample:
-    """The reference probe: four different tables that take about a millisecond and fit the smallest allowed arena."""
+def _settling_sample() -> ComputeSample:
+    """Four different tables that take about a millisecond and fit the smallest allowed arena."""
     shapes = ((4_000, 64, 8.0), (10_000, 16, 20.0), (1_000, 128, 4.0), (8_000, 32, 12.0))
-    tables = [Table(f"reference-{rows}", rows, width, pooling) for rows, width, pooling in shapes]
-    return ComputeSample("reference", _PROBE_BATCH, tuple(whole(table) for table in tables))
+    tables = [Table(f"settling-{rows}", rows, width, pooling) for rows, width, pooling in shapes]
+    return ComputeSample("settling", _SETTLING_BATCH, tuple(whole(table) for table in tables))

@@ -39,11 +39,6 @@ class CampaignParams(Parameters):
             every time. `chunks`: the chunks and the samples within each chunk; consecutive samples, such as plans of
             one task, are then measured in the same state of the machine.
         noise_floor_share: share of the samples that are measured a second time, independently.
-        disturbed_slowdown: a chunk is measured again if its reference probe ran this many times slower than the
-            fastest probe of the campaign.
-        wide_spread_share: a sample whose `spread_ms` exceeds this share of its cost gets extra visits, at most as
-            many as regular ones.
-        extra_visit_budget_s: time for both kinds of extra visits, summed over workers, in seconds.
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
 
@@ -56,9 +51,6 @@ class CampaignParams(Parameters):
     chunk_samples: int = Field(ge=1, le=100_000)
     shuffle: Literal["samples", "chunks"]
     noise_floor_share: float = Field(ge=0, le=1)
-    disturbed_slowdown: float = Field(gt=1)
-    wide_spread_share: float = Field(gt=0)
-    extra_visit_budget_s: float = Field(ge=0)
     timeout_s: float = Field(gt=0)
 
     def of_visit(self, timed_ms: Sequence[tuple[float, float]]) -> tuple[float, float]:

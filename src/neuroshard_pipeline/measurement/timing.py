@@ -1,9 +1,7 @@
 """The result of one visit."""
 
-from __future__ import annotations
-
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Timing(NamedTuple):
@@ -12,18 +10,16 @@ class Timing(NamedTuple):
     Attributes:
         forward_ms: forward cost, NaN if the visit failed.
         backward_ms: backward cost, NaN if the visit failed.
-        probe_ms: forward + backward cost of the reference probe that was timed last before this visit.
         seconds: duration of the whole visit.
         error: why the visit failed, or None.
     """
 
     forward_ms: float
     backward_ms: float
-    probe_ms: float
     seconds: float
     error: str | None
 
     @classmethod
-    def failed(cls, error: str) -> Timing:
+    def failed(cls, error: str) -> Self:
         """A visit that killed its worker."""
-        return cls(math.nan, math.nan, math.nan, 0.0, error)
+        return cls(math.nan, math.nan, 0.0, error)
