@@ -13,7 +13,6 @@ from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
-from neuroshard_pipeline.torchrec_bridge.train_check.run import STEP_COLUMNS
 from neuroshard_pipeline.torchrec_bridge.train_check.summary import check_losses, summarise_training
 
 PARAMS = TrainingParams(
@@ -43,7 +42,7 @@ def steps(ms_by_round: dict[str, list[float]], losses: list[float] | None = None
         for number, step_ms in enumerate(per_round)
         for at, factor in enumerate((100.0, 0.5, 1.5))
     ]
-    return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+    return pd.DataFrame(rows, columns=["sharder", "round", "step", "loss", "step_ms", "timed"])
 
 
 def solutions() -> Solutions:

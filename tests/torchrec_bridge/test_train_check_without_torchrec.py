@@ -11,9 +11,9 @@ sys.modules["torchrec"] = None  # an import now raises the same error as where T
 from neuroshard_pipeline.pipeline_registry import register_pipelines
 assert "train_check" in register_pipelines()
 from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError
-from neuroshard_pipeline.pipelines.train_check.nodes import state_task
+from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
 try:
-    state_task(None, None)
+    state_problem(None, None)
 except TorchRecMissingError as error:
     print(error)
 """

@@ -41,14 +41,12 @@ def agree(pg: dist.ProcessGroup, describe: Callable[[], str]) -> None:
     Raises:
         PlanError: `describe` raised on some rank, or its results differ between ranks.
     """
-    text, error = _attempt(describe)
     answers: list[Any] = [None] * pg.size()
-    dist.all_gather_object(answers, (text, None if error is None else _message(error)), group=pg)
-    for rank, (_, message) in enumerate(answers):
-        if message is not None:
-            raise PlanError(f"rank {rank} of {pg.size()}: {message}") from error
-    for rank, (other, _) in enumerate(answers):
-        if other != answers[0][0]:
+    dist.all_gather_object(answers, _attempt(describe), group=pg)
+    for rank, (text, error) in enumerate(answers):
+        if error is not None:
+            raise PlanError(f"rank {rank} of {pg.size()}: {error}") from error
+        if text != answers[0][0]:
             raise PlanError(
                 f"rank {rank} of {pg.size()} has other tables in its model than rank 0; build the same model everywhere"
             )
@@ -60,26 +58,23 @@ def computed_on_first_rank(pg: dist.ProcessGroup, compute: Callable[[], T]) -> T
     Raises:
         NeuroShardError: `compute` raised on the first rank; every rank raises an error with the same message.
     """
-    outcome: list[Any] = [None, None]  # the result, and the class and message of the error
-    error: Exception | None = None
+    outcome: list[Any] = [None, None]
     if pg.rank() == 0:
-        outcome[0], error = _attempt(compute)
-        if error is not None:
-            outcome[1] = type(error) if isinstance(error, NeuroShardError) else PlanError, _message(error)
+        outcome = _attempt(compute)
     dist.broadcast_object_list(outcome, group=pg, group_src=0)
-    result, failure = outcome
-    if failure is not None:
-        error_class, message = failure
-        raise error or error_class(message)
+    result, error = outcome
+    if error is not None:
+        raise error
     return result
 
 
-def _attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _attempt(call: Callable[[], Any]) -> list[Any]:
+    """The result of `call` and None, or None and an error that can be sent to other ranks."""
     try:
-        return call(), None
+        return [call(), None]
+    except NeuroShardError as error:
+        return [None, error]
     except Exception as error:
-        return None, error
-
-
-def _message(error: Exception) -> str:
-    return str(error) if isinstance(error, NeuroShardError) else f"{type(error).__name__}: {error}"
+        sent = PlanError(f"{type(error).__name__}: {error}")
+        sent.__cause__ = error
+        return [None, sent]

@@ -63,6 +63,9 @@ def plan_to_json(
         PlanError: `local_world_size` does not divide the world size, the device is unknown, or a table has no module.
     """
     devices = Devices(plan.task.world_size, local_world_size, compute_device)
+    predicted = None
+    if plan.predicted is not None:
+        predicted = {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(plan.predicted).items()}
     return {
         "schema": SCHEMA,
         "version": SCHEMA_VERSION,
@@ -75,7 +78,7 @@ def plan_to_json(
             for shard, rank in zip(plan.shards, plan.ranks, strict=True)
         ],
         "plan": torchrec_form(plan.task.tables, plan.shards, plan.ranks, devices, module_path),
-        "predicted": None if plan.predicted is None else _cost_to_json(plan.predicted),
+        "predicted": predicted,
         "memory": plan.memory.model_dump(),
     }
 
@@ -106,6 +109,10 @@ def tables_sha256(tables: Sequence[Table]) -> str:
 
 def _task_to_json(task: ShardingTask) -> Json:
     memory = task.memory_bytes if isinstance(task.memory_bytes, int) else list(task.memory_bytes)
+    constraints = None
+    if task.constraints:
+        of_tables = [_fields_of(entry) for entry in task.constraints.tables]
+        constraints = _fields_of(task.constraints) | {"tables": of_tables}
     return {
         "task_id": task.task_id,
         "world_size": task.world_size,
@@ -114,7 +121,7 @@ def _task_to_json(task: ShardingTask) -> Json:
         "optimizer": task.optimizer,
         "tables_sha256": tables_sha256(task.tables),
         "tables": [_table_to_json(table) for table in task.tables],
-        "constraints": _constraints_to_json(task.constraints) if task.constraints else None,
+        "constraints": constraints,
     }
 
 
@@ -125,14 +132,6 @@ def _table_to_json(table: Table) -> Json:
         "unique_rows": None if table.unique_rows is None else float(table.unique_rows),
         "reuse": None if table.reuse is None else [float(share) for share in table.reuse],
     }
-
-
-def _constraints_to_json(constraints: Constraints) -> Json:
-    return _fields_of(constraints) | {"tables": [_fields_of(entry) for entry in constraints.tables]}
-
-
-def _cost_to_json(cost: PlanCost) -> dict[str, list[float]]:
-    return {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(cost).items()}
 
 
 def _fields_of(record: Table | Constraints | TableConstraint | PlanCost) -> Json:

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import reuse_histogram
 from neuroshard_pipeline.tables.table import Table
@@ -17,8 +17,6 @@ from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 require_torchrec()
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
-
-IdArray = NDArray[np.int64]
 
 
 def profile_from_batches(
@@ -71,7 +69,9 @@ def _measured(table: Table, features: Sequence[str], batches: Sequence[KeyedJagg
     )
 
 
-def _global_batches(table: Table, feature: str, batches: Sequence[KeyedJaggedTensor], batch_size: int) -> list[IdArray]:
+def _global_batches(
+    table: Table, feature: str, batches: Sequence[KeyedJaggedTensor], batch_size: int
+) -> list[IntArray]:
     """The ids of one feature, one array per global batch."""
     lengths, ids = _read_feature(table, feature, batches)
     num_batches = lengths.size // batch_size
@@ -89,7 +89,7 @@ def _global_batches(table: Table, feature: str, batches: Sequence[KeyedJaggedTen
     return [ids[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _read_feature(table: Table, feature: str, batches: Sequence[KeyedJaggedTensor]) -> tuple[IdArray, IdArray]:
+def _read_feature(table: Table, feature: str, batches: Sequence[KeyedJaggedTensor]) -> tuple[IntArray, IntArray]:
     """Ids per sample (S,) and ids (N,) of one feature over all batches."""
     found = [batch[feature] for batch in batches if feature in batch.keys()]  # noqa: SIM118, not a mapping
     if not found:

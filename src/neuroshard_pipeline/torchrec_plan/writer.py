@@ -1,12 +1,9 @@
 """Writes a sharding plan in TorchRec's terms, as plain values that JSON can store.
 
 Every table is written as `column_wise`, a table that is not split as a single shard. TorchRec runs one fused lookup and
-one set of collectives per sharding type of a module, whereas the cost models describe one fused lookup. A profile of
-one training step (TorchRec 1.8, gloo, 12 tables of which 4 are split) shows 1 fused lookup and 5 all-to-alls with every
-table column-wise, but 2 lookups and 10 all-to-alls with the unsplit tables table-wise. The mixed form needed 1.05 to
-1.45 times the step time of the column-wise form with 12 tables on 2 or 4 ranks, 0.98 to 1.18 times with 48 tables on 4
-ranks, and 0.82 to 0.94 times with 48 tables on 2 ranks (64 columns per table, global batch 512, 2 busy cores).
-Column-wise saves collectives but adds a copy that reorders the outputs; the copy matters where lookups fill the step.
+one set of collectives per sharding type of a module, and the cost models describe one fused lookup. If unsplit tables
+were table-wise, a step would run 2 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form
+adds a copy that reorders the outputs, which matters only where lookups fill the step.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParams
 from neuroshard_pipeline.search.plan import Plan
@@ -43,11 +41,6 @@ def search_plan(
         return found, ""
     ordered = ordered_by_links(found, gb_per_s, models)
     return ordered, order_text(found, ordered, ms_per_byte_of(gb_per_s))
-
-
-def tabulate_plan(plan: Plan) -> pd.DataFrame:
-    """The plan, one row per shard."""
-    return plan.to_frame()
 
 
 def explain_plan(plan: Plan, order: str) -> str:

@@ -4,6 +4,7 @@ from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.plan import nodes
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
+from neuroshard_pipeline.search.plan import Plan
 
 
 def create_pipeline() -> Pipeline:
@@ -18,7 +19,7 @@ def create_pipeline() -> Pipeline:
             ["found", "order_in_words"],
             name="search_plan",
         ),
-        Node(nodes.tabulate_plan, "found", "plan", name="tabulate_plan"),
+        Node(Plan.to_frame, "found", "plan", name="tabulate_plan"),
         Node(nodes.explain_plan, ["found", "order_in_words"], "explanation", name="explain_plan"),
         Node(nodes.export_torchrec_plan, ["found", "params:torchrec"], "torchrec_plan", name="export_torchrec_plan"),
     ]

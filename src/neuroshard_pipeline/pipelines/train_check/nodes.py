@@ -13,15 +13,10 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams, TrainTaskParams
-from neuroshard_pipeline.torchrec_bridge.train_check.problem import solve_problem, state_problem
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.problem import solve_problem
 from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans
-from neuroshard_pipeline.torchrec_bridge.train_check.summary import summarise_training, training_notes, training_rows
-
-
-def state_task(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[ShardingTask, tuple[Batch, ...]]:
-    """State the task that is trained, and draw or read its batches."""
-    return state_problem(tasks, params)
+from neuroshard_pipeline.torchrec_bridge.train_check.summary import training_notes, training_rows
 
 
 def solve_task(
@@ -41,11 +36,6 @@ def train(solutions: Solutions, batches: tuple[Batch, ...], params: TrainingPara
     return train_under_plans(
         solutions.plans, batches, params, lambda rounds: tqdm(rounds, desc="train", unit=" rounds", disable=None)
     )
-
-
-def compare_plans(steps: pd.DataFrame, solutions: Solutions, params: TrainingParams) -> dict[str, Any]:
-    """Check that the losses agree, and compare the speeds."""
-    return summarise_training(steps, solutions, params)
 
 
 def tabulate_speeds(summary: dict[str, Any]) -> str:

@@ -4,6 +4,8 @@ from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
 from neuroshard_pipeline.pipelines.train_check import nodes
+from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
+from neuroshard_pipeline.torchrec_bridge.train_check.summary import summarise_training
 
 
 def create_pipeline() -> Pipeline:
@@ -11,7 +13,7 @@ def create_pipeline() -> Pipeline:
     stage = [
         models_node(),
         sharder_settings_node(),
-        Node(nodes.state_task, ["sharding_tasks", "params:task"], ["sharding_task", "batches"], name="state_task"),
+        Node(state_problem, ["sharding_tasks", "params:task"], ["sharding_task", "batches"], name="state_task"),
         Node(
             nodes.solve_task,
             ["sharding_task", "models", "sharder_settings", "params:contest", "params:training"],
@@ -20,7 +22,7 @@ def create_pipeline() -> Pipeline:
         ),
         Node(nodes.tabulate_plans, "solutions", "plans", name="tabulate_plans"),
         Node(nodes.train, ["solutions", "batches", "params:training"], "steps", name="train"),
-        Node(nodes.compare_plans, ["steps", "solutions", "params:training"], "summary", name="compare_plans"),
+        Node(summarise_training, ["steps", "solutions", "params:training"], "summary", name="compare_plans"),
         Node(nodes.tabulate_speeds, "summary", "table", name="tabulate_speeds"),
     ]
     return Pipeline(

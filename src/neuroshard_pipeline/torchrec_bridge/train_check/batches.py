@@ -36,14 +36,13 @@ class Batch:
 
 def drawn_batches(tables: Sequence[Table], batch_size: int, num_batches: int, seed: int) -> tuple[Batch, ...]:
     """Batches with ids drawn from the tables' reuse profiles; the label is the sign of the first dense feature."""
-    return tuple(_drawn(tables, batch_size, seed + number) for number in range(num_batches))
-
-
-def _drawn(tables: Sequence[Table], batch_size: int, seed: int) -> Batch:
-    rng = np.random.default_rng([_DENSE_STREAM, seed])
-    dense = rng.normal(size=(batch_size, DENSE_FEATURES)).astype(np.float32)
-    ids = tuple(draw_ids(table, batch_size, seed) for table in tables)
-    return Batch(dense, ids, (dense[:, 0] > 0).astype(np.float32))
+    drawn = []
+    for batch_seed in range(seed, seed + num_batches):
+        rng = np.random.default_rng([_DENSE_STREAM, batch_seed])
+        dense = rng.normal(size=(batch_size, DENSE_FEATURES)).astype(np.float32)
+        ids = tuple(draw_ids(table, batch_size, batch_seed) for table in tables)
+        drawn.append(Batch(dense, ids, (dense[:, 0] > 0).astype(np.float32)))
+    return tuple(drawn)
 
 
 def criteo_batches(path: str, tables: Sequence[Table], batch_size: int, num_batches: int) -> tuple[Batch, ...]:

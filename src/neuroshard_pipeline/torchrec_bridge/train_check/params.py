@@ -1,8 +1,6 @@
 """Parameters of the training check, and its error."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -41,7 +39,7 @@ class TrainTaskParams(Parameters):
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _check(self) -> TrainTaskParams:
+    def _check(self) -> Self:
         if self.batch_size % self.world_size:
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of world_size {self.world_size}")
         return self

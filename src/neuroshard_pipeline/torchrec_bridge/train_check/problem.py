@@ -30,7 +30,13 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
         NeuroShardError: TorchRec is missing, tables or samples cannot be read, or they do not match.
     """
     require_torchrec()
-    task = _named_task(tasks, params) if params.task_id is not None else _file_task(params)
+    if params.task_id is not None:
+        task = _named_task(tasks, params)
+    else:
+        given, name = read_tables(params.tables), Path(params.tables).stem
+        task = task_from_tables(
+            given, params.world_size, params.batch_size, params.memory_bytes, params.row_scale, name
+        )
     for table in task.tables:
         if "." in table.name or hasattr(nn.ModuleDict(), table.name):
             raise TaskError(f"table {table.name!r}: PyTorch does not accept this name for a module; rename the table")
@@ -61,14 +67,6 @@ def solve_problem(
     if not solutions.plans:
         raise TrainCheckError(f"{task.task_id}: no sharder found a plan: {solutions.failures['error'].iloc[0]}")
     return solutions
-
-
-def _file_task(params: TrainTaskParams) -> ShardingTask:
-    tables = read_tables(params.tables)
-    task_id = Path(params.tables).stem
-    return task_from_tables(
-        tables, params.world_size, params.batch_size, params.memory_bytes, params.row_scale, task_id
-    )
 
 
 def _named_task(tasks: pd.DataFrame, params: TrainTaskParams) -> ShardingTask:

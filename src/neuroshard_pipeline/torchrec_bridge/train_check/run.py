@@ -23,8 +23,6 @@ from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError, settle_on_core
 
-STEP_COLUMNS = ("sharder", "round", "step", "loss", "step_ms", "timed")
-
 
 @dataclass(frozen=True)
 class Turn:
@@ -77,7 +75,7 @@ def train_under_plans(
             for plan in rng.permutation(len(plans)).tolist():
                 answers = ask(team, Turn(plan, number * steps, steps), plans[plan].sharder, params.timeout_s)
                 frames.append(_frame(plans[plan].sharder, number, answers, params.warmup_steps))
-    return pd.concat(frames, ignore_index=True).astype({"timed": bool})
+    return pd.concat(frames, ignore_index=True)
 
 
 @contextmanager
@@ -126,12 +124,17 @@ def ask(team: LocalTeam, turn: Turn, sharder: str, timeout_s: float) -> list[Ste
 def _frame(sharder: str, number: int, answers: list[Steps], warmup_steps: int) -> pd.DataFrame:
     """The steps of one turn, from every rank's pairs of loss and duration."""
     means = np.mean(np.array(answers), axis=0)  # (steps, 2), over ranks
-    first_step = number * len(means)
-    rows = [
-        (sharder, number, first_step + at, loss, step_ms, at >= warmup_steps)
-        for at, (loss, step_ms) in enumerate(means.tolist())
-    ]
-    return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+    at = np.arange(len(means))
+    return pd.DataFrame(
+        {
+            "sharder": sharder,
+            "round": number,
+            "step": number * len(means) + at,
+            "loss": means[:, 0],
+            "step_ms": means[:, 1],
+            "timed": at >= warmup_steps,
+        }
+    )
 
 
 def set_up_rank(

@@ -44,7 +44,7 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
         "largest_loss_difference": difference,
         "first_loss": float(steps["loss"].iloc[0]),
         "last_loss": float(steps["loss"].iloc[-1]),
-        "sharders": _summarise_plans(plans, _speeds(steps)),
+        "sharders": _summarise_plans(steps, plans),
         "failures": solutions.failures.set_index("sharder")["error"].to_dict(),
     }
 
@@ -106,35 +106,24 @@ def training_notes(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _summarise_plans(plans: Sequence[Plan], speeds: Mapping[str, pd.Series]) -> dict[str, Json]:
-    first = speeds[plans[0].sharder]
-    found: dict[str, Json] = {}
-    for index, plan in enumerate(plans):
-        same = [other.sharder for other in plans[:index] if _placed(other) == _placed(plan)]
-        found[plan.sharder] = {
+def _summarise_plans(steps: pd.DataFrame, plans: Sequence[Plan]) -> dict[str, Json]:
+    mean_ms = steps[steps["timed"]].pivot_table(index="round", columns="sharder", values="step_ms")
+    speeds = 1000.0 / mean_ms  # steps per second, (R, P)
+    placed = [set(zip(plan.shards, plan.ranks, strict=True)) for plan in plans]
+    return {
+        plan.sharder: {
             "steps_per_second": _spread(speeds[plan.sharder]),
-            "against_first": _spread(speeds[plan.sharder] / first),
+            "against_first": _spread(speeds[plan.sharder] / speeds[plans[0].sharder]),
             "predicted_cost_ms": plan.predicted_cost_ms,
             "num_shards": len(plan.shards),
-            "same_plan_as": same[0] if same else None,
+            "same_plan_as": next((plans[at].sharder for at in range(index) if placed[at] == placed[index]), None),
         }
-    return found
-
-
-def _placed(plan: Plan) -> set[Any]:
-    """All pairs of shard and rank, which are equal for plans that differ only in the order of shards."""
-    return set(zip(plan.shards, plan.ranks, strict=True))
-
-
-def _speeds(steps: pd.DataFrame) -> dict[str, pd.Series]:
-    """Steps per second of every sharder, by round (R,)."""
-    timed = steps[steps["timed"]]
-    per_round = 1000.0 / timed.groupby(["sharder", "round"])["step_ms"].mean()
-    return {str(sharder): per_round[sharder] for sharder in per_round.index.unique("sharder")}
+        for index, plan in enumerate(plans)
+    }
 
 
 def _spread(values: pd.Series) -> dict[str, float]:
-    lower, median, upper = (float(values.quantile(share)) for share in (0.25, 0.5, 0.75))
+    median, lower, upper = values.quantile([0.5, 0.25, 0.75])
     return {"median": median, "lower_quartile": lower, "upper_quartile": upper}
 
 
