@@ -31,7 +31,7 @@ from neuroshard_pipeline.cost_models.intervals import coverage
 from neuroshard_pipeline.cost_models.measured import CommData, split_samples
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.params import CommTrainParams
-from neuroshard_pipeline.measurement.campaign import reduce_comm, run_comm_campaign, summarise_campaign
+from neuroshard_pipeline.measurement.campaign import CommCampaign
 from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
@@ -102,9 +102,9 @@ def costs_of(drawn: pd.DataFrame, params: dict[str, Any], backend: str) -> pd.Da
     """Costs of all samples, measured or modelled, in one campaign; prints the noise floor of measured ones."""
     samples = comm_samples_from_frame(drawn)
     protocol, seed = params["measure"]["comm"].model_copy(update={"backend": backend}), params["measure"]["seed"]
-    shards = dict(run_comm_campaign(samples, protocol, seed, {}))
-    print(f"noise floor: {summarise_campaign(shards, samples, protocol, seed).noise_floor}")
-    return reduce_comm(shards, samples, protocol, seed, params["topology"])
+    shards = dict(CommCampaign(protocol, seed).run(samples, {}))
+    print(f"noise floor: {CommCampaign(protocol, seed).summary(shards, samples).noise_floor}")
+    return CommCampaign(protocol, seed, params["topology"]).costs(shards, samples)
 
 
 def comm_figures(

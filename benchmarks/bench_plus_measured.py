@@ -17,12 +17,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from measure_in_memory import measure_plans
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
-from neuroshard_pipeline.evaluation.measure_plans import measure_plans
-from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
+from neuroshard_pipeline.measurement import (
+    CommCampaign,
+    CommMeasureParams,
+    CommOverrides,
+    ComputeCampaign,
+    ComputeMeasureParams,
+    ComputeOverrides,
+)
 from neuroshard_pipeline.search.beam import beam_search
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.models import Models
@@ -71,11 +78,10 @@ def campaigns_of_conf() -> Campaigns:
         conf |= yaml.safe_load((ROOT / f"conf/base/parameters_{stage}.yml").read_text())
     alone = {"local_world_size": None, "torchrun_endpoint": None}
     compute, comm = (conf["measure"][kind] for kind in ("compute", "comm"))
-    return Campaigns(
-        ComputeMeasureParams(**compute).overridden(ComputeOverrides(**conf["search"]["compute"])),
-        CommMeasureParams(**comm | alone).overridden(CommOverrides(**conf["search"]["comm"])),
-        conf["measure"]["seed"],
-    )
+    compute_params = ComputeMeasureParams(**compute).overridden(ComputeOverrides(**conf["search"]["compute"]))
+    comm_params = CommMeasureParams(**comm | alone).overridden(CommOverrides(**conf["search"]["comm"]))
+    seed = conf["measure"]["seed"]
+    return Campaigns(ComputeCampaign(compute_params, seed), CommCampaign(comm_params, seed))
 
 
 def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:

@@ -21,12 +21,12 @@ from typing import Any
 import pandas as pd
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from measure_in_memory import measure_plans
 
 from neuroshard_pipeline.cost_models import CostModels, train_comm_model, train_compute_model
 from neuroshard_pipeline.evaluation.anchors import choose_anchors
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
-from neuroshard_pipeline.evaluation.measure_plans import measure_plans
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
 from neuroshard_pipeline.evaluation.refinement import (
@@ -38,6 +38,7 @@ from neuroshard_pipeline.evaluation.refinement import (
     training_data,
 )
 from neuroshard_pipeline.evaluation.totals import plan_totals
+from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign
 from neuroshard_pipeline.pipelines.training_data import FIRST_CAMPAIGN
 from neuroshard_pipeline.report import aligned_table
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -74,13 +75,15 @@ def one_seed(first: MeasuredSamples, params: Mapping[str, Any], seed: int, round
     """Train, refine and compare once; print the prediction errors and return `plan_totals` of the measured plans."""
     search, measure = params["search"], params["measure"]
     settings = SharderSettings(search["neuroshard"], search["neuroshard_plus"], search["memory"], search["rivals"])
-    campaigns = Campaigns(measure["compute"], measure["comm"], measure["seed"], params["recording"], params["topology"])
+    campaigns = Campaigns(
+        ComputeCampaign(measure["compute"], measure["seed"], params["recording"]),
+        CommCampaign(measure["comm"], measure["seed"], params["topology"]),
+    )
     models = {BEFORE: trained(first, params["train"], seed)}
     models[AFTER] = refined(first, models[BEFORE], params, settings, campaigns, (seed, rounds))
-    plan_campaigns = dataclasses.replace(
-        campaigns,
-        compute_params=measure["compute"].overridden(search["compute"]),
-        comm_params=measure["comm"].overridden(search["comm"]),
+    plan_campaigns = Campaigns(
+        dataclasses.replace(campaigns.compute, params=measure["compute"].overridden(search["compute"])),
+        dataclasses.replace(campaigns.comm, params=measure["comm"].overridden(search["comm"])),
     )
     plan_costs, anchors = compare(models, first, params, settings, plan_campaigns, seed)
     lines = [["seed", "models", "part", "mape", "bias", "mape net of drift"]]

@@ -31,7 +31,7 @@ from typing import IO
 
 import pandas as pd
 
-from neuroshard_pipeline.measurement import CommMeasureParams, measure_comm
+from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams
 from neuroshard_pipeline.tables.samples import CommSample
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -133,7 +133,7 @@ def measure(ranks_per_host: int) -> None:
         CommSample(name, BATCH_SIZE, (DIM_SUM,) * world_size, skew_ms)
         for name, skew_ms in ((EVEN, (0.0,) * world_size), (SKEWED, later))
     ]
-    print(measure_comm(samples, params, seed=0).to_json(orient="records"))
+    print(CommCampaign(params, 0).measure(samples).to_json(orient="records"))
 
 
 def wire_ms(mbit: float, ranks_per_host: int) -> float:

@@ -33,13 +33,11 @@ from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute
 from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
 from neuroshard_pipeline.measurement import (
     CardNotes,
+    ComputeCampaign,
     ComputeMeasureParams,
     Recording,
     describe_machine,
     make_card,
-    reduce_compute,
-    run_compute_campaign,
-    summarise_campaign,
     write_recording,
 )
 from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
     check_kernels(params, args.seed)
     folder = args.out / "records"
     started = time.monotonic()
-    for key, record in run_compute_campaign(samples, params, args.seed, stored(folder)):
+    for key, record in ComputeCampaign(params, args.seed).run(samples, stored(folder)):
         store(record, folder / f"{key}{_SUFFIX}")
         late = args.max_seconds and time.monotonic() - started > args.max_seconds
         if late and not record["replica"].any():  # a second measurement is useless without the first
@@ -86,10 +84,10 @@ def run(args: argparse.Namespace) -> None:
     known = set(rows.loc[~rows["replica"].astype(bool), "digest"])
     samples = [sample for sample in samples if digest(sample) in known]
     names = {sample.sample_id for sample in samples}
-    costs = reduce_compute(records, samples, params, args.seed)
+    costs = ComputeCampaign(params, args.seed).costs(records, samples)
     copied = copy_gb_per_s(_device(params), args.copy_mib)
     notes = CardNotes(False, copied, float(rows["seconds"].sum()), tuple(args.known_gap))
-    floor = summarise_campaign(records, samples, params, args.seed).noise_floor
+    floor = ComputeCampaign(params, args.seed).summary(records, samples).noise_floor
     card = make_card(describe_machine(params.backend), params, floor, costs, notes)
     frame, settings = (every[every["sample_id"].isin(names)] for every in (frame, settings))
     write_recording(Recording(args.out / "recording", pool, frame, settings, costs, card))

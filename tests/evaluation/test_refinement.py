@@ -26,6 +26,7 @@ from neuroshard_pipeline.evaluation.refinement import (
     of_campaign,
     training_data,
 )
+from neuroshard_pipeline.measurement import ComputeCampaign
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
@@ -186,7 +187,7 @@ def test_without_new_samples_the_training_data_is_the_first_campaign(first):
 
 @pytest.mark.parametrize("backend", ["recorded", "fbgemm_cpu"])
 def test_a_backend_that_measures_nothing_is_refused_with_those_that_do(backend):
-    found = Campaigns(SimpleNamespace(backend=backend), None, 0)
+    found = Campaigns(ComputeCampaign(SimpleNamespace(backend=backend), 0), None)
     if backend == "fbgemm_cpu":
         found.require_measuring()
         return

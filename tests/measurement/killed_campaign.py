@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from neuroshard_pipeline.measurement import ComputeMeasureParams, run_compute_campaign
+from neuroshard_pipeline.measurement import ComputeCampaign, ComputeMeasureParams
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
@@ -55,7 +55,7 @@ def run(folder: Path) -> None:
         path.relative_to(folder).as_posix().removesuffix(".parquet"): pd.read_parquet(path)
         for path in folder.rglob("*.parquet")
     }
-    for key, frame in run_compute_campaign(SAMPLES, PARAMS, SEED, done):
+    for key, frame in ComputeCampaign(PARAMS, SEED).run(SAMPLES, done):
         path = folder / f"{key}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     if sys.argv[3:] == ["announce"]:
         import psutil
 
-        campaign = run_compute_campaign(SAMPLES, PARAMS, SEED, {})
+        campaign = ComputeCampaign(PARAMS, SEED).run(SAMPLES, {})
         next(campaign)
         print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
         time.sleep(60)

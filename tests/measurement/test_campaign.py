@@ -15,14 +15,7 @@ import pytest
 from measurement.killed_campaign import PARAMS, SAMPLES
 from measurement.team_functions import set_up_mortal_rank, set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import (
-    measure_comm,
-    measure_compute,
-    pools,
-    reduce_compute,
-    run_compute_campaign,
-    summarise_campaign,
-)
+from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, pools
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -32,18 +25,18 @@ KILLS = 20
 
 def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_params, compute_samples):
     samples, params = compute_samples(10), compute_params(workers=2, visits=3)
-    records = dict(run_compute_campaign(samples, params, SEED, {}))
-    frame = reduce_compute(records, samples, params, SEED)
+    records = dict(ComputeCampaign(params, SEED).run(samples, {}))
+    frame = ComputeCampaign(params, SEED).costs(records, samples)
     assert list(frame) == ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in samples]
     assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert (frame["repeats"] == 3).all()
-    assert summarise_campaign(records, samples, params, SEED).noise_floor["samples"] == 1
+    assert ComputeCampaign(params, SEED).summary(records, samples).noise_floor["samples"] == 1
 
 
 def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_samples):
     samples, params = comm_samples(7), comm_params()
-    frame = measure_comm(samples, params, SEED)
+    frame = CommCampaign(params, SEED).measure(samples)
     assert list(frame) == ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"]
     assert [tuple(row) for row in frame[["sample_id", "rank"]].to_numpy()] == [
         (sample.sample_id, rank) for sample in samples for rank in range(sample.world_size)
@@ -54,26 +47,26 @@ def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_sa
 
 def test_a_rerun_measures_only_what_is_missing(compute_params, compute_samples):
     samples, params = compute_samples(10), compute_params()
-    records = dict(run_compute_campaign(samples, params, SEED, {}))
+    records = dict(ComputeCampaign(params, SEED).run(samples, {}))
     lost = sorted(records)[2]
     rest = {key: (lambda frame=frame: frame) for key, frame in records.items() if key != lost}
-    assert [key for key, _ in run_compute_campaign(samples, params, SEED, rest)] == [lost]
-    assert list(run_compute_campaign(samples, params, SEED, records)) == []
+    assert [key for key, _ in ComputeCampaign(params, SEED).run(samples, rest)] == [lost]
+    assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
 
 
 def test_more_samples_extend_a_campaign_and_another_parameter_starts_one(compute_params, compute_samples):
     params = compute_params(noise_floor_share=0.0)
-    records = dict(run_compute_campaign(compute_samples(8), params, SEED, {}))
-    longer = dict(run_compute_campaign(compute_samples(12), params, SEED, records))
+    records = dict(ComputeCampaign(params, SEED).run(compute_samples(8), {}))
+    longer = dict(ComputeCampaign(params, SEED).run(compute_samples(12), records))
     assert len(longer) == params.visits
-    assert reduce_compute(records | longer, compute_samples(12), params, SEED)["repeats"].tolist() == [2] * 12
+    assert ComputeCampaign(params, SEED).costs(records | longer, compute_samples(12))["repeats"].tolist() == [2] * 12
     other = compute_params(noise_floor_share=0.0, iterations=2)
-    assert not set(dict(run_compute_campaign(compute_samples(8), other, SEED, records))) & set(records)
+    assert not set(dict(ComputeCampaign(other, SEED).run(compute_samples(8), records))) & set(records)
 
 
 def test_a_sample_that_does_not_fit_becomes_an_error_row_and_the_campaign_continues(compute_params, compute_samples):
     huge = ComputeSample("compute-huge", 8, (whole(Table("huge", 2**20, 64, 1.0)),))
-    frame = measure_compute([*compute_samples(3), huge], compute_params(), SEED)
+    frame = ComputeCampaign(compute_params(), SEED).measure([*compute_samples(3), huge])
     assert frame["error"].notna().tolist() == [False, False, False, True]
     assert "arena" in frame["error"].iloc[-1]
 
@@ -81,7 +74,7 @@ def test_a_sample_that_does_not_fit_becomes_an_error_row_and_the_campaign_contin
 def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_params, comm_samples, monkeypatch):
     samples = [*comm_samples(4), CommSample("comm-deadly", 10, (4, 8, 12), (0.0, 0.0, 0.0))]
     monkeypatch.setattr(pools, "set_up_rank", set_up_mortal_rank)
-    frame = measure_comm(samples, comm_params(), SEED)
+    frame = CommCampaign(comm_params(), SEED).measure(samples)
     failed = frame[frame["error"].notna()]
     assert set(failed["sample_id"]) == {"comm-deadly"}
     assert failed["rank"].tolist() == [0, 1, 2]
@@ -93,18 +86,18 @@ def test_a_worker_that_dies_becomes_an_error_row(compute_params, compute_samples
     deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
     samples = [*compute_samples(5), deadly]
     monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
-    frame = measure_compute(samples, compute_params(workers=2), SEED)
+    frame = ComputeCampaign(compute_params(workers=2), SEED).measure(samples)
     assert frame.loc[frame["error"].notna(), "sample_id"].tolist() == ["compute-deadly"]
     assert frame["repeats"].tolist() == [2] * 5 + [0]
 
 
 def test_an_arena_that_cannot_be_allocated_is_an_error_not_rows(compute_params, compute_samples):
     with pytest.raises(MeasurementError, match="arena_bytes"):
-        measure_compute(compute_samples(1), compute_params(arena_bytes=2**55), SEED)
+        ComputeCampaign(compute_params(arena_bytes=2**55), SEED).measure(compute_samples(1))
 
 
 def test_an_abandoned_campaign_leaves_no_process_behind(compute_params, compute_samples):
-    campaign = run_compute_campaign(compute_samples(20), compute_params(), SEED, {})
+    campaign = ComputeCampaign(compute_params(), SEED).run(compute_samples(20), {})
     next(campaign)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     campaign.close()
@@ -140,9 +133,9 @@ def test_twenty_kills_lose_nothing(killed_campaigns):
         path.relative_to(folder).as_posix().removesuffix(".parquet"): pd.read_parquet(path)
         for path in folder.rglob("*.parquet")
     }
-    undisturbed = dict(run_compute_campaign(SAMPLES, PARAMS, SEED, {}))
+    undisturbed = dict(ComputeCampaign(PARAMS, SEED).run(SAMPLES, {}))
     assert visits_in(records) == visits_in(undisturbed)
-    frame = reduce_compute(records, SAMPLES, PARAMS, SEED)
+    frame = ComputeCampaign(PARAMS, SEED).costs(records, SAMPLES)
     assert (frame["repeats"] == PARAMS.visits).all()
     assert frame["error"].isna().all()
 
@@ -161,8 +154,8 @@ def test_workers_of_a_killed_campaign_end_by_themselves(tmp_path):
 
 def test_the_date_is_that_of_the_last_visit(compute_params, compute_samples):
     samples, params = compute_samples(4), compute_params()
-    records = dict(run_compute_campaign(samples, params, SEED, {}))
+    records = dict(ComputeCampaign(params, SEED).run(samples, {}))
     times = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 1 + len(records))]
     dated = {key: frame.assign(saved_at=time) for (key, frame), time in zip(records.items(), times, strict=True)}
-    assert summarise_campaign(dated, samples, params, SEED).date == times[-1]
+    assert ComputeCampaign(params, SEED).summary(dated, samples).date == times[-1]
     assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in records.values())

@@ -5,7 +5,7 @@ import torch
 
 from measurement.lookup_reference import SAMPLES, SEED, random_weights, reference, stored_as
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import lookup_bench, measure_comm, measure_compute
+from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, lookup_bench
 from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -19,9 +19,9 @@ without_gpu = pytest.mark.skipif(HAS_CUDA, reason="there is a CUDA device")
 @without_gpu
 def test_without_a_device_the_alternatives_are_named(compute_params, compute_samples, comm_params, comm_samples):
     with pytest.raises(MeasurementError, match="no CUDA device; use fbgemm_cpu or recorded"):
-        measure_compute(compute_samples(1), compute_params(backend="fbgemm_cuda"), SEED)
+        ComputeCampaign(compute_params(backend="fbgemm_cuda"), SEED).measure(compute_samples(1))
     with pytest.raises(MeasurementError, match="no CUDA device; use gloo or topology"):
-        measure_comm(comm_samples(1), comm_params(backend="nccl"), SEED)
+        CommCampaign(comm_params(backend="nccl"), SEED).measure(comm_samples(1))
 
 
 @without_gpu
@@ -63,7 +63,7 @@ def test_every_sample_gets_a_timing(compute_params, treatment, data_type):
 @pytest.mark.gpu
 @needs_gpu
 def test_a_whole_campaign_runs_on_the_device(compute_params, compute_samples):
-    frame = measure_compute(compute_samples(6), compute_params(backend="fbgemm_cuda"), SEED)
+    frame = ComputeCampaign(compute_params(backend="fbgemm_cuda"), SEED).measure(compute_samples(6))
     assert frame["error"].isna().all()
     assert fingerprint("fbgemm_cuda")["device"] == "cuda"
 
@@ -73,10 +73,10 @@ def test_a_whole_campaign_runs_on_the_device(compute_params, compute_samples):
 def test_more_workers_or_ranks_than_devices_are_refused(compute_params, compute_samples, comm_params):
     many = torch.cuda.device_count() + 1
     with pytest.raises(MeasurementError, match=f"{many} CUDA devices"):
-        measure_compute(compute_samples(1), compute_params(backend="fbgemm_cuda", workers=many), SEED)
+        ComputeCampaign(compute_params(backend="fbgemm_cuda", workers=many), SEED).measure(compute_samples(1))
     sample = CommSample("comm", 8, (4,) * many, (0.0,) * many)
     with pytest.raises(MeasurementError, match=f"{many} CUDA devices"):
-        measure_comm([sample], comm_params(backend="nccl"), SEED)
+        CommCampaign(comm_params(backend="nccl"), SEED).measure([sample])
 
 
 @pytest.mark.gpu
@@ -84,6 +84,6 @@ def test_more_workers_or_ranks_than_devices_are_refused(compute_params, compute_
 def test_nccl_measures_as_many_ranks_as_there_are_devices(comm_params):
     ranks = torch.cuda.device_count()
     sample = CommSample("comm", 64, (8,) * ranks, (0.0,) * ranks)
-    frame = measure_comm([sample], comm_params(backend="nccl", timeout_s=120.0), SEED)
+    frame = CommCampaign(comm_params(backend="nccl", timeout_s=120.0), SEED).measure([sample])
     assert frame["error"].isna().all()
     assert (frame["forward_ms"] > 0).all()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import ROOT
 
-from neuroshard_pipeline.measurement import RecordingParams, measure_compute, open_recording
+from neuroshard_pipeline.measurement import ComputeCampaign, RecordingParams, open_recording
 from neuroshard_pipeline.tables import compute_samples_from_frame
 
 SIZE = ["--backend", "fbgemm_cpu", "--tables", "12", "--batch-size", "16", "--row-scale", "4096", "--max-tables", "4"]
@@ -65,7 +65,7 @@ def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute
     assert recording.card["known_gaps"] == ["a test"]
     assert recording.card["noise_floor"]["samples"] == 1
     samples = compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
-    costs = measure_compute(samples, compute_params(backend="recorded"), 0, params)
+    costs = ComputeCampaign(compute_params(backend="recorded"), 0, params).measure(samples)
     assert costs["forward_ms"].gt(0).all()
     assert costs["repeats"].eq(2).all()
 

@@ -57,5 +57,5 @@ def test_a_campaign_warns_once(compute_params, compute_samples, caplog, monkeypa
     monkeypatch.setattr(campaign, "last_level_cache_bytes", lambda: cache_bytes)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            next(campaign.run_compute_campaign(compute_samples(4), compute_params(), 0, {}))
+            next(campaign.ComputeCampaign(compute_params(), 0).run(compute_samples(4), {}))
     assert sum("last-level cache" in record.message for record in caplog.records) == warnings

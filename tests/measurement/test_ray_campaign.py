@@ -8,7 +8,7 @@ import pytest
 
 from measurement.team_functions import set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import measure_compute, pools, reduce_compute, run_compute_campaign
+from neuroshard_pipeline.measurement import ComputeCampaign, pools
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -30,21 +30,21 @@ def on_cluster(compute_params, cluster):
 def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, compute_samples, cluster):
     samples = compute_samples(30)
     params = on_cluster(visits=4, chunk_samples=3)
-    campaign = run_compute_campaign(samples, params, SEED, {})
+    campaign = ComputeCampaign(params, SEED).run(samples, {})
     records = dict([next(campaign), next(campaign)])
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)  # SIGKILL for all its processes
     records |= dict(campaign)
-    local = dict(run_compute_campaign(samples, compute_params(visits=4, chunk_samples=3), SEED, {}))
+    local = dict(ComputeCampaign(compute_params(visits=4, chunk_samples=3), SEED).run(samples, {}))
     # The number of workers is part of a campaign's name; nothing else differs.
     content, local_content = (
         {key.partition("/")[2]: frame[CONTENT].to_numpy().tolist() for key, frame in of.items()}
         for of in (records, local)
     )
     assert content == local_content
-    costs = reduce_compute(records, samples, params, SEED)
+    costs = ComputeCampaign(params, SEED).costs(records, samples)
     assert costs["error"].isna().all()
     assert (costs["repeats"] == 4).all()
-    assert list(run_compute_campaign(samples, params, SEED, records)) == []
+    assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
     cluster.add_node(num_cpus=1)
 
 
@@ -52,16 +52,16 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
 def test_a_sample_that_kills_its_workers_is_an_error_row(on_cluster, compute_samples, monkeypatch):
     deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
     monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
-    frame = measure_compute([*compute_samples(2), deadly], on_cluster(visits=1, noise_floor_share=0.0), SEED)
+    frame = ComputeCampaign(on_cluster(visits=1, noise_floor_share=0.0), SEED).measure([*compute_samples(2), deadly])
     assert frame["error"].notna().tolist() == [False, False, True]
     assert "died" in frame["error"][2]
 
 
 def test_a_finished_campaign_needs_no_cluster(compute_params, compute_samples):
     samples = compute_samples(4)
-    records = dict(run_compute_campaign(samples, compute_params(), SEED, {}))
+    records = dict(ComputeCampaign(compute_params(), SEED).run(samples, {}))
     params = compute_params(engine="ray", cluster_address="127.0.0.1:1")
-    assert list(run_compute_campaign(samples, params, SEED, records)) == []
+    assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
 
 
 def test_a_host_of_another_kind_is_refused(compute_params, compute_samples):

@@ -6,14 +6,7 @@ import pytest
 
 from measurement.stand_in import write_stand_in
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import (
-    RecordingParams,
-    describe_hardware,
-    measure_compute,
-    open_recording,
-    run_compute_campaign,
-    summarise_campaign,
-)
+from neuroshard_pipeline.measurement import ComputeCampaign, RecordingParams, describe_hardware, open_recording
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -39,8 +32,8 @@ def samples_of(recording) -> list[ComputeSample]:
 def test_the_recordings_samples_have_the_recorded_costs(stand_in, recorded_params):
     recording = open_recording(stand_in)
     samples = samples_of(recording)
-    assert list(run_compute_campaign(samples, recorded_params, SEED, {})) == []
-    frame = measure_compute(samples[::-1], recorded_params, SEED, stand_in)
+    assert list(ComputeCampaign(recorded_params, SEED).run(samples, {})) == []
+    frame = ComputeCampaign(recorded_params, SEED, stand_in).measure(samples[::-1])
     expected = recording.costs.iloc[::-1].reset_index(drop=True)
     assert frame["sample_id"].tolist() == expected["sample_id"].tolist()
     for column in ("forward_ms", "backward_ms", "repeats"):
@@ -55,7 +48,7 @@ def test_a_sample_is_known_by_its_content_not_by_its_name(stand_in, recorded_par
     shards = tuple(Shard(wider(shard.table), 4, shard.embedding_dim) for shard in reversed(sample.shards))
     again = ComputeSample("rank-of-a-plan", sample.batch_size, shards)
     larger = ComputeSample(sample.sample_id, sample.batch_size, (*sample.shards, sample.shards[0]))
-    frame = measure_compute([again, larger], recorded_params, SEED, stand_in).set_index("sample_id")
+    frame = ComputeCampaign(recorded_params, SEED, stand_in).measure([again, larger]).set_index("sample_id")
     recorded = recording.costs.set_index("sample_id").loc[sample.sample_id]
     assert frame.loc["rank-of-a-plan", "forward_ms"] == recorded["forward_ms"]
     assert frame.loc[sample.sample_id, ["forward_ms", "backward_ms"]].isna().all()
@@ -72,20 +65,20 @@ def test_a_batch_table_or_optimizer_that_was_not_recorded_has_no_cost(stand_in, 
     other_batch = ComputeSample("batch", sample.batch_size * 2, sample.shards)
     other_table = ComputeSample("table", sample.batch_size, (whole(Table("unknown", 10, 4, 1.0)),))
     other_optimizer = ComputeSample("optimizer", sample.batch_size, sample.shards, "rowwise_adagrad")
-    frame = measure_compute([other_batch, other_table, other_optimizer], recorded_params, SEED, stand_in)
+    frame = ComputeCampaign(recorded_params, SEED, stand_in).measure([other_batch, other_table, other_optimizer])
     assert frame["error"].notna().all()
     assert frame["repeats"].tolist() == [0, 0, 0]
 
 
 def test_no_samples_have_no_costs(stand_in, recorded_params):
-    frame = measure_compute([], recorded_params, SEED, stand_in)
+    frame = ComputeCampaign(recorded_params, SEED, stand_in).measure([])
     assert list(frame) == ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
     assert frame.empty
 
 
 def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_params, comm_params):
     card = open_recording(stand_in).card
-    date, floor = summarise_campaign({}, [], recorded_params, SEED, stand_in)
+    date, floor = ComputeCampaign(recorded_params, SEED, stand_in).summary({}, [])
     assert date == card["date"]
     assert floor == card["noise_floor"]
     described = json.loads(json.dumps(describe_hardware(recorded_params, comm_params(), floor, floor, None, stand_in)))

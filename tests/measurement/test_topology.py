@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import describe_hardware, measure_comm, run_comm_campaign, summarise_campaign
+from neuroshard_pipeline.measurement import CommCampaign, describe_hardware
 from neuroshard_pipeline.measurement.comm_bench import forward_splits
 from neuroshard_pipeline.measurement.topology import TopologyParams, rank_costs_ms, topology_costs
 from neuroshard_pipeline.tables.samples import CommSample
@@ -161,21 +161,21 @@ def test_the_shipped_cluster_is_near_the_published_dispatch_rates(gpus, publishe
 def test_it_plugs_into_a_campaign_of_any_world_sizes(comm_params, comm_samples):
     samples = [*comm_samples(5), CommSample("large", 4096, (64,) * 48, (0.0,) * 48)]
     params = comm_params(backend="topology")
-    assert list(run_comm_campaign(samples, params, SEED, {})) == []
-    frame = measure_comm(samples, params, SEED, SIMPLE)
+    assert list(CommCampaign(params, SEED).run(samples, {})) == []
+    frame = CommCampaign(params, SEED, SIMPLE).measure(samples)
     assert list(frame) == ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"]
     assert [tuple(row) for row in frame[["sample_id", "rank"]].to_numpy()] == [
         (sample.sample_id, rank) for sample in samples for rank in range(sample.world_size)
     ]
     assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert frame[["spread_ms", "error"]].isna().all(axis=None)
-    assert frame.equals(measure_comm(samples, params, SEED, SIMPLE))
-    assert list(measure_comm([], params, SEED, SIMPLE)) == list(frame)
+    assert frame.equals(CommCampaign(params, SEED, SIMPLE).measure(samples))
+    assert list(CommCampaign(params, SEED, SIMPLE).measure([])) == list(frame)
 
 
 def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_params, comm_params, comm_samples):
     params = comm_params(backend="topology")
-    date, floor = summarise_campaign({}, comm_samples(3), params, SEED)
+    date, floor = CommCampaign(params, SEED).summary({}, comm_samples(3))
     assert date is None
     assert floor == {"samples": 0, **{part: {"median": None, "p90": None} for part in ("forward", "backward", "total")}}
     described = json.loads(json.dumps(describe_hardware(compute_params(), params, floor, floor, None, topology=SIMPLE)))
@@ -186,4 +186,4 @@ def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_para
 
 def test_without_a_cluster_it_is_refused(comm_params, comm_samples):
     with pytest.raises(MeasurementError, match="use gloo or nccl"):
-        measure_comm(comm_samples(1), comm_params(backend="topology"), SEED)
+        CommCampaign(comm_params(backend="topology"), SEED).measure(comm_samples(1))

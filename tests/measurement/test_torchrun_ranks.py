@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, run_pipeline
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import measure_comm, run_comm_campaign, torchrun_team
+from neuroshard_pipeline.measurement import CommCampaign, torchrun_team
 from neuroshard_pipeline.tables.samples import CommSample
 
 SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
@@ -89,8 +89,8 @@ def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is
         params = comm_params(
             local_world_size=2, torchrun_endpoint=endpoint, visits=1, chunk_samples=4, timeout_s=HANGS_AFTER_S
         )
-        records = dict(run_comm_campaign(samples, params, SEED, {}))
-        costs = measure_comm(samples[:2], comm_params(local_world_size=2, torchrun_endpoint=endpoint), SEED)
+        records = dict(CommCampaign(params, SEED).run(samples, {}))
+        costs = CommCampaign(comm_params(local_world_size=2, torchrun_endpoint=endpoint), SEED).measure(samples[:2])
     rows = pd.concat(records.values())
     assert set(rows.loc[rows["error"].notna(), "sample_id"]) == {fate}
     assert set(rows["sample_id"]) == {sample.sample_id for sample in samples}
@@ -103,13 +103,13 @@ def test_without_torchrun_the_error_gives_the_command_that_starts_it(comm_params
     monkeypatch.setattr(torchrun_team, "_CONNECT_WAIT_S", 0.1)
     params = comm_params(local_world_size=2, torchrun_endpoint=free_endpoint())
     with pytest.raises(MeasurementError, match=r"nothing answers .*; start on each of 2 hosts: torchrun --nnodes 2 "):
-        measure_comm(across(1), params, SEED)
+        CommCampaign(params, SEED).measure(across(1))
 
 
 def test_ranks_that_do_not_fill_hosts_are_refused(comm_params):
     params = comm_params(local_world_size=3, torchrun_endpoint="nowhere:1")
     with pytest.raises(MeasurementError, match="4 ranks does not fill hosts of 3"):
-        measure_comm(across(1), params, SEED)
+        CommCampaign(params, SEED).measure(across(1))
 
 
 @pytest.mark.parametrize("given", [{"local_world_size": 2}, {"torchrun_endpoint": "first:29400"}])

@@ -10,7 +10,7 @@ shards, and plans with the same volumes and start skews, are measured once. Samp
 measured among those of the plans (`anchors`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -53,18 +53,18 @@ class PlanMeasurement:
 
     def run_compute(self, done: Records) -> Iterator[NewRecord]:
         """Measure what the records `done` of the first campaign lack; the caller saves each record that is yielded."""
-        for key, record in self.campaigns.run_compute(self._compute_samples(), done):
+        for key, record in self.campaigns.compute.run(self._compute_samples(), done):
             yield {key: record}
 
     def run_backward(self, done: Records) -> Iterator[NewRecord]:
         """Measure what the records `done` of the second campaign lack."""
-        for key, record in self.campaigns.run_comm(self._with_anchors(self._backward), done):
+        for key, record in self.campaigns.comm.run(self._with_anchors(self._backward), done):
             yield {key: record}
 
     def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[NewRecord]:
         """Measure what the records `done` of the third campaign lack; the first two campaigns are finished."""
         samples = self._with_anchors(self._forward(compute, backward))
-        for key, record in self.campaigns.run_comm(samples, done):
+        for key, record in self.campaigns.comm.run(samples, done):
             yield {key: record}
 
     def costs(self, compute: Records, backward: Records, forward: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -74,9 +74,9 @@ class PlanMeasurement:
             `search.plan_costs` and `search.anchors`.
         """
         collectives = self._forward(compute, backward)
-        compute_costs = self.campaigns.compute_costs(compute, self._compute_samples())
-        backward_costs = self.campaigns.comm_costs(backward, self._with_anchors(self._backward))
-        forward_costs = self.campaigns.comm_costs(forward, self._with_anchors(collectives))
+        compute_costs = self.campaigns.compute.costs(compute, self._compute_samples())
+        backward_costs = self.campaigns.comm.costs(backward, self._with_anchors(self._backward))
+        forward_costs = self.campaigns.comm.costs(forward, self._with_anchors(collectives))
         measured_ms = (
             measured_compute_ms(self._ranks, compute_costs),
             measured_comm_ms(self.plans, collectives, forward_costs, "forward"),
@@ -102,8 +102,8 @@ class PlanMeasurement:
         return backward_comm_samples(self.plans)
 
     def _forward(self, compute: Records, backward: Records) -> CollectiveSamples:
-        compute_costs = self.campaigns.compute_costs(compute, self._ranks.samples)
-        backward_costs = self.campaigns.comm_costs(backward, self._backward.samples)
+        compute_costs = self.campaigns.compute.costs(compute, self._ranks.samples)
+        backward_costs = self.campaigns.comm.costs(backward, self._backward.samples)
         compute_ms = measured_compute_ms(self._ranks, compute_costs)
         backward_ms = measured_comm_ms(self.plans, self._backward, backward_costs, "backward")
         return forward_comm_samples(self.plans, compute_ms, backward_ms)
@@ -113,22 +113,3 @@ class PlanMeasurement:
 
     def _with_anchors(self, collectives: CollectiveSamples) -> list[CommSample]:
         return among(collectives.samples, self.anchors.comm)
-
-
-def measure_plans(
-    plans: Sequence[Plan], campaigns: Campaigns, anchors: Anchors = NO_ANCHORS
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Run all three campaigns in memory.
-
-    Returns:
-        `search.plan_costs` and `search.anchors`.
-    """
-    measurement = PlanMeasurement(tuple(plans), campaigns, anchors)
-    compute = _collected(measurement.run_compute({}))
-    backward = _collected(measurement.run_backward({}))
-    forward = _collected(measurement.run_forward(compute, backward, {}))
-    return measurement.costs(compute, backward, forward)
-
-
-def _collected(records: Iterable[NewRecord]) -> NewRecord:
-    return {key: record for each in records for key, record in each.items()}

@@ -7,11 +7,11 @@ both. The frames of new samples have two extra columns: `round`, the number of t
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, Self
 
-import numpy as np
 import pandas as pd
 from pydantic import Field
 
@@ -19,12 +19,11 @@ from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.evaluation.anchors import Anchors, measure_as_at_first
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
-from neuroshard_pipeline.evaluation.drift import Drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shortlist
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -90,17 +89,13 @@ def candidate_plans(
 
     A task for which a sharder finds no plan is skipped.
     """
-    shortlists = [_shortlist(task, models, name, params, settings) for task in tasks for name in params.sharders]
+    shortlists = []
+    for task in tasks:
+        for sharder in params.sharders:
+            with suppress(DoesNotFitError):
+                plans = shortlist(task, models, sharder, settings, params.seed, params.plans_per_task)
+                shortlists.append(plans)
     return [plans[place] for place in range(params.plans_per_task) for plans in shortlists if place < len(plans)]
-
-
-def _shortlist(
-    task: ShardingTask, models: Models, sharder: str, params: RefineParams, settings: SharderSettings
-) -> list[Plan]:
-    try:
-        return shortlist(task, models, sharder, settings, params.seed, params.plans_per_task)
-    except DoesNotFitError:
-        return []
 
 
 def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[ComputeSample]:
@@ -114,13 +109,13 @@ def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[Comm
     Plans of one task and sharder often have the same volumes in another order of ranks. The cost models do not depend
     on that order, so only the first of these plans is used.
     """
-    first: dict[tuple[object, ...], Plan] = {}
+    first: dict[tuple[object, ...], tuple[Plan, PlanCost]] = {}
     for plan in plans:
         if plan.predicted is not None:
-            first.setdefault((plan.task.task_id, plan.sharder, *np.sort(plan.dim_sums).tolist()), plan)
-    predicted = [plan.predicted for plan in first.values() if plan.predicted is not None]
-    compute_ms, backward_ms = [cost.compute_ms for cost in predicted], [cost.backward_comm_ms for cost in predicted]
-    samples = forward_comm_samples(list(first.values()), compute_ms, backward_ms).samples
+            first.setdefault((plan.task.task_id, plan.sharder, *sorted(plan.dim_sums)), (plan, plan.predicted))
+    compute_ms = [cost.compute_ms for _, cost in first.values()]
+    backward_ms = [cost.backward_comm_ms for _, cost in first.values()]
+    samples = forward_comm_samples([plan for plan, _ in first.values()], compute_ms, backward_ms).samples
     return [sample for sample in samples if sample.sample_id not in known]
 
 
@@ -129,25 +124,16 @@ def measure_new(
 ) -> MeasuredSamples:
     """Measure new samples together with anchors, and convert their costs to those of the first campaign."""
     compute_costs, compute_drifts = measure_as_at_first(
-        samples.compute, (anchors.compute, anchors.compute_costs), campaigns.measure_compute
+        samples.compute, (anchors.compute, anchors.compute_costs), campaigns.compute.measure
     )
     comm_costs, comm_drifts = measure_as_at_first(
-        samples.comm, (anchors.comm, anchors.comm_costs), campaigns.measure_comm
+        samples.comm, (anchors.comm, anchors.comm_costs), campaigns.comm.measure
     )
+    message = "drift of %s costs since the first campaign, removed from the new costs: %+.1f %% (%d anchors)"
     for kind, drifts in (("compute", compute_drifts), ("communication", comm_drifts)):
-        _log_drift(kind, drifts)
+        for direction, drift in drifts.items():
+            _LOGGER.info(message, f"{kind} {direction.removesuffix('_ms')}", 100 * (drift.ratio - 1), drift.anchors)
     return MeasuredSamples.of(table_pool, (samples.compute, compute_costs), (samples.comm, comm_costs))
-
-
-def _log_drift(kind: str, drifts: Mapping[str, Drift]) -> None:
-    for direction, drift in drifts.items():
-        _LOGGER.info(
-            "drift of %s %s costs since the first campaign, removed from the new costs: %+.1f %% (%d anchors)",
-            kind,
-            direction.removesuffix("_ms"),
-            100 * (drift.ratio - 1),
-            drift.anchors,
-        )
 
 
 def campaign_id(first: MeasuredSamples) -> str:

@@ -24,13 +24,8 @@ Start with `campaign`; the other files follow in the order in which it depends o
 
 from neuroshard_pipeline.measurement.campaign import (
     CampaignSummary,
-    measure_comm,
-    measure_compute,
-    reduce_comm,
-    reduce_compute,
-    run_comm_campaign,
-    run_compute_campaign,
-    summarise_campaign,
+    CommCampaign,
+    ComputeCampaign,
 )
 from neuroshard_pipeline.measurement.hardware import describe_hardware, describe_machine
 from neuroshard_pipeline.measurement.params import (
@@ -54,8 +49,10 @@ __all__ = [
     "PRELOAD",
     "CampaignSummary",
     "CardNotes",
+    "CommCampaign",
     "CommMeasureParams",
     "CommOverrides",
+    "ComputeCampaign",
     "ComputeMeasureParams",
     "ComputeOverrides",
     "Recording",
@@ -64,13 +61,6 @@ __all__ = [
     "describe_hardware",
     "describe_machine",
     "make_card",
-    "measure_comm",
-    "measure_compute",
     "open_recording",
-    "reduce_comm",
-    "reduce_compute",
-    "run_comm_campaign",
-    "run_compute_campaign",
-    "summarise_campaign",
     "write_recording",
 ]

@@ -1,21 +1,16 @@
 """Measurement campaigns: many visits of many samples, resumable after a kill at any moment."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar, final
 
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.measurement.chunks import (
-    AnyParams,
-    AnySample,
-    campaign_hash,
-    digest,
-    measured_visits,
-    planned_chunks,
-)
+from neuroshard_pipeline.measurement.chunks import AnyParams, campaign_hash, digest, measured_visits, planned_chunks
 from neuroshard_pipeline.measurement.costs import (
     Records,
     load_rows,
@@ -26,12 +21,15 @@ from neuroshard_pipeline.measurement.costs import (
 )
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
-from neuroshard_pipeline.measurement.pools import ChunkPool, comm_pool, compute_pool
+from neuroshard_pipeline.measurement.pools import comm_pool, compute_pool, measured
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.workers import Pool
 
 _LOGGER = logging.getLogger(__name__)
+
+Sample = TypeVar("Sample", ComputeSample, CommSample)
 
 
 class CampaignSummary(NamedTuple):
@@ -46,128 +44,135 @@ class CampaignSummary(NamedTuple):
     noise_floor: dict[str, object]
 
 
-def run_compute_campaign(
-    samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int, done: Records
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Measure what is missing of a campaign of compute costs.
+@dataclass(frozen=True)
+class _Campaign(ABC, Generic[Sample]):
+    params: AnyParams
+    seed: int
 
-    Args:
-        samples: samples with unique ids; a longer list extends an earlier campaign.
-        params: parameters of the campaign. The backend `recorded` measures nothing.
-        seed: seed of the ids and of the order of visits.
-        done: records of earlier runs.
+    @abstractmethod
+    def run(self, samples: Sequence[Sample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Measure what is missing; nothing with a backend that measures nothing.
 
-    Yields:
-        (key, record); the caller stores each before it asks for the next.
+        Args:
+            samples: samples with unique ids; a longer list extends an earlier campaign.
+            done: records of earlier runs.
+
+        Yields:
+            (key, record); the caller stores each before it asks for the next.
+        """
+
+    @abstractmethod
+    def costs(self, records: Records, samples: Sequence[Sample]) -> pd.DataFrame:
+        """Costs of a finished campaign."""
+
+    def measure(self, samples: Sequence[Sample]) -> pd.DataFrame:
+        """Run a whole campaign in memory and return its `costs`."""
+        return self.costs(dict(self.run(samples, {})), samples)
+
+    def summary(self, records: Records, samples: Sequence[Sample]) -> CampaignSummary:
+        """Date and noise floor of a finished campaign."""
+        rows = self._rows(records)
+        date = rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max()
+        return CampaignSummary(str(date), relative_disagreement(rows, samples, self.params.visit_statistic))
+
+    def _name(self) -> str:
+        return campaign_hash(self.params, self.seed, fingerprint(self.params.backend))
+
+    def _rows(self, records: Records) -> pd.DataFrame:
+        return load_rows(records, self._name())
+
+    def _reduced(self, records: Records, samples: Sequence[Sample]) -> pd.DataFrame:
+        return reduce_rows(self._rows(records), samples, self.params.visit_statistic)
+
+    def _run(self, samples: Sequence[Sample], done: Records, pool: Pool) -> Iterator[tuple[str, pd.DataFrame]]:
+        name = self._name()
+        records = {key: loaded(record) for key, record in done.items() if key.startswith(f"{name}/")}
+        planned = planned_chunks(samples, self.params, self.seed, name)
+        missing = planned_chunks(samples, self.params, self.seed, name, measured_visits(records))
+        total, left = (sum(len(chunk.indices) for chunk in chunks) for chunks in (planned, missing))
+        description = f"measure {self.params.backend}"
+        # disable=None: no progress bar unless the output is a terminal
+        with tqdm(total=total, initial=total - left, unit="visit", disable=None, desc=description) as bar:
+            for chunk, record in measured(samples, missing, pool):
+                yield chunk.key, record
+                bar.update(len(chunk.indices))
+
+
+@final
+@dataclass(frozen=True)
+class ComputeCampaign(_Campaign[ComputeSample]):
+    """A campaign of compute costs.
+
+    Attributes:
+        params: parameters of the campaign.
+        seed: seed of the drawn ids and of the order of visits. A table has the same ids in all campaigns of one seed.
+        recording: where the backend `recorded`, which measures nothing, looks up costs, date and noise floor.
     """
-    if params.backend == "recorded":
-        return
-    if doubt := cache_too_large(params, last_level_cache_bytes()):
-        _warn_once(doubt)
-    with compute_pool(samples, params, seed) as pool:
-        yield from _run_campaign(samples, params, seed, done, pool)
+
+    params: ComputeMeasureParams
+    recording: RecordingParams | None = None
+
+    def run(self, samples: Sequence[ComputeSample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+        """See `_Campaign.run`."""
+        if self.params.backend == "recorded":
+            return
+        if doubt := cache_too_large(self.params, last_level_cache_bytes()):
+            _warn_once(doubt)
+        with compute_pool(samples, self.params, self.seed) as pool:
+            yield from self._run(samples, done, pool)
+
+    def costs(self, records: Records, samples: Sequence[ComputeSample]) -> pd.DataFrame:
+        """Costs of a finished campaign: `sample_id, forward_ms, backward_ms, spread_ms, repeats, error`.
+
+        A sample that a recording lacks becomes a row with an error.
+        """
+        if self.params.backend == "recorded":
+            return recorded_costs(open_recording(self.recording), samples)
+        return self._reduced(records, samples).drop(columns="rank")
+
+    def summary(self, records: Records, samples: Sequence[ComputeSample]) -> CampaignSummary:
+        """Date and noise floor of a finished campaign, or of the recording."""
+        if self.params.backend == "recorded":
+            card = open_recording(self.recording).card
+            return CampaignSummary(str(card["date"]), dict(card["noise_floor"]))
+        return super().summary(records, samples)
 
 
-def run_comm_campaign(
-    samples: Sequence[CommSample], params: CommMeasureParams, seed: int, done: Records
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Measure what is missing of a campaign of communication costs; see `run_compute_campaign`.
+@final
+@dataclass(frozen=True)
+class CommCampaign(_Campaign[CommSample]):
+    """A campaign of communication costs.
 
-    The backend `topology` measures nothing.
+    Attributes:
+        params: parameters of the campaign.
+        seed: seed of the order of visits.
+        topology: the cluster for which the backend `topology`, which measures nothing, models the costs.
     """
-    if params.backend == "topology":
-        return
-    with comm_pool(samples, params) as pool:
-        yield from _run_campaign(samples, params, seed, done, pool)
 
+    params: CommMeasureParams
+    topology: TopologyParams | None = None
 
-def reduce_compute(
-    records: Records,
-    samples: Sequence[ComputeSample],
-    params: ComputeMeasureParams,
-    seed: int,
-    recording: RecordingParams | None = None,
-) -> pd.DataFrame:
-    """Costs of a finished campaign: `sample_id, forward_ms, backward_ms, spread_ms, repeats, error`.
+    def run(self, samples: Sequence[CommSample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+        """See `_Campaign.run`."""
+        if self.params.backend == "topology":
+            return
+        with comm_pool(samples, self.params) as pool:
+            yield from self._run(samples, done, pool)
 
-    The backend `recorded` looks them up in `recording`; a sample that it lacks becomes a row with an error.
-    """
-    if params.backend == "recorded":
-        return recorded_costs(open_recording(recording), samples)
-    return reduce_rows(_rows(records, params, seed), samples, params.visit_statistic).drop(columns="rank")
+    def costs(self, records: Records, samples: Sequence[CommSample]) -> pd.DataFrame:
+        """Costs of a finished campaign: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
+        if self.params.backend == "topology":
+            return topology_costs(samples, require_topology(self.topology))
+        return self._reduced(records, samples).drop(columns="repeats")
 
-
-def reduce_comm(
-    records: Records,
-    samples: Sequence[CommSample],
-    params: CommMeasureParams,
-    seed: int,
-    topology: TopologyParams | None = None,
-) -> pd.DataFrame:
-    """Costs of a finished campaign: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`.
-
-    The backend `topology` models them.
-    """
-    if params.backend == "topology":
-        return topology_costs(samples, require_topology(topology))
-    return reduce_rows(_rows(records, params, seed), samples, params.visit_statistic).drop(columns="repeats")
-
-
-def summarise_campaign(
-    records: Records,
-    samples: Sequence[AnySample],
-    params: AnyParams,
-    seed: int,
-    recording: RecordingParams | None = None,
-) -> CampaignSummary:
-    """Date and noise floor of a finished campaign.
-
-    The backend `recorded` has those of its recording; `topology`, which measures nothing, has none.
-    """
-    if params.backend == "recorded":
-        card = open_recording(recording).card
-        return CampaignSummary(str(card["date"]), dict(card["noise_floor"]))
-    if params.backend == "topology":
-        return CampaignSummary(None, no_disagreement())
-    rows = _rows(records, params, seed)
-    date = rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max()
-    return CampaignSummary(str(date), relative_disagreement(rows, samples, params.visit_statistic))
-
-
-def measure_compute(
-    samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int, recording: RecordingParams | None = None
-) -> pd.DataFrame:
-    """Run a whole campaign in memory and return its costs (`reduce_compute`)."""
-    return reduce_compute(dict(run_compute_campaign(samples, params, seed, {})), samples, params, seed, recording)
-
-
-def measure_comm(
-    samples: Sequence[CommSample], params: CommMeasureParams, seed: int, topology: TopologyParams | None = None
-) -> pd.DataFrame:
-    """Run a whole campaign in memory and return its costs (`reduce_comm`)."""
-    return reduce_comm(dict(run_comm_campaign(samples, params, seed, {})), samples, params, seed, topology)
+    def summary(self, records: Records, samples: Sequence[CommSample]) -> CampaignSummary:
+        """Date and noise floor of a finished campaign; modelled costs have none."""
+        if self.params.backend == "topology":
+            return CampaignSummary(None, no_disagreement())
+        return super().summary(records, samples)
 
 
 @cache
 def _warn_once(doubt: str) -> None:
     """Warn only in the first of several campaigns."""
     _LOGGER.warning(doubt)
-
-
-def _rows(records: Records, params: AnyParams, seed: int) -> pd.DataFrame:
-    return load_rows(records, campaign_hash(params, seed, fingerprint(params.backend)))
-
-
-def _run_campaign(
-    samples: Sequence[AnySample], params: AnyParams, seed: int, done: Records, pool: ChunkPool
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    campaign = campaign_hash(params, seed, fingerprint(params.backend))
-    records = {key: loaded(record) for key, record in done.items() if key.startswith(f"{campaign}/")}
-    missing = planned_chunks(samples, params, seed, campaign, measured_visits(records))
-    planned = planned_chunks(samples, params, seed, campaign)
-    total, left = (sum(len(chunk.indices) for chunk in chunks) for chunks in (planned, missing))
-    # disable=None: no progress bar unless the output is a terminal
-    with tqdm(total=total, initial=total - left, unit="visit", disable=None, desc=f"measure {params.backend}") as bar:
-        for chunk, record in pool.run(missing):
-            yield chunk.key, record
-            bar.update(len(chunk.indices))

@@ -2,10 +2,9 @@
 
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import final
 
 import pandas as pd
 
@@ -27,59 +26,48 @@ PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measure
 _GIVE_UP_AFTER = 3
 
 
-@final
-class ChunkPool:
-    """Measures chunks with the teams of a pool; a sample that kills its worker becomes rows with an error."""
+def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) -> Iterator[tuple[Chunk, pd.DataFrame]]:
+    """Measure chunks in the given order and yield each with its record as it finishes.
 
-    def __init__(self, samples: Sequence[AnySample], pool: Pool) -> None:
-        self._samples = samples
-        self._pool = pool
+    A sample that kills its worker becomes rows with an error.
+    """
+    failed: list[Chunk] = []
+    for outcome in pool.run(Item(chunk.indices, chunk.group) for chunk in chunks):
+        chunk = chunks[outcome.index]
+        if outcome.value is None:
+            failed.append(chunk)
+        else:
+            yield chunk, make_record(samples, chunk, outcome.value)
+    for chunk in failed:
+        yield chunk, make_record(samples, chunk, _measured_singly(chunk, pool))
 
-    def run(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, pd.DataFrame]]:
-        """Measure chunks in the given order, each taken when it starts; yield each with its record as it finishes."""
-        begun: list[Chunk] = []
-        failed: list[Chunk] = []
 
-        def items() -> Iterator[Item]:
-            for chunk in chunks:
-                begun.append(chunk)
-                yield Item(chunk.indices, chunk.group)
+def _measured_singly(chunk: Chunk, pool: Pool) -> list[list[Timing]]:
+    """Measure every sample of a failed chunk alone, to find those that fail; timings by rank."""
+    errors: list[str] = []  # of the last consecutive samples
 
-        for outcome in self._pool.run(items()):
-            chunk = begun[outcome.index]
-            if outcome.value is None:
-                failed.append(chunk)
-            else:
-                yield chunk, make_record(self._samples, chunk, outcome.value)
-        for chunk in failed:
-            yield chunk, make_record(self._samples, chunk, self._measure_singly(chunk))
+    def items() -> Iterator[Item]:
+        for index in chunk.indices:
+            if len(errors) >= _GIVE_UP_AFTER:
+                return
+            yield Item((index,), chunk.group)
 
-    def _measure_singly(self, chunk: Chunk) -> list[list[Timing]]:
-        """Measure every sample of a failed chunk alone, to find those that fail; timings by rank."""
-        errors: list[str] = []  # of the last consecutive samples
-
-        def items() -> Iterator[Item]:
-            for index in chunk.indices:
-                if len(errors) >= _GIVE_UP_AFTER:
-                    return
-                yield Item((index,), chunk.group)
-
-        size = max(chunk.group, 1)
-        answers: dict[int, list[list[Timing]]] = {}
-        for outcome in self._pool.run(items(), attempts=1):
-            if outcome.value is None:
-                errors.append(str(outcome.error))
-                answers[outcome.index] = [[Timing.failed(errors[-1])]] * size
-            else:
-                errors.clear()
-                answers[outcome.index] = outcome.value
-        given_up = [[Timing.failed(errors[-1] if errors else "")]] * size
-        of_samples = [answers.get(position, given_up) for position in range(len(chunk.indices))]
-        return [[timing for answer in of_samples for timing in answer[rank]] for rank in range(size)]
+    size = max(chunk.group, 1)
+    answers: dict[int, list[list[Timing]]] = {}
+    for outcome in pool.run(items(), attempts=1):
+        if outcome.value is None:
+            errors.append(str(outcome.error))
+            answers[outcome.index] = [[Timing.failed(errors[-1])]] * size
+        else:
+            errors.clear()
+            answers[outcome.index] = outcome.value
+    given_up = [[Timing.failed(errors[-1] if errors else "")]] * size
+    of_samples = [answers.get(position, given_up) for position in range(len(chunk.indices))]
+    return [[timing for answer in of_samples for timing in answer[rank]] for rank in range(size)]
 
 
 @contextmanager
-def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[ChunkPool]:
+def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[Pool]:
     """Single workers on this host or on a Ray cluster that measure at the same time."""
 
     def open_teams() -> dict[int, list[Team]]:
@@ -94,11 +82,11 @@ def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams,
         }
 
     with Pool(open_teams, params.timeout_s) as pool:
-        yield ChunkPool(samples, pool)
+        yield pool
 
 
 @contextmanager
-def comm_pool(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[ChunkPool]:
+def comm_pool(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[Pool]:
     """One team for every world size; only one of them measures at a time.
 
     A world size above `params.local_world_size` is measured by ranks that torchrun has started on several hosts.
@@ -118,4 +106,4 @@ def comm_pool(samples: Sequence[CommSample], params: CommMeasureParams) -> Itera
             return {size: [team(size)] for size in sorted({sample.world_size for sample in samples})}
 
         with Pool(open_teams, params.timeout_s, parallel=1) as pool:
-            yield ChunkPool(samples, pool)
+            yield pool

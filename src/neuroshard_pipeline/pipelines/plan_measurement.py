@@ -5,8 +5,10 @@ from kedro.pipeline import Node
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
 from neuroshard_pipeline.measurement import (
+    CommCampaign,
     CommMeasureParams,
     CommOverrides,
+    ComputeCampaign,
     ComputeMeasureParams,
     ComputeOverrides,
     RecordingParams,
@@ -35,8 +37,10 @@ def state_campaigns(
     comm_overrides: CommOverrides,
 ) -> Campaigns:
     """State how plans are measured: as samples are, except for the parameters that this pipeline overrides."""
-    params = compute.overridden(compute_overrides), comm.overridden(comm_overrides)
-    return Campaigns(*params, seed, recording, topology)
+    return Campaigns(
+        ComputeCampaign(compute.overridden(compute_overrides), seed, recording),
+        CommCampaign(comm.overridden(comm_overrides), seed, topology),
+    )
 
 
 def campaigns_node() -> Node:

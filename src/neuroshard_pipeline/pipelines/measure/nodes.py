@@ -7,16 +7,13 @@ import pandas as pd
 
 from neuroshard_pipeline.measurement import (
     CampaignSummary,
+    CommCampaign,
     CommMeasureParams,
+    ComputeCampaign,
     ComputeMeasureParams,
     RecordingParams,
     TopologyParams,
     describe_hardware,
-    reduce_comm,
-    reduce_compute,
-    run_comm_campaign,
-    run_compute_campaign,
-    summarise_campaign,
 )
 from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
 
@@ -32,7 +29,8 @@ def measure_compute(
     done: Records,
 ) -> Iterator[dict[str, pd.DataFrame]]:
     """Measure what is missing of the compute campaign; Kedro saves every record as it is yielded."""
-    for key, record in run_compute_campaign(compute_samples_from_frame(samples, pool, settings), params, seed, done):
+    campaign = ComputeCampaign(params, seed)
+    for key, record in campaign.run(compute_samples_from_frame(samples, pool, settings), done):
         yield {key: record}
 
 
@@ -46,15 +44,16 @@ def reduce_compute_costs(
     recording: RecordingParams,
 ) -> tuple[pd.DataFrame, CampaignSummary]:
     """One cost per compute sample, and the summary of the campaign."""
-    campaign = records, compute_samples_from_frame(samples, pool, settings), params, seed, recording
-    return reduce_compute(*campaign), summarise_campaign(*campaign)
+    campaign = ComputeCampaign(params, seed, recording)
+    measured = compute_samples_from_frame(samples, pool, settings)
+    return campaign.costs(records, measured), campaign.summary(records, measured)
 
 
 def measure_comm(
     samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Records
 ) -> Iterator[dict[str, pd.DataFrame]]:
     """Measure what is missing of the communication campaign; Kedro saves every record as it is yielded."""
-    for key, record in run_comm_campaign(comm_samples_from_frame(samples), params, seed, done):
+    for key, record in CommCampaign(params, seed).run(comm_samples_from_frame(samples), done):
         yield {key: record}
 
 
@@ -62,8 +61,9 @@ def reduce_comm_costs(
     records: Records, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
 ) -> tuple[pd.DataFrame, CampaignSummary]:
     """One cost per rank of every communication sample, and the summary of the campaign."""
-    campaign = records, comm_samples_from_frame(samples), params, seed
-    return reduce_comm(*campaign, topology), summarise_campaign(*campaign)
+    campaign = CommCampaign(params, seed, topology)
+    measured = comm_samples_from_frame(samples)
+    return campaign.costs(records, measured), campaign.summary(records, measured)
 
 
 def describe_measurement(

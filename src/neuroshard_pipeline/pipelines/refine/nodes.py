@@ -19,7 +19,14 @@ from neuroshard_pipeline.evaluation.refinement import (
     next_round,
     of_campaign,
 )
-from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, RecordingParams, TopologyParams
+from neuroshard_pipeline.measurement import (
+    CommCampaign,
+    CommMeasureParams,
+    ComputeCampaign,
+    ComputeMeasureParams,
+    RecordingParams,
+    TopologyParams,
+)
 from neuroshard_pipeline.pipelines.training_data import REFINED
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables import tasks_from_frame
@@ -35,7 +42,7 @@ def state_campaigns(
     topology: TopologyParams,
 ) -> Campaigns:
     """State how samples are measured: as in the measure stage."""
-    campaigns = Campaigns(compute, comm, seed, recording, topology)
+    campaigns = Campaigns(ComputeCampaign(compute, seed, recording), CommCampaign(comm, seed, topology))
     campaigns.require_measuring()
     return campaigns
 
