@@ -20,9 +20,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from neuroshard_pipeline.augment import published
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, PoolStatistics, merged, table_statistics
-from neuroshard_pipeline.augment.published import DLRM_DATASETS_2021, highest_bin
+from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, PoolStatistics, drawn_counts
 from neuroshard_pipeline.tables.frames import tables_from_frame
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -34,10 +34,11 @@ def draw_pool(params: PoolParams, seed: int, processes: int) -> PoolStatistics:
     """Statistics of the ids of all tables, drawn in parallel, the tables with the most ids first."""
     tables = tables_from_frame(generate_pool(params))
     tables.sort(key=lambda table: -table.pooling_factor)
-    measure = partial(table_statistics, batch_size=params.batch_size, seed=seed)
+    measure = partial(drawn_counts, batch_size=params.batch_size, seed=seed)
     with ProcessPoolExecutor(processes) as executor:
         drawn = executor.map(measure, tables, chunksize=1)
-        return merged(tqdm(drawn, total=len(tables), unit="table", disable=None))
+        rows, ids = sum(tqdm(drawn, total=len(tables), unit="table", disable=None))
+    return PoolStatistics(params.batch_size, len(tables), rows, ids)
 
 
 def print_statistics(statistics: PoolStatistics) -> None:
@@ -52,7 +53,7 @@ def print_statistics(statistics: PoolStatistics) -> None:
     print(f"\n{'':>14}{'unique rows, cumulative':>28}{'ids, cumulative':>28}")
     print(f"{'look-ups':>14}{'published':>14}{'drawn':>14}{'published':>14}{'drawn':>14}")
     shares = statistics.cumulative_shares
-    for index in range(highest_bin(statistics.batch_size) + 1):
+    for index in range(published.highest_bin(statistics.batch_size) + 1):
         values = [share[index] for both in shares.values() for share in both]
         print(f"{BIN_LABELS[index]:>14}" + "".join(f"{value:14.4f}" for value in values))
 
@@ -60,9 +61,8 @@ def print_statistics(statistics: PoolStatistics) -> None:
 def main() -> int:
     """Run the check and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    published = DLRM_DATASETS_2021
-    parser.add_argument("--tables", type=int, default=published.tables, help="tables of the pool")
-    parser.add_argument("--batch-size", type=int, default=published.batch_size, help="global batch")
+    parser.add_argument("--tables", type=int, default=published.TABLES, help="tables of the pool")
+    parser.add_argument("--batch-size", type=int, default=published.BATCH_SIZE, help="global batch")
     parser.add_argument("--row-scale", type=float, default=1.0, help="divisor of the tables' rows")
     parser.add_argument("--seed", type=int, default=0, help="seed of the pool and of the ids")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="number of processes that draw ids")

@@ -27,7 +27,7 @@ from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS
 from neuroshard_pipeline.cost_models.compute_features import segment_sums
 from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit
 from neuroshard_pipeline.cost_models.measured import CommData, ComputeData, Split
-from neuroshard_pipeline.cost_models.normalisation import Normalisation
+from neuroshard_pipeline.cost_models.network import Normalisation
 from neuroshard_pipeline.cost_models.params import FitParams
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.profile import with_profile

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from neuroshard_pipeline.augment.pool_statistics import PoolStatistics
-from neuroshard_pipeline.augment.published import DLRM_DATASETS_2021
+from neuroshard_pipeline.augment.published import BATCH_SIZE, INDICES, TABLES, UNIQUE_ROWS
 
-MEAN_POOLING_FACTOR = DLRM_DATASETS_2021.indices / DLRM_DATASETS_2021.tables / DLRM_DATASETS_2021.batch_size
-UNIQUE_ROWS_PER_TABLE = DLRM_DATASETS_2021.unique_rows / DLRM_DATASETS_2021.tables
+MEAN_POOLING_FACTOR = INDICES / TABLES / BATCH_SIZE
+UNIQUE_ROWS_PER_TABLE = UNIQUE_ROWS / TABLES
 
 #: Relative tolerances of the two means, and the absolute tolerance of both cumulative histograms.
 POOLING_TOLERANCE = 0.03
@@ -33,7 +33,7 @@ def pooling_error(statistics: PoolStatistics) -> float:
 
 def unique_rows_error(statistics: PoolStatistics) -> float:
     """Relative difference of the unique rows per table from the published ones, which shrink with the batch."""
-    shrink = statistics.batch_size / DLRM_DATASETS_2021.batch_size
+    shrink = statistics.batch_size / BATCH_SIZE
     return unique_rows_per_table(statistics) / (UNIQUE_ROWS_PER_TABLE * shrink) - 1.0
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.augment.pool_statistics import pool_statistics
-from neuroshard_pipeline.augment.published import DLRM_DATASETS_2021
+from neuroshard_pipeline.augment.published import SHARE_OF_INDICES, SHARE_OF_UNIQUE_ROWS
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import reuse_histogram
@@ -40,8 +40,8 @@ def test_ids_of_a_scaled_pool_have_the_published_statistics(scaled_pool):
     assert mean_pooling_factor(drawn) == pytest.approx(15.81, rel=0.03)
     assert unique_rows_per_table(drawn) == pytest.approx(150_042 / 128, rel=0.10)
     rows, ids = cumulative(drawn.rows_by_bin), cumulative(drawn.indices_by_bin)
-    np.testing.assert_allclose(rows, cumulative(DLRM_DATASETS_2021.share_of_unique_rows), atol=0.03)
-    np.testing.assert_allclose(ids[:9], cumulative(DLRM_DATASETS_2021.share_of_indices)[:9], atol=0.03)
+    np.testing.assert_allclose(rows, cumulative(SHARE_OF_UNIQUE_ROWS), atol=0.03)
+    np.testing.assert_allclose(ids[:9], cumulative(SHARE_OF_INDICES)[:9], atol=0.03)
     assert drawn.rows_by_bin[10:].sum() == 0
 
 
@@ -59,7 +59,7 @@ def test_ids_drawn_from_full_scale_tables_have_their_profile(full_pool):
 def test_full_scale_profiles_sum_to_the_published_ones(full_pool):
     """Ids follow profiles exactly (see above), so that sums over profiles are sums over ids."""
     rows = (full_pool[list(REUSE_COLUMNS)].mul(full_pool["unique_rows"], axis=0)).sum().to_numpy()
-    np.testing.assert_allclose(cumulative(rows), cumulative(DLRM_DATASETS_2021.share_of_unique_rows), atol=0.03)
+    np.testing.assert_allclose(cumulative(rows), cumulative(SHARE_OF_UNIQUE_ROWS), atol=0.03)
     assert full_pool["pooling_factor"].mean() == pytest.approx(15.81, rel=0.03)
     assert full_pool["unique_rows"].mean() == pytest.approx(150_042, rel=0.10)
     assert full_pool["num_embeddings"].mean() == pytest.approx(4e6, rel=0.01)
@@ -75,7 +75,7 @@ def test_ids_of_some_full_scale_tables_are_distributed_as_published(full_pool):
         _, _, shares = reuse_histogram(draw_ids(table, 65536, seed=0).indices)
         ids += shares * table.pooling_factor * 65536
     ids_of_all = ids / rows[sample].sum(axis=0) * rows.sum(axis=0)
-    published = cumulative(DLRM_DATASETS_2021.share_of_indices)
+    published = cumulative(SHARE_OF_INDICES)
     np.testing.assert_allclose(cumulative(ids_of_all), published, atol=0.03)
 
 

@@ -5,8 +5,9 @@ import pytest
 from augment.published_shape import MEAN_POOLING_FACTOR, UNIQUE_ROWS_PER_TABLE
 
 from neuroshard_pipeline.augment.published import (
-    DLRM_DATASETS_2021,
     MEAN_COUNTS,
+    SHARE_OF_INDICES,
+    SHARE_OF_UNIQUE_ROWS,
     fold,
     highest_bin,
     published_shares,
@@ -17,8 +18,8 @@ from neuroshard_pipeline.augment.published import (
 def test_constants_agree_with_the_means_published_beside_them():
     assert pytest.approx(15.81, abs=0.005) == MEAN_POOLING_FACTOR
     assert pytest.approx(150_042, abs=1) == UNIQUE_ROWS_PER_TABLE
-    assert sum(DLRM_DATASETS_2021.share_of_unique_rows) == pytest.approx(1, abs=0.002)
-    assert sum(DLRM_DATASETS_2021.share_of_indices) == pytest.approx(1, abs=0.002)
+    assert sum(SHARE_OF_UNIQUE_ROWS) == pytest.approx(1, abs=0.002)
+    assert sum(SHARE_OF_INDICES) == pytest.approx(1, abs=0.002)
 
 
 def test_rows_per_bin_explain_the_published_totals():
@@ -26,7 +27,7 @@ def test_rows_per_bin_explain_the_published_totals():
     assert rows.sum() == pytest.approx(150_042, rel=0.002)
     assert rows @ MEAN_COUNTS == pytest.approx(15.81 * 65536, rel=0.002)
     # Rows that are derived from ids agree with the rounded shares of rows.
-    np.testing.assert_allclose(rows / rows.sum(), DLRM_DATASETS_2021.share_of_unique_rows, atol=0.0006)
+    np.testing.assert_allclose(rows / rows.sum(), SHARE_OF_UNIQUE_ROWS, atol=0.0006)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import brentq
 
-from neuroshard_pipeline.augment.published import DLRM_DATASETS_2021, MEAN_NUM_EMBEDDINGS
+from neuroshard_pipeline.augment.published import BATCH_SIZE, MEAN_NUM_EMBEDDINGS
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import (
     DEFAULT_POPULARITY_EXPONENT,
@@ -59,7 +59,7 @@ def test_histogram_without_ids_is_empty():
 
 
 def test_the_exponent_explains_the_published_unique_rows():
-    indices = round(MEAN_POOLING_FACTOR * DLRM_DATASETS_2021.batch_size)
+    indices = round(MEAN_POOLING_FACTOR * BATCH_SIZE)
 
     def surplus(exponent):
         expected = expected_rows(*zipf_buckets(int(MEAN_NUM_EMBEDDINGS), exponent), indices).sum()

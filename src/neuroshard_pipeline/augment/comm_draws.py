@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.augment.drawing import BatchSize, Share, TableLimits, WorldSizes, check_pool_size
 from neuroshard_pipeline.augment.pool import generated_tables
+from neuroshard_pipeline.tables.frames import comm_samples_to_frame
+from neuroshard_pipeline.tables.samples import CommSample
 
 #: The upper limit of a sample's start skews is drawn from this many decades below `max_start_skew_ms`.
 _SKEW_DECADES = 2
@@ -66,30 +65,10 @@ def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
     pool = generated_tables(pool)
     largest = max(params.table_limits(size)[1] for size in params.world_sizes)
     check_pool_size("tables", largest, len(pool) * len(params.dimensions), "max_tables_per_4_ranks or world_sizes")
-    samples = [_comm_sample(index, len(pool), params) for index in range(params.num_samples)]
-    world_sizes = [len(sample.dim_sums) for sample in samples]
-    sample_ids = [f"comm-{index:06d}" for index in range(params.num_samples)]
-    return pd.DataFrame(
-        {
-            "sample_id": np.repeat(sample_ids, world_sizes),
-            "world_size": np.repeat(world_sizes, world_sizes),
-            "batch_size": np.repeat([sample.batch_size for sample in samples], world_sizes),
-            "rank": np.concatenate([np.arange(size) for size in world_sizes]),
-            "dim_sum": np.concatenate([sample.dim_sums for sample in samples]),
-            "start_skew_ms": np.concatenate([sample.start_skew_ms for sample in samples]),
-        }
-    )
+    return comm_samples_to_frame([_comm_sample(index, len(pool), params) for index in range(params.num_samples)])
 
 
-class _Exchange(NamedTuple):
-    """One sample: sums of widths (W,) and start skews (W,) of its ranks, and the global batch."""
-
-    dim_sums: IntArray
-    start_skew_ms: NDArray[np.float64]
-    batch_size: int
-
-
-def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> _Exchange:
+def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> CommSample:
     rng = np.random.default_rng([_COMM_STREAM, params.seed, index])
     world_size = params.world_sizes[index % len(params.world_sizes)]
     least, most = params.table_limits(world_size)
@@ -101,7 +80,8 @@ def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> _Excha
     batch_size = params.batch_size
     if rng.random() < params.other_batch_share:
         batch_size = int(rng.choice(params.other_batch_sizes))
-    return _Exchange(dim_sums, skew - skew.min(), batch_size)
+    start_skew_ms = tuple((skew - skew.min()).tolist())
+    return CommSample(f"comm-{index:06d}", batch_size, tuple(dim_sums.tolist()), start_skew_ms)
 
 
 def place_widest_first(dims: IntArray, world_size: int, random_share: float, rng: np.random.Generator) -> IntArray:

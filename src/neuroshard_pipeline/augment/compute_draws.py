@@ -14,7 +14,6 @@ from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.augment.drawing import (
     BatchSize,
     Dimensions,
-    DrawParams,
     TableCount,
     check_pool_size,
     check_range,
@@ -23,13 +22,14 @@ from neuroshard_pipeline.augment.drawing import (
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.variation import is_held_out
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import TRAINING
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT
 
 _COMPUTE_STREAM = 1
 
 
-class ComputeSampleParams(DrawParams):
+class ComputeSampleParams(Parameters):
     """Parameters of the compute samples.
 
     Attributes:
@@ -71,7 +71,9 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
     pool = generated_tables(pool)
     pool = pool[~is_held_out(pool)]
     dims = np.asarray(params.dimensions, dtype=np.int64)
-    weight_bytes = _augmented_bytes(pool, dims)
+    rows = pool["num_embeddings"].to_numpy(dtype=np.int64)
+    # Augmented table t * len(dims) + d is table t with width d; generated tables are stored in fp32.
+    weight_bytes = np.outer(rows, dims * BYTES_PER_ELEMENT["fp32"]).ravel()
     check_pool_size("max_tables", params.max_tables, len(weight_bytes), "max_tables")
     _check_memory(pool, weight_bytes, params)
     sample_ids = [f"compute-{index:06d}" for index in range(params.num_samples)]
@@ -101,12 +103,6 @@ def _compute_sample(index: int, name: str, weight_bytes: IntArray, params: Compu
         return rng.choice(len(weight_bytes), size=count, replace=False, shuffle=False)
 
     return redraw_until_fits(draw, lambda tables: int(weight_bytes[tables].sum()), params.memory_bytes, name)
-
-
-def _augmented_bytes(pool: pd.DataFrame, dims: IntArray) -> IntArray:
-    """Bytes of the weights of every augmented table; table t of width d has the index t * len(dims) + d."""
-    rows = pool["num_embeddings"].to_numpy(dtype=np.int64)
-    return np.outer(rows, dims * BYTES_PER_ELEMENT["fp32"]).ravel()  # generated tables are stored in fp32
 
 
 def _check_memory(pool: pd.DataFrame, weight_bytes: IntArray, params: ComputeSampleParams) -> None:

@@ -48,11 +48,7 @@ TableCount = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class DrawParams(Parameters):
-    """Base class of parameters: immutable, and unknown names are refused."""
-
-
-class TableLimits(DrawParams):
+class TableLimits(Parameters):
     """Base class of parameters that draw a number of tables in proportion to the number of ranks.
 
     Attributes:

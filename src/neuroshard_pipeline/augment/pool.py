@@ -9,13 +9,13 @@ import pandas as pd
 from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.augment.drawing import DrawParams
 from neuroshard_pipeline.augment.published import (
     MAX_NUM_EMBEDDINGS,
     MEAN_COUNTS,
     MEAN_NUM_EMBEDDINGS,
     rows_per_table,
 )
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
@@ -34,7 +34,7 @@ _FIT_ROUNDS = 30
 _BISECTIONS = 60
 
 
-class PoolParams(DrawParams):
+class PoolParams(Parameters):
     """Parameters of the table pool.
 
     Attributes:

@@ -1,6 +1,5 @@
 """Draws the ids of a pool and compares their reuse histograms with the published ones."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,8 +11,8 @@ from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.published import highest_bin, published_shares
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
-from neuroshard_pipeline.tables.profile import reuse_bin, row_counts
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
+from neuroshard_pipeline.tables.profile import reuse_counts
+from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Table
 
 #: Labels of the reuse bins on an axis: 1, 2, 3-4, ... 16385-32768, >32768.
 BIN_LABELS: tuple[str, ...] = (
@@ -51,32 +50,16 @@ class PoolStatistics:
         }
 
 
-def table_statistics(table: Table, batch_size: int, seed: int) -> PoolStatistics:
-    """Draw the ids of one table and count them."""
-    counts = row_counts(draw_ids(table, batch_size, seed).indices)
-    bins = reuse_bin(counts)
-    return PoolStatistics(
-        batch_size=batch_size,
-        tables=1,
-        rows_by_bin=np.bincount(bins, minlength=NUM_REUSE_BINS).astype(np.float64),
-        indices_by_bin=np.bincount(bins, weights=counts, minlength=NUM_REUSE_BINS).astype(np.float64),
-    )
-
-
-def merged(statistics: Iterable[PoolStatistics]) -> PoolStatistics:
-    """Sum of statistics that belong to one batch size."""
-    parts = list(statistics)
-    return PoolStatistics(
-        batch_size=parts[0].batch_size,
-        tables=sum(part.tables for part in parts),
-        rows_by_bin=np.sum([part.rows_by_bin for part in parts], axis=0),
-        indices_by_bin=np.sum([part.indices_by_bin for part in parts], axis=0),
-    )
+def drawn_counts(table: Table, batch_size: int, seed: int) -> FloatArray:
+    """Draw the ids of one table, and count unique rows and ids in every reuse bin: (2, 17)."""
+    return reuse_counts(draw_ids(table, batch_size, seed).indices)
 
 
 def pool_statistics(pool: pd.DataFrame, batch_size: int, seed: int) -> PoolStatistics:
     """Draw the ids of a pool's tables, without derived and public ones, and count them."""
-    return merged(table_statistics(table, batch_size, seed) for table in tables_from_frame(generated_tables(pool)))
+    tables = tables_from_frame(generated_tables(pool))
+    rows, ids = np.sum([drawn_counts(table, batch_size, seed) for table in tables], axis=0)
+    return PoolStatistics(batch_size, len(tables), rows, ids)
 
 
 def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd.DataFrame:

@@ -5,8 +5,6 @@ Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, t
 rows have a share of unique rows of 0. Their rows are derived from the ids and a typical count (`rows_per_table`).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
@@ -20,38 +18,20 @@ MEAN_NUM_EMBEDDINGS = 4.0e6
 MAX_NUM_EMBEDDINGS = 40e6
 
 
-@dataclass(frozen=True)
-class PublishedStatistics:
-    """Totals and reuse histograms over all tables of a data set.
+#: Totals over all tables.
+TABLES = 856
+BATCH_SIZE = 65536
+INDICES = 887_017_990
+UNIQUE_ROWS = 128_435_723
 
-    Attributes:
-        tables: number of tables.
-        batch_size: global batch of the statistics.
-        indices: number of ids of all tables.
-        unique_rows: number of distinct rows of all tables.
-        share_of_unique_rows: per reuse bin (17,).
-        share_of_indices: per reuse bin (17,).
-    """
-
-    tables: int
-    batch_size: int
-    indices: int
-    unique_rows: int
-    share_of_unique_rows: tuple[float, ...]
-    share_of_indices: tuple[float, ...]
-
-
-DLRM_DATASETS_2021 = PublishedStatistics(
-    tables=856,
-    batch_size=65536,
-    indices=887_017_990,
-    unique_rows=128_435_723,
-    share_of_unique_rows=(0.473, 0.152, 0.139, 0.112, 0.072, 0.032, 0.011, 0.005, 0.002, 0.001, *(0.0,) * 7),
-    share_of_indices=(
-        0.069, 0.044, 0.068, 0.101, 0.121, 0.104, 0.073, 0.058, 0.052,
-        0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019,
-    ),
-)  # fmt: skip
+#: Shares of unique rows and of ids in every reuse bin, (17,).
+SHARE_OF_UNIQUE_ROWS: FloatArray = np.array(
+    [0.473, 0.152, 0.139, 0.112, 0.072, 0.032, 0.011, 0.005, 0.002, 0.001, *(0.0,) * 7]
+)
+SHARE_OF_INDICES: FloatArray = np.array([
+    0.069, 0.044, 0.068, 0.101, 0.121, 0.104, 0.073, 0.058, 0.052,
+    0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019,
+])  # fmt: skip
 
 #: Mean relative position of counts between the lowest and the highest count of their bin. The ids per row of those bins
 #: whose share of unique rows has at least two digits result in 0.36 to 0.41.
@@ -70,7 +50,7 @@ def highest_bin(batch_size: int) -> int:
     Published rows that are looked up more often have no counterpart in a smaller batch. Their ids are moved to this bin
     ("folding"), which keeps pooling factors and the histograms of all lower bins.
     """
-    full = batch_size >= DLRM_DATASETS_2021.batch_size
+    full = batch_size >= BATCH_SIZE
     return NUM_REUSE_BINS - 1 if full else int(np.searchsorted(REUSE_BIN_EDGES, batch_size, side="left"))
 
 
@@ -89,10 +69,9 @@ def rows_per_table(batch_size: int) -> FloatArray:
     Rows shrink in proportion to the batch, so that reuse does not change. Ids of folded bins become rows of the
     highest bin.
     """
-    published = DLRM_DATASETS_2021
-    shrink = batch_size / published.batch_size / published.tables
-    indices = fold(np.asarray(published.share_of_indices), batch_size) * published.indices * shrink
-    rows = np.asarray(published.share_of_unique_rows) * published.unique_rows * shrink
+    shrink = batch_size / BATCH_SIZE / TABLES
+    indices = fold(SHARE_OF_INDICES, batch_size) * INDICES * shrink
+    rows = SHARE_OF_UNIQUE_ROWS * UNIQUE_ROWS * shrink
     first = min(_FIRST_BIN_FROM_INDICES, highest_bin(batch_size))
     rows[first:] = indices[first:] / MEAN_COUNTS[first:]
     return rows
@@ -103,9 +82,7 @@ def published_shares(batch_size: int) -> tuple[FloatArray, FloatArray]:
 
     Folding moves the shares of ids as they are, and the shares of rows by the number of rows that have these ids.
     """
-    if highest_bin(batch_size) == NUM_REUSE_BINS - 1:
-        rows = np.asarray(DLRM_DATASETS_2021.share_of_unique_rows)
-    else:
-        rows = rows_per_table(batch_size)
-    indices = fold(np.asarray(DLRM_DATASETS_2021.share_of_indices), batch_size)
+    full = highest_bin(batch_size) == NUM_REUSE_BINS - 1
+    rows = SHARE_OF_UNIQUE_ROWS if full else rows_per_table(batch_size)
+    indices = fold(SHARE_OF_INDICES, batch_size)
     return rows / rows.sum(), indices / indices.sum()

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
 
-from neuroshard_pipeline.augment.drawing import BatchSize, DrawParams, TableLimits, WorldSizes, redraw_until_fits
+from neuroshard_pipeline.augment.drawing import BatchSize, TableLimits, WorldSizes, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.frames import tables_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -50,7 +51,7 @@ class ShardingTaskParams(TableLimits):
         return self
 
 
-class FileTaskParams(DrawParams):
+class FileTaskParams(Parameters):
     """Parameters of a sharding task whose tables are read from a file: the arguments of `tables.task_from_tables`.
 
     Attributes:

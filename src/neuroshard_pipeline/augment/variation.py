@@ -24,9 +24,10 @@ import numpy as np
 import pandas as pd
 from pydantic import AfterValidator, Field, model_validator
 
-from neuroshard_pipeline.augment.drawing import BatchSize, DrawParams, Share
+from neuroshard_pipeline.augment.drawing import BatchSize, Share
 from neuroshard_pipeline.augment.pool import tilted_shares
 from neuroshard_pipeline.augment.published import fold
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.frames import POOL_COLUMNS, tables_from_frame, tables_to_frame
 from neuroshard_pipeline.tables.ids import look_up_counts
 from neuroshard_pipeline.tables.profile import batch_indices, default_profile, reuse_bin, with_profile
@@ -52,7 +53,7 @@ def _valid_range(limits: tuple[float, float]) -> tuple[float, float]:
 Range = Annotated[tuple[float, float], AfterValidator(_valid_range)]
 
 
-class VariationParams(DrawParams):
+class VariationParams(Parameters):
     """Parameters of derived and public tables.
 
     Attributes:
@@ -205,18 +206,9 @@ def _derived(
 def _tilted_profile(
     origin: Table, reuse_factor: float, indices: int, most_rows: float, own_batch: int, batch_size: int
 ) -> tuple[float, tuple[float, ...]]:
-    """The origin's profile, tilted until a row is looked up `reuse_factor` times as often.
+    """Unique rows and reuse shares: those of the origin, tilted until rows are looked up `reuse_factor` times as often.
 
-    Args:
-        origin: a table with a profile.
-        reuse_factor: factor for the look-ups per unique row.
-        indices: ids of the derived table's batch.
-        most_rows: upper limit of the unique rows; it raises the look-ups per row where necessary.
-        own_batch: global batch of the origin's profile.
-        batch_size: global batch of the derived table.
-
-    Returns:
-        Unique rows and reuse shares.
+    At most `most_rows` unique rows are left, with more look-ups per row where necessary.
     """
     assert origin.unique_rows is not None and origin.reuse is not None  # noqa: PT018 (tables of a pool have both)
     own = max(batch_indices(origin.pooling_factor, own_batch), 1) / origin.unique_rows

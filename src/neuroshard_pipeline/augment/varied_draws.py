@@ -7,7 +7,6 @@ measure how well a model generalises. A sample depends on the seed and on its ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +16,11 @@ from pydantic import Field, model_validator
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams
-from neuroshard_pipeline.augment.drawing import Dimensions, DrawParams, Share, redraw_until_fits
+from neuroshard_pipeline.augment.drawing import Dimensions, Share, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.variation import VariationParams, is_derived, is_held_out, public_name
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import TRAINING
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Table
 
@@ -31,7 +31,7 @@ _VARIED_STREAM, _EVALUATION_STREAM = 6, 7
 UNSEEN_TABLES, INTERPOLATION, EXTRAPOLATION = "unseen_tables", "batch_interpolation", "batch_extrapolation"
 
 
-class VariedSampleParams(DrawParams):
+class VariedSampleParams(Parameters):
     """Parameters of varied samples; their numbers of tables and their memory are those of `ComputeSampleParams`.
 
     Attributes:
@@ -64,40 +64,19 @@ class VariedSampleParams(DrawParams):
         return self
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Tables that one sample may combine; they share batch size and data type, as one kernel requires.
-
-    Attributes:
-        batch_size: global batch of the profiles.
-        data_type: storage type of the weights.
-        names: names of the tables.
-        rows: rows of the tables.
-        by_rows: an order of the tables in which tables with equal pooling factors have ascending rows.
-    """
-
-    batch_size: int
-    data_type: str
-    names: NDArray[np.str_]
-    rows: IntArray
-    by_rows: IntArray
-
-
-class _Choice(NamedTuple):
-    """Indices of tables of a group, and their widths."""
-
-    group: _Group
-    indices: IntArray
-    dims: IntArray
+#: Tables that one sample may combine: a structured array with the fields `_FIELDS`.
+_Group = NDArray[np.void]
+_FIELDS = ["batch_size", "data_type", "default_profile", "pooling_factor", "table", "num_embeddings"]
 
 
 class _Sample(NamedTuple):
-    """One drawn sample."""
+    """One drawn sample: its settings, the rows of a group, and their widths."""
 
     sample_id: str
     purpose: str
     optimizer: str
-    choice: _Choice
+    tables: _Group
+    dims: IntArray
 
 
 def varied_samples(
@@ -161,30 +140,32 @@ def _varied_sample(
     varied: VariedSampleParams,
 ) -> _Sample:
     """Distinct tables of one group, each with a width."""
+    sizes = np.array([len(group) for group in groups], dtype=np.float64)
 
-    def draw() -> _Choice:
+    def draw() -> tuple[_Group, IntArray]:
         group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
         return _choose(group, rng, params, varied)
 
-    sizes = np.array([len(group.names) for group in groups], dtype=np.float64)
-    choice = redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id)
+    tables, dims = redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id)
     optimizer = "rowwise_adagrad" if rng.random() < varied.rowwise_adagrad_share else "sgd"
-    return _Sample(sample_id, purpose, optimizer, choice)
+    return _Sample(sample_id, purpose, optimizer, tables, dims)
 
 
 def _choose(
     group: _Group, rng: np.random.Generator, params: ComputeSampleParams, varied: VariedSampleParams
-) -> _Choice:
+) -> tuple[_Group, IntArray]:
+    """Rows of the group, and their widths."""
     weights = np.asarray(varied.dimension_weights) / sum(varied.dimension_weights)
-    size = len(group.names)
+    size = len(group)
     count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), size)
     if rng.random() >= varied.similar_tables_share:
-        return _Choice(group, rng.choice(size, count, replace=False), rng.choice(varied.dimensions, count, p=weights))
+        return group[rng.choice(size, count, replace=False)], rng.choice(varied.dimensions, count, p=weights)
     first = rng.integers(size - min(2 * count, size) + 1)
-    order = group.by_rows if rng.random() < varied.similar_rows_share else np.arange(size)
-    neighbours = order[first : first + 2 * count]
+    if rng.random() < varied.similar_rows_share:
+        group = group[np.lexsort((group["num_embeddings"], group["pooling_factor"]))]
+    neighbours = group[first : first + 2 * count]
     widths = _halvings(int(rng.choice(varied.dimensions, p=weights)))
-    return _Choice(group, rng.choice(neighbours, count, replace=False), rng.choice(widths, count))
+    return neighbours[rng.choice(len(neighbours), count, replace=False)], rng.choice(widths, count)
 
 
 def _public_sample(
@@ -193,20 +174,20 @@ def _public_sample(
 ) -> _Sample:  # fmt: skip
     """Distinct tables of a public set, each with its own width or a half, a quarter, … of it."""
     names = [public_name(name, table.name) for table in tables]
-    group = _group(pool.set_index("table", drop=False).loc[names])
+    group = pool.set_index("table").loc[names].reset_index()[_FIELDS].to_records(index=False)
 
-    def draw() -> _Choice:
+    def draw() -> tuple[_Group, IntArray]:
         count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), len(tables))
         chosen = rng.choice(len(tables), count, replace=False)
-        return _Choice(group, chosen, np.array([rng.choice(_halvings(tables[at].embedding_dim)) for at in chosen]))
+        return group[chosen], np.array([rng.choice(_halvings(tables[at].embedding_dim)) for at in chosen])
 
     sample_id = f"{name}-{index:04d}"
-    return _Sample(sample_id, name, "sgd", redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id))
+    return _Sample(sample_id, name, "sgd", *redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id))
 
 
-def _weight_bytes(choice: _Choice) -> int:
-    rows = choice.group.rows[choice.indices]
-    return int((rows * choice.dims).sum()) * BYTES_PER_ELEMENT[choice.group.data_type]
+def _weight_bytes(drawn: tuple[_Group, IntArray]) -> int:
+    tables, dims = drawn
+    return int((tables["num_embeddings"] * dims).sum()) * BYTES_PER_ELEMENT[tables["data_type"][0]]
 
 
 def _halvings(width: int) -> list[int]:
@@ -220,26 +201,16 @@ def _halvings(width: int) -> list[int]:
 def _groups(pool: pd.DataFrame) -> list[_Group]:
     """Groups of the tables of a pool, each in ascending order of pooling factors.
 
-    Either all or no tables of a group have the default profile, because a user's table file gives profiles or does not.
+    The tables of a group share batch size and data type, because they are looked up by one kernel. Either all or none
+    have the default profile, because a user's table file gives profiles or does not.
     """
     shared = ["batch_size", "data_type", "default_profile"]
-    ordered = pool.sort_values([*shared, "pooling_factor", "table"])
-    return [_group(rows) for _, rows in ordered.groupby(shared)]
-
-
-def _group(tables: pd.DataFrame) -> _Group:
-    first, rows = tables.iloc[0], tables["num_embeddings"].to_numpy(dtype=np.int64)
-    by_rows = np.lexsort((rows, tables["pooling_factor"]))
-    return _Group(int(first["batch_size"]), first["data_type"], tables["table"].to_numpy(dtype=str), rows, by_rows)
+    ordered = pool[_FIELDS].sort_values([*shared, "pooling_factor", "table"])
+    return [rows.to_records(index=False) for _, rows in ordered.groupby(shared)]
 
 
 def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
-    """The groups of a batch size.
-
-    Raises:
-        TaskError: there are none.
-    """
-    found = [group for group in groups if group.batch_size == batch_size]
+    found = [group for group in groups if group["batch_size"][0] == batch_size]
     if not found:
         raise TaskError(f"no derived tables of batch size {batch_size}; raise tables_per_batch_size")
     return found
@@ -247,15 +218,14 @@ def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
 
 def _frames(samples: Sequence[_Sample]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Samples and their settings as frames."""
-    choices = [sample.choice for sample in samples]
-    counts = [len(choice.dims) for choice in choices]
-    drawn = pd.DataFrame(
-        {
-            "sample_id": np.repeat(np.array([sample.sample_id for sample in samples], dtype=object), counts),
-            "batch_size": np.repeat(np.array([choice.group.batch_size for choice in choices], dtype=np.int64), counts),
-            "table": [name for choice in choices for name in choice.group.names[choice.indices].tolist()],
-            "embedding_dim": np.concatenate([np.empty(0, dtype=np.int64), *(choice.dims for choice in choices)]),
-        }
-    )
+    rows = [
+        (sample.sample_id, *row)
+        for sample in samples
+        for row in zip(sample.tables["batch_size"], sample.tables["table"], sample.dims, strict=True)
+    ]
+    columns = {"sample_id": str, "batch_size": np.int64, "table": str, "embedding_dim": np.int64}
     settings = [(sample.sample_id, sample.optimizer, sample.purpose) for sample in samples]
-    return drawn, pd.DataFrame(settings, columns=["sample_id", "optimizer", "purpose"])
+    return (
+        pd.DataFrame(rows, columns=list(columns)).astype(columns),
+        pd.DataFrame(settings, columns=["sample_id", "optimizer", "purpose"]),
+    )

@@ -5,13 +5,13 @@ Predicting, for which NumPy is enough; torch is imported only on first use of a 
 - `models`: both cost models of one machine, as a user loads them
 - `compute_features`, `compute`: the compute cost model: its inputs; its formula, predictions and file format
 - `comm_features`, `comm`: likewise for the communication cost model
-- `network`, `normalisation`, `intervals`: what both are made of; `checkpoint`: files without pickles
+- `network`, `intervals`: what both are made of; `checkpoint`: files without pickles
 - `training_range`: caveats for tasks outside the training range
 
 Training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
-- `compute_training`, `comm_training`: from frames to a trained model; `groups`: accuracy by group of samples
+- `compute_training`, `comm_training`: from frames to a trained model and its accuracy
 - `fitting`: the training loop; `initial_weights`, `calibration`, `distillation`: its parts
 """
 
@@ -25,8 +25,7 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrain
 
 if TYPE_CHECKING:
     from neuroshard_pipeline.cost_models.comm_training import train_comm_model
-    from neuroshard_pipeline.cost_models.compute_training import train_compute_model
-    from neuroshard_pipeline.cost_models.groups import accuracy_by_group
+    from neuroshard_pipeline.cost_models.compute_training import accuracy_by_group, train_compute_model
 
 __all__ = [
     "CommCostModel",
@@ -41,7 +40,7 @@ __all__ = [
 ]
 
 _NEEDS_TORCH = {
-    "accuracy_by_group": "groups",
+    "accuracy_by_group": "compute_training",
     "train_comm_model": "comm_training",
     "train_compute_model": "compute_training",
 }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.augment.variation import is_derived
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
 from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
@@ -28,7 +29,7 @@ from neuroshard_pipeline.cost_models.measured import (
     split_samples,
     training_summary,
 )
-from neuroshard_pipeline.cost_models.metrics import Metrics, metrics_of
+from neuroshard_pipeline.cost_models.metrics import Metrics, held_out_accuracy, metrics_of, noise_floor_of
 from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compute_range
@@ -37,6 +38,9 @@ from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 
 #: Names in the metrics and in the held-out frame, with the part of the cost that each describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
+
+#: Groups of the random held-out samples: samples drawn as in the paper, and samples of derived tables.
+GENERATED_TABLES, DERIVED_TABLES = "generated_tables", "derived_tables"
 
 
 def compute_data(
@@ -165,6 +169,49 @@ def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame
     }
     no_rank = pd.array([None] * len(data.samples), dtype="Int64")
     return held_out_frame(pd.DataFrame({"sample_id": data.sample_ids, "rank": no_rank}), models)
+
+
+def accuracy_by_group(
+    model: ComputeCostModel,
+    samples_frame: pd.DataFrame,
+    pool_frame: pd.DataFrame,
+    settings_frame: pd.DataFrame,
+    costs_frame: pd.DataFrame,
+    held_out: pd.DataFrame,
+) -> tuple[Metrics, pd.DataFrame]:
+    """Accuracy of forward + backward by group: samples of tables, batch sizes or table sets without training samples.
+
+    Random held-out samples form two groups for comparison; they combine tables that training samples also have.
+
+    Args:
+        model: the model to evaluate.
+        samples_frame: `augment.compute_samples`.
+        pool_frame: `augment.table_pool`.
+        settings_frame: `augment.compute_sample_settings`; every purpose except training is a group.
+        costs_frame: `measure.compute_costs`.
+        held_out: predictions for the random held-out samples, as `train_compute_model` returns them.
+
+    Returns:
+        Metrics under `compute_<group>`, with the number of samples `n_test`; and the predictions `group, sample_id,
+        measured_ms, predicted_ms, low_ms, high_ms`.
+    """
+    frames = {}
+    for purpose in settings_frame["purpose"].unique():
+        data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame, purpose)
+        if purpose != TRAINING and data.samples:
+            frames[str(purpose)] = compute_held_out(model, data)
+    derived = samples_frame.loc[is_derived(samples_frame["table"]), "sample_id"]
+    from_derived = held_out["sample_id"].isin(derived)
+    frames |= {GENERATED_TABLES: held_out[~from_derived], DERIVED_TABLES: held_out[from_derived]}
+    totals = [rows[rows["model"] == "compute"].assign(group=group) for group, rows in frames.items()]
+    columns = ["group", "sample_id", "measured_ms", "predicted_ms", "low_ms", "high_ms"]
+    predictions = pd.concat(totals, ignore_index=True)[columns]
+    floor = noise_floor_of(model.provenance.get("noise_floor"), "total")
+    metrics = {
+        f"compute_{group}": {**held_out_accuracy(rows, floor), "n_test": len(rows)}
+        for group, rows in predictions.groupby("group", sort=False)
+    }
+    return metrics, predictions
 
 
 def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:

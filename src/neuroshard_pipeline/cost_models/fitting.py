@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.measured import Split
-from neuroshard_pipeline.cost_models.normalisation import Normalisation
+from neuroshard_pipeline.cost_models.network import Normalisation
 from neuroshard_pipeline.cost_models.params import FitParams
 from neuroshard_pipeline.errors import CostModelError
 

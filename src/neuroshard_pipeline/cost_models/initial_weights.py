@@ -120,12 +120,9 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 def _linear_prices(
     work: FloatArray, launch_terms: NDArray[np.bool_], costs: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Non-negative linear model: launch (D,), launch terms (L, D) and prices (P, D), all above zero.
+    """Launch (D,), launch terms (L, D) and prices (P, D) of a non-negative linear model, all above zero.
 
-    Args:
-        work: (N, P).
-        launch_terms: (N, L) whether a sample has the work of a launch term.
-        costs: (N, D) in ms.
+    `launch_terms` (N, L) states which samples have the work of a launch term.
     """
     first_price = 1 + launch_terms.shape[1]
     columns = []

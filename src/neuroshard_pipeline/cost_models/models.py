@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.checkpoint import version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
@@ -74,7 +74,7 @@ class CostModels:
 
     def comm_ms(
         self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    ) -> tuple[FloatArray, FloatArray]:
         """Forward and backward communication cost in ms of every rank, for any world size.
 
         Args:

@@ -1,12 +1,12 @@
 """Embedding tables, sharding tasks and samples, and one reader per kind of file.
 
-Nouns            `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint),
-                 `samples` (ComputeSample, CommSample)
-Ids and reuse    `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
-A user's files   `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints),
-                 `bandwidth_file` (links between ranks); `records` reads the formats of tables and tasks
-Public data      `criteo` (click logs), `dlrm_dataset` (Meta's look-up data)
-Data frames      `frames` (tables, tasks and samples as data frames, and back)
+- nouns: `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint), `samples`
+  (ComputeSample, CommSample)
+- ids and reuse: `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
+- a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`
+  (links between ranks); `records` reads the formats of tables and tasks
+- public data: `criteo` (click logs), `dlrm_dataset` (Meta's look-up data)
+- data frames: `frames` (tables, tasks and samples as data frames, and back)
 """
 
 from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths

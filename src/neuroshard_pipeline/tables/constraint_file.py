@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -16,10 +16,8 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 _SUFFIXES = (".yml", ".yaml", ".json")
 
 
-class _TableEntry(BaseModel):
+class _TableEntry(BaseModel, extra="forbid", strict=True):
     """Constraints of one table in a file, all optional."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     ranks: list[int] | None = None
     forbidden_ranks: list[int] = Field(default_factory=list)
@@ -28,10 +26,8 @@ class _TableEntry(BaseModel):
     split: bool = True
 
 
-class _ConstraintFile(BaseModel):
+class _ConstraintFile(BaseModel, extra="forbid", strict=True):
     """Content of a file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     tables: dict[str, _TableEntry] = Field(default_factory=dict)
     together: list[list[str]] = Field(default_factory=list)
@@ -60,7 +56,9 @@ def read_constraints(path: str | Path) -> Constraints:
     if not isinstance(content, dict):
         raise TableFileError(f"{path}: must hold keys such as 'tables' and 'together', not {content!r}")
     try:
-        return _constraints(_ConstraintFile.model_validate(content))
+        file = _ConstraintFile.model_validate(content)
+        tables = [TableConstraint(name, **dict(entry)) for name, entry in file.tables.items()]
+        return Constraints(tables, file.together, file.min_width, file.max_shards)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -86,11 +84,3 @@ def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         if count > 1:
             raise ValueError(f"key {key!r} occurs {count} times; keep one of them")
     return dict(pairs)
-
-
-def _constraints(file: _ConstraintFile) -> Constraints:
-    tables = [
-        TableConstraint(name, entry.ranks, entry.forbidden_ranks, entry.min_width, entry.max_shards, entry.split)
-        for name, entry in file.tables.items()
-    ]
-    return Constraints(tables, file.together, file.min_width, file.max_shards)

@@ -38,11 +38,15 @@ def reuse_histogram(indices: IntArray) -> tuple[int, FloatArray, FloatArray]:
         The number of unique rows, the share of unique rows in each reuse bin (17,), and the share of ids that look up
         rows of each bin (17,). All of them are 0 for an empty batch.
     """
+    rows, ids = reuse_counts(indices)
+    return int(rows.sum()), rows / max(rows.sum(), 1.0), ids / max(ids.sum(), 1.0)
+
+
+def reuse_counts(indices: IntArray) -> FloatArray:
+    """Number of unique rows in every reuse bin, and of the ids (N,) that look them up: (2, 17)."""
     counts = row_counts(indices)
     bins = reuse_bin(counts)
-    rows = np.bincount(bins, minlength=NUM_REUSE_BINS).astype(np.float64)
-    ids = np.bincount(bins, weights=counts, minlength=NUM_REUSE_BINS)
-    return len(counts), rows / max(rows.sum(), 1.0), ids / max(ids.sum(), 1.0)
+    return np.stack([np.bincount(bins, weights, NUM_REUSE_BINS) for weights in (np.ones(len(counts)), counts)])
 
 
 def row_counts(indices: IntArray) -> IntArray:

@@ -3,7 +3,6 @@
 import pandas as pd
 
 from neuroshard_pipeline.augment import (
-    CommSampleParams,
     ComputeSampleParams,
     FileTaskParams,
     PoolParams,
@@ -11,7 +10,6 @@ from neuroshard_pipeline.augment import (
     VariationParams,
     VariedSampleParams,
     base_pool,
-    comm_samples,
     compute_samples,
     evaluation_samples,
     paper_settings,
@@ -67,11 +65,6 @@ def provide_compute_samples(
     ]
     samples, settings = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
     return samples, settings
-
-
-def draw_comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
-    """Draw the communication samples."""
-    return comm_samples(pool, params)
 
 
 def draw_sharding_tasks(

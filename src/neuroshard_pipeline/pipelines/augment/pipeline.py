@@ -2,6 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.augment import comm_samples
 from neuroshard_pipeline.pipelines.augment import nodes
 
 #: Table sets in data/01_raw, in the order of `gather_public_tables`.
@@ -37,7 +38,7 @@ def create_pipeline() -> Pipeline:
             ["compute_samples", "compute_sample_settings"],
             name="provide_compute_samples",
         ),
-        Node(nodes.draw_comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"),
+        Node(comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"),
         Node(
             nodes.draw_sharding_tasks,
             ["table_pool", "mlperf_dlrm_v2", "params:sharding_tasks", "params:mlperf_task"],

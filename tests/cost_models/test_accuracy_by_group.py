@@ -4,8 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuroshard_pipeline.cost_models.compute_training import compute_data, predict_compute, train_compute_model
-from neuroshard_pipeline.cost_models.groups import accuracy_by_group
+from neuroshard_pipeline.cost_models.compute_training import (
+    accuracy_by_group,
+    compute_data,
+    predict_compute,
+    train_compute_model,
+)
 from neuroshard_pipeline.cost_models.metrics import mape
 from neuroshard_pipeline.tables import tables_to_frame
 
