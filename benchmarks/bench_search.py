@@ -32,12 +32,12 @@ from bench_plus_measured import compare_measured
 from search.small_models import small_models
 from search.tasks import random_task
 from search.topologies import two_level_topology
-from search_quality import DUEL_HEADING, against_brute_force, duel, report_duels, searched
+from search_quality import COMPARISON_HEADING, against_brute_force, compare_on, report_comparisons, searched
 from search_scale import drawn_task, hugectr_task, scale
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.search.greedy_runs import compile_ahead
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks
 
@@ -48,26 +48,26 @@ PER_BYTE = 1e-6
 
 
 def against_the_oracle(models: Models, num_tasks: int, best_seconds: float, best_tasks: int, jobs: int) -> None:
-    """Half of the tasks for 4 ranks with 10-60 tables, half for 8 ranks with 20-120."""
+    """Compare the searches with the oracle on the tasks of `benchmark_task`."""
     print(
-        "\nThe tests' plain implementation (oracle) against the search, both with the paper's settings; local search in"
+        "\nThe oracle (the tests' plain implementation) and the beam search, both with the settings of the paper, and"
     )
-    print("a tenth of the oracle's time; gaps")
-    print(DUEL_HEADING)
-    prepare()
-    with get_context("spawn").Pool(jobs, prepare) as pool:
-        duels = []
-        fight = partial(duel, models=models, best_seconds=best_seconds, best_tasks=best_tasks)
-        for each in pool.imap_unordered(fight, range(num_tasks)):
+    print("local search in a tenth of the oracle's time")
+    print(COMPARISON_HEADING)
+    compile_ahead()
+    with get_context("spawn").Pool(jobs, compile_ahead) as pool:
+        comparisons = []
+        compare = partial(compare_on, models=models, best_seconds=best_seconds, best_tasks=best_tasks)
+        for each in pool.imap_unordered(compare, range(num_tasks)):
             print(each.row, flush=True)
-            duels.append(each)
+            comparisons.append(each)
         pool.close()
         pool.join()  # leaving the block terminates workers, whose semaphores Python would then report as leaked
-    report_duels(duels)
+    report_comparisons(comparisons)
 
 
 def rank_order(models: Models, num_tasks: int) -> None:
-    """Gain of reordering the ranks of a plan on unequal hosts, against the order of the search."""
+    """Cost of both collectives on unequal hosts, before and after the ranks of a plan are reordered."""
     topologies = {
         "4 + 4 ranks, one slow uplink": two_level_topology(
             [4, 4], [PER_BYTE / 300] * 2, [PER_BYTE / 50, PER_BYTE / 12]

@@ -1,8 +1,8 @@
-"""Speed and quality of the searches against a plain implementation, long runs, lower bounds and brute force.
+"""Speed and quality of the searches, compared with a plain implementation, long runs, lower bounds and brute force.
 
-The plain implementation is `ScalarOracle` of the tests: it prices one plan at a time, one rank after the other, and
-caches only the embeddings and costs of single shards. It defines what the search must find. It is no implementation
-that anybody uses, so that the ratio of the times says nothing about published code.
+The plain implementation is `ScalarOracle` of the tests, called the oracle below. It prices one plan at a time and one
+rank after the other, and caches only the embeddings and costs of single shards. The search must find a plan of the same
+cost. Nobody uses the oracle to plan, so that the ratio of the times says nothing about published code.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 NEVER = 10**9
 
-#: Caps on dimension sums that rarely bind; the paper's caps, at most 1.5 times the mean, may rule out good plans.
+#: Wide caps on dimension sums: the caps of the paper, at most 1.5 times the mean, may exclude good plans.
 WIDE_CAPS = PAPER_SEARCH.model_copy(update={"num_caps": 31, "max_cap_ratio": 4.0})
 
 
 def benchmark_task(index: int) -> ShardingTask:
-    """4 ranks with 10-60 tables or, every other time, 8 ranks with 20-120 [Zha2023] §4."""
+    """4 ranks with 10 to 60 tables where `index` is even, else 8 ranks with 20 to 120 tables [Zha2023] §4."""
     rng = np.random.default_rng(index)
     world_size = 4 if index % 2 == 0 else 8
     return random_task(rng, int(rng.integers(10, 61)) * world_size // 4, world_size, 0.6)
 
 
 def searched(task: ShardingTask, models: Models) -> tuple[Problem, PlacedState, float]:
-    """The problem, and the result and the seconds of the search of the paper."""
+    """The problem, the result of the beam search with the settings of the paper, and its seconds."""
     start = time.perf_counter()
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     found = beam_search(problem, PAPER_SEARCH)[0]
@@ -51,7 +51,7 @@ def searched(task: ShardingTask, models: Models) -> tuple[Problem, PlacedState, 
 
 
 def improved_ms(problem: Problem, start: PlacedState, seconds: float, seed: int = 0) -> float:
-    """Cost after `seconds` of local search."""
+    """Predicted cost after `seconds` of local search."""
     params = LOCAL_SEARCH.model_copy(update={"max_rounds": NEVER, "time_budget_seconds": max(seconds, 1e-9)})
     return local_search(start, problem, params, np.random.default_rng(seed))[0].cost / 1e9
 
@@ -67,7 +67,8 @@ def lower_bound_ms(problem: Problem) -> float:
     """A proved lower bound on the cost of every plan; NaN where none is proved for these models."""
     if isinstance(problem.models, SmallModels):
         # Non-negative weights and a ReLU head make the compute model convex. Communication rises with a rank's own
-        # columns and with their mean square, both least for an even spread over all ranks; waiting is never negative.
+        # columns and with their mean square over ranks. Both are lowest where all ranks have the same number of
+        # columns, and waiting for other ranks never lowers the cost.
         world_size = problem.task.world_size
         even = np.full((1, world_size), sum(unit.width for unit in problem.units) / world_size)
         comm, batch_size = problem.models.comm, problem.task.batch_size
@@ -81,15 +82,15 @@ def lower_bound_ms(problem: Problem) -> float:
 
 
 @dataclass(frozen=True)
-class Duel:
-    """One task: seconds and costs of oracle, search (`engine`), local search (`plus`) and long searches (`best`)."""
+class Comparison:
+    """One task: seconds and costs of the oracle, the beam search, local search (`plus`) and long searches (`best`)."""
 
     index: int
     task: ShardingTask
     oracle_seconds: float
-    engine_seconds: float
+    search_seconds: float
     oracle_ms: float
-    engine_ms: float
+    search_ms: float
     plus_ms: float
     best_ms: float
     bound_ms: float
@@ -97,71 +98,71 @@ class Duel:
     @property
     def row(self) -> str:
         """A line of the table."""
-        below, left = 1 - self.plus_ms / self.oracle_ms, 1 - self.bound_ms / self.oracle_ms
+        below, at_most = 1 - self.plus_ms / self.oracle_ms, 1 - self.bound_ms / self.oracle_ms
         return (
             f"{self.index:4d}  {self.task.world_size:5d} {len(self.task.tables):6d} | {self.oracle_seconds:8.2f}  "
-            f"{self.engine_seconds:8.4f} {self.oracle_seconds / self.engine_seconds:6.0f} | {self.oracle_ms:9.4f} "
-            f"{self.engine_ms:9.4f} {self.plus_ms:9.4f} {self.best_ms:9.4f} {self.bound_ms:9.4f} | {below:6.2%} "
-            f"{1 - self.best_ms / self.oracle_ms:6.2%} {left:6.2%}"
+            f"{self.search_seconds:8.4f} {self.oracle_seconds / self.search_seconds:6.0f} | {self.oracle_ms:9.4f} "
+            f"{self.search_ms:9.4f} {self.plus_ms:9.4f} {self.best_ms:9.4f} {self.bound_ms:9.4f} | {below:6.2%} "
+            f"{1 - self.best_ms / self.oracle_ms:6.2%} {at_most:6.2%}"
         )
 
 
-DUEL_HEADING = (
+COMPARISON_HEADING = (
     "task  ranks tables | oracle s  search s  ratio | oracle ms search ms   plus ms   best ms  bound ms |  below the "
     "oracle's: plus, best, at most"
 )
 
 
-def duel(index: int, models: Models, best_seconds: float, best_tasks: int) -> Duel:
-    """Solve a task with the oracle and the searches; only the first `best_tasks` tasks get a long search."""
+def compare_on(index: int, models: Models, best_seconds: float, best_tasks: int) -> Comparison:
+    """Solve task `index` with the oracle and the searches, and with long searches if it is below `best_tasks`."""
     task = benchmark_task(index)
     runs = [searched(task, models) for _ in range(3)]
     problem, placement, _ = runs[0]
-    engine_seconds = statistics.median(seconds for *_, seconds in runs)
+    search_seconds = statistics.median(seconds for *_, seconds in runs)
     start = time.perf_counter()
     found = ScalarOracle(task, models, WEIGHTS_AND_OPTIMIZER, PAPER_SEARCH).search()
     oracle_seconds = time.perf_counter() - start
-    assert found is not None, "the tasks leave room"
-    plus_ms = improved_ms(problem, placement, oracle_seconds / 10 - engine_seconds)
+    assert found is not None, "the oracle solves every task, because the tables fill 60 % of the memory"
+    plus_ms = improved_ms(problem, placement, oracle_seconds / 10 - search_seconds)
     long = index < best_tasks
     best_ms = min(plus_ms, best_known_ms(problem, placement, best_seconds)) if long else float("nan")
-    result = Duel(
-        index, task, oracle_seconds, engine_seconds, found[0], placement.cost / 1e9, plus_ms, best_ms,
+    result = Comparison(
+        index, task, oracle_seconds, search_seconds, found[0], placement.cost / 1e9, plus_ms, best_ms,
         lower_bound_ms(problem),
     )  # fmt: skip
-    assert abs(result.engine_ms - result.oracle_ms) < 1e-5, "the search found another cost than the oracle"
+    assert abs(result.search_ms - result.oracle_ms) < 1e-5, "the search found another cost than the oracle"
     assert result.plus_ms <= result.oracle_ms + 1e-5, "local search returned a worse plan"
-    assert not result.bound_ms > np.fmin(best_ms, plus_ms) + 1e-9, "a plan is cheaper than its lower bound"
+    assert not result.bound_ms > np.fmin(best_ms, plus_ms) + 1e-9, "a plan is cheaper than the lower bound of its task"
     return result
 
 
-def report_duels(duels: list[Duel]) -> None:
-    """Print the summary of the table."""
-    ratios = [each.oracle_seconds / each.engine_seconds for each in duels]
+def report_comparisons(comparisons: list[Comparison]) -> None:
+    """Print means and medians over the tasks."""
+    ratios = [each.oracle_seconds / each.search_seconds for each in comparisons]
 
-    def mean(part: Callable[[Duel], float], of: list[Duel] = duels) -> str:
+    def mean(part: Callable[[Comparison], float], of: list[Comparison] = comparisons) -> str:
         return f"{statistics.mean(part(each) for each in of):.2%}"
 
     print(
-        f"time of the tests' plain implementation over that of the search: median {statistics.median(ratios):.0f}, "
-        f"least {min(ratios):.0f}. Predicted cost, local search in a tenth of the plain implementation's time against "
-        f"the plain implementation: {mean(lambda d: 1 - d.plus_ms / d.oracle_ms)} below on average; no plan can be "
-        f"more than {mean(lambda d: 1 - d.bound_ms / d.oracle_ms)} below. Gap of local search to the lower bound: "
+        f"The oracle needs {statistics.median(ratios):.0f} times as long as the search in the median, and "
+        f"{min(ratios):.0f} times at least. In a tenth of the oracle's time, local search finds plans whose predicted "
+        f"cost is {mean(lambda d: 1 - d.plus_ms / d.oracle_ms)} below the oracle's on average; no plan can be more "
+        f"than {mean(lambda d: 1 - d.bound_ms / d.oracle_ms)} below. Mean gap of local search to the lower bound: "
         f"{mean(lambda d: d.plus_ms / d.bound_ms - 1)}"
     )
-    if long := [each for each in duels if not math.isnan(each.best_ms)]:
+    if long := [each for each in comparisons if not math.isnan(each.best_ms)]:
         print(
-            f"best of the long searches, {len(long)} tasks: {mean(lambda d: 1 - d.best_ms / d.oracle_ms, long)} below "
-            f"the plain implementation. Gap to this best: the paper's search "
-            f"{mean(lambda d: d.engine_ms / d.best_ms - 1, long)}, local search "
-            f"{mean(lambda d: d.plus_ms / d.best_ms - 1, long)}. Gap of this best to the lower bound: "
+            f"On {len(long)} tasks, the best plans of the long searches cost "
+            f"{mean(lambda d: 1 - d.best_ms / d.oracle_ms, long)} less than those of the oracle. Mean gap to these "
+            f"plans: beam search {mean(lambda d: d.search_ms / d.best_ms - 1, long)}, local search "
+            f"{mean(lambda d: d.plus_ms / d.best_ms - 1, long)}. Mean gap of these plans to the lower bound: "
             f"{mean(lambda d: d.best_ms / d.bound_ms - 1, long)}"
         )
 
 
 def against_brute_force(models: Models, num_tasks: int) -> None:
-    """Tiny tasks, for which every plan can be tried."""
-    print("\nAgainst brute force, 2 ranks (ms): all placements of whole tables; all placements of up to 2 halvings")
+    """Compare on tasks that are so small that every plan can be tried."""
+    print("\nBrute force on 2 ranks, cost in ms: all placements of whole tables; all placements of up to 2 halvings")
     print(
         "task tables | brute force  searched     gap | tables | brute force  searched     gap    local     gap"
         "  |   local     gap"

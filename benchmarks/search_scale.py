@@ -15,9 +15,9 @@ from search.settings import LOCAL_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.tasks import random_task
 from search_quality import searched
 
+from neuroshard_pipeline.search.greedy_runs import compile_ahead
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.tables import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -80,7 +80,7 @@ def scale(
         largest: largest number of tables.
         figure: HTML file to write, or None.
     """
-    prepare()  # compiled code is loaded once per process
+    compile_ahead()  # compiled code is loaded once per process
     print(f"\nScale with {what}: seconds of neuroshard (the paper's settings) and of neuroshard_plus (with")
     print(f"{LOCAL_SEARCH.max_rounds} rounds of local search), one thread")
     print("tables ranks | neuroshard    plus | lower by | peak memory of the process GiB")

@@ -39,7 +39,7 @@ def oracle_ms(task, models, params):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_search_finds_the_cost_that_the_scalar_oracle_finds(seed):
+def test_beam_search_finds_the_cost_of_the_scalar_oracle(seed):
     rng = np.random.default_rng(seed)
     task = random_task(
         rng, int(rng.integers(3, 13)), int(rng.integers(1, 5)), rng.uniform(0.3, 1.0), uneven=seed % 2 == 1
@@ -51,14 +51,14 @@ def test_the_search_finds_the_cost_that_the_scalar_oracle_finds(seed):
         assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_search_finds_the_oracle_s_cost_at_the_paper_s_settings():
+def test_beam_search_finds_the_cost_of_the_oracle_with_the_settings_of_the_paper():
     rng = np.random.default_rng(1)
     task, models = random_task(rng, 10, 4, 0.7), small_models(1)
     assert searched_ms(task, models, PAPER_SEARCH) == pytest.approx(oracle_ms(task, models, PAPER_SEARCH), abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_table_wise_search_is_bounded_by_brute_force(seed):
+def test_table_wise_search_is_never_cheaper_than_brute_force(seed):
     rng = np.random.default_rng(100 + seed)
     task, models = random_task(rng, int(rng.integers(2, 7)), 2, 0.2), small_models(seed)
     params = SMALL_SEARCH.model_copy(update={"max_steps": 0})
@@ -71,7 +71,7 @@ def test_table_wise_search_is_bounded_by_brute_force(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_search_with_splits_is_bounded_by_brute_force_over_splits(seed):
+def test_search_with_splits_is_never_cheaper_than_brute_force(seed):
     rng = np.random.default_rng(200 + seed)
     task, models = random_task(rng, 3, 2, 0.5), small_models(seed)
     params = SMALL_SEARCH.model_copy(update={"max_steps": 2})

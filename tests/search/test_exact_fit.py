@@ -13,13 +13,13 @@ from search.settings import WEIGHTS_AND_OPTIMIZER
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(constrained_tasks())
-def test_it_finds_an_arrangement_exactly_where_there_is_one(case):
+def test_an_arrangement_is_found_if_and_only_if_one_exists(case):
     fit = fit_exactly(*case)
     assert (fit.shards is not None) == fits_somehow(*case)
     assert fit.impossible == (fit.shards is None)
 
 
-def test_widths_that_no_halving_reaches():
+def test_widths_that_halving_cannot_produce_are_found():
     table = Table("t", 1000, 20, 1.0)  # 80,000 bytes: 12 + 8 columns
     task = ShardingTask([table], 2, 16, [48_000, 32_000], constraints=Constraints(min_width=8, max_shards=2))
     assert fit_exactly(task, WEIGHTS_AND_OPTIMIZER).shards == [(0, 12, 0), (0, 8, 1)]
@@ -28,7 +28,7 @@ def test_widths_that_no_halving_reaches():
 
 
 @pytest.mark.parametrize("rows", [1_000, 100_000, 10_000_000])
-def test_a_single_byte_decides(rows):
+def test_one_byte_less_is_proved_impossible(rows):
     tables = [Table(f"t{i}", rows + 7 * i, 20, 1.0) for i in range(4)]
     needed = sum(table.weight_bytes for table in tables)
     for world_size in (1, 2):
@@ -39,7 +39,7 @@ def test_a_single_byte_decides(rows):
         assert fit_exactly(one_byte_less, WEIGHTS_AND_OPTIMIZER).impossible
 
 
-def test_a_task_beyond_its_size_stays_open():
+def test_a_program_that_is_too_large_is_not_tried():
     task = ShardingTask([Table(f"t{i}", 1000, 20, 1.0) for i in range(600)], 4, 16, 12_000_000)
     fit = fit_exactly(task, WEIGHTS_AND_OPTIMIZER)
     assert fit.shards is None

@@ -8,7 +8,7 @@ from search.small_models import small_models
 from search.tasks import random_task
 
 
-def test_a_search_compiles_nothing_that_was_not_compiled_ahead():
+def test_a_search_needs_no_compilation_after_compile_ahead():
     greedy_runs.compile_ahead()
     before = len(greedy_runs._place_next.signatures), len(greedy_runs._price_last.signatures)
     task = random_task(np.random.default_rng(0), 12, 4, 0.6)

@@ -22,7 +22,7 @@ def a_layout(seed, num_tables=6, world_size=3):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_move_s_loads_are_those_of_the_layout_after_it(seed):
+def test_loads_after_a_move_equal_those_of_the_new_layout(seed):
     layout, problem, rng = a_layout(seed)
     everyone = np.arange(len(layout.dims))
     moves = propose(layout, problem, everyone, everyone, 10_000, rng)
@@ -39,7 +39,7 @@ def test_a_move_s_loads_are_those_of_the_layout_after_it(seed):
         assert columns.tolist() == [table.embedding_dim for table in problem.task.tables]
 
 
-def test_moves_take_something_off_the_sources_only():
+def test_every_move_starts_from_a_source():
     layout, problem, rng = a_layout(0)
     moves = propose(layout, problem, np.array([1]), np.array([0, 2]), 10_000, rng)
     assert set(moves.source.tolist()) <= {1}

@@ -12,7 +12,7 @@ A, B = Table("a", 100, 16, 1.0), Table("b", 50, 8, 3.0)
 TASK = ShardingTask([A, B], world_size=3, batch_size=32, memory_bytes=2**20)
 
 
-def test_per_rank_views_agree():
+def test_columns_bytes_and_shards_per_rank():
     plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand")
     assert plan.dim_sums == (20, 0, 4)
     assert plan.memory_bytes == (100 * 12 * 4 + 50 * 8 * 4, 0, 100 * 4 * 4)
@@ -20,7 +20,7 @@ def test_per_rank_views_agree():
     assert plan.to_frame()["column_offset"].tolist() == [0, 4, 0]
 
 
-def test_shown_in_one_line_however_many_tables():
+def test_repr_is_one_line():
     plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "hand")
     assert repr(plan) == "Plan('task' by hand: 2 tables in 3 shards on 3 ranks, unpriced)"
     cost = PlanCost((1.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.25,) * 3, (0.25,) * 3)
@@ -39,7 +39,7 @@ def test_shown_in_one_line_however_many_tables():
         ((whole(A), whole(B), whole(Table("c", 5, 4, 1.0))), (0, 0, 0), "'c' is in the plan but not in the task"),
     ],
 )
-def test_invariants(shards, ranks, message):
+def test_an_invalid_plan_is_refused(shards, ranks, message):
     with pytest.raises(PlanError, match=message):
         Plan(TASK, shards, ranks, "by hand")
 
@@ -60,12 +60,12 @@ def test_a_violated_constraint_is_refused(constraints, message):
         Plan(task, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand")
 
 
-def test_explanation_names_what_binds():
+def test_explanation_names_the_slowest_rank_and_its_largest_part():
     cost = PlanCost((1.0, 0.0, 0.1), (2.0, 0.0, 0.2), (0.5, 3.0, 3.0), (0.25, 0.25, 0.25))
     plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand", cost)
     text = plan.explain()
     assert "predicted 3.750 ms" in text
-    assert "what binds: rank 0 with 3.750 ms, the largest part compute (3.000 ms)" in text
+    assert "slowest rank: rank 0 with 3.750 ms; its largest part is compute (3.000 ms)" in text
     assert "a[4:16], b" in text
     assert "(empty)" in text
     assert "6.25 KiB of 1.00 MiB" in text
@@ -77,5 +77,5 @@ def test_explanation_without_costs_and_with_profiles():
     task = ShardingTask(profiled, 1, 32, 2**20)
     text = Plan(task, tuple(map(whole, profiled)), (0, 0), "by hand").explain()
     assert "no predicted cost" in text
-    assert "what binds" not in text
+    assert "slowest rank" not in text
     assert "reuse profiles: given for every table" in text

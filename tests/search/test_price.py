@@ -92,11 +92,11 @@ def test_intervals_contain_the_prediction_and_add_in_quadrature():
         parts = (upper, 0.1 * cost.backward_comm_ms[rank], 0.2 * cost.forward_comm_ms[rank])
         assert high - cost.rank_ms[rank] == pytest.approx(sum(part**2 for part in parts) ** 0.5)
         assert low < cost.rank_ms[rank]
-    assert f"= {cost.rank_ms[1]:.3f} ms (90 %: {plan.interval_ms[1][0]:.3f} to " in plan.explain()
-    assert "doubt: the 90 % intervals of " in plan.explain()
+    assert f"= {cost.rank_ms[1]:.3f} ms (90 % prediction interval: {plan.interval_ms[1][0]:.3f} to " in plan.explain()
+    assert "uncertainty: the 90 % prediction intervals of " in plan.explain()
 
 
-def test_a_search_s_placement_costs_the_same_as_its_plan_priced_anew():
+def test_a_placement_costs_the_same_as_its_plan_priced_again():
     """The problem has embedded halves and tables kept together one by one, `priced` embeds all shards at once."""
     tables = [Table(f"t{i}", 1000 * (i + 1), 16, 2.0 + i) for i in range(4)]
     task = ShardingTask(tables, 3, 512, 2**30, constraints=Constraints(together=[["t1", "t3"]]))

@@ -59,7 +59,7 @@ def test_the_cost_is_that_of_all_messages(seed):
     ids=["two hosts, one slow", "a small and a large host", "three hosts, one slow"],
 )
 @pytest.mark.parametrize("seed", range(4))
-def test_uneven_hosts_gain_and_the_order_found_is_the_best_of_all(seed, topology, gain):
+def test_the_order_on_uneven_hosts_is_the_best_of_all_orders(seed, topology, gain):
     rng = np.random.default_rng(seed)
     dims = (4 * rng.integers(1, 40, 6)).tolist()
     plan = a_plan(sorted(dims))  # most columns on the last host

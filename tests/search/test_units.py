@@ -44,6 +44,6 @@ def test_tables_kept_together_are_one_unit_on_their_common_ranks():
         ({"split": False}, [20]),
     ],
 )
-def test_the_finest_split_that_is_allowed(constraint, widths):
+def test_the_finest_split_keeps_the_constraints(constraint, widths):
     units = units_of(a_task(Constraints([TableConstraint("c", **constraint)])))
     assert units[2].finest == widths

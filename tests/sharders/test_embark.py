@@ -19,14 +19,14 @@ def widths_of(plan, name):
     return sorted(shard.embedding_dim for shard in plan.shards if shard.table.name == name)
 
 
-def test_it_splits_where_whole_tables_do_not_fit():
+def test_tables_are_split_where_whole_ones_do_not_fit():
     tables = [Table(f"t{index}", 1000, 8, 1.0) for index in range(3)]
     plan = plan_of(ShardingTask(tables, 2, 16, 50_000))
     assert len(plan.shards) > 3
     assert max(plan.memory_bytes) <= 50_000
 
 
-def test_it_splits_the_hottest_table_until_loads_are_even():
+def test_the_table_of_highest_load_is_split_until_loads_are_even():
     tables = [Table("hot", 100, 64, 100.0), *(Table(f"cold{index}", 100, 16, 1.0) for index in range(4))]
     plan = plan_of(ShardingTask(tables, 4, 16, 2**30))
     assert widths_of(plan, "hot") == [16, 16, 16, 16]
@@ -34,7 +34,7 @@ def test_it_splits_the_hottest_table_until_loads_are_even():
     assert all(widths_of(plan, f"cold{index}") == [16] for index in range(4))
 
 
-def test_even_loads_are_left_whole():
+def test_tables_of_even_load_are_not_split():
     tables = [Table(f"t{index}", 100, 16, 5.0) for index in range(8)]
     plan = plan_of(ShardingTask(tables, 4, 16, 2**30))
     assert len(plan.shards) == 8

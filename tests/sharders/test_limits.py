@@ -71,13 +71,13 @@ BY_SHARDER = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow
 
 @settings(BY_SHARDER, max_examples=700)
 @given(constrained_tasks())
-def test_neuroshard_solves_whatever_can_be_solved(case):
+def test_neuroshard_solves_every_task_that_has_a_solution(case):
     check_attempt("neuroshard", *case, complete=True)
 
 
 @settings(BY_SHARDER, max_examples=500)
 @given(constrained_tasks())
-def test_neuroshard_plus_solves_whatever_can_be_solved(case):
+def test_neuroshard_plus_solves_every_task_that_has_a_solution(case):
     check_attempt("neuroshard_plus", *case, complete=True)
 
 
@@ -86,5 +86,5 @@ def test_neuroshard_plus_solves_whatever_can_be_solved(case):
 )
 @settings(BY_SHARDER, max_examples=160)
 @given(constrained_tasks())
-def test_baselines_keep_to_limits_and_constraints(name, case):
+def test_rivals_keep_limits_and_constraints(name, case):
     check_attempt(name, *case, complete=False)

@@ -85,7 +85,7 @@ def test_a_task_that_cannot_fit_is_an_error():
 
 
 @pytest.mark.parametrize("name", SHORTLISTING)
-def test_a_shortlist_begins_with_the_plan_and_names_different_ones_after_it(name):
+def test_a_shortlist_is_the_plan_followed_by_different_ones(name):
     task, models = some_tasks()[0], small_models()
     plans = shortlist(task, models, name, QUICK, seed=0, count=4)
     assert 1 < len(plans) <= 4

@@ -72,7 +72,7 @@ def test_the_memory_model_decides_what_fits():
         shard(task, memory=buffers)
 
 
-def test_constraints_are_refused_rather_than_ignored():
+def test_a_task_with_constraints_is_refused():
     task = ShardingTask([Table("only", 1000, 64, 5.0)], 2, 64, 2**20, constraints=Constraints(min_width=8))
     with pytest.raises(NeuroShardError, match="'torchrec' cannot respect constraints"):
         shard(task)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.sharders.names import SharderName, SharderNames
+from neuroshard_pipeline.sharders.registry import SharderName, SharderNames
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
 #: Larger than any training job of the coming years, so that a larger value must be a mistake.

@@ -13,7 +13,6 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.exact_fit import fit_exactly
 from neuroshard_pipeline.search.packing import check_room, make_room
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placed_state
@@ -59,6 +58,8 @@ def _first_state(problem: Problem, params: SearchParams) -> PlacedState:
 
 def _exactly_fitted(problem: Problem, refusal: DoesNotFitError) -> PlacedState:
     """A state found by integer programming where packing gave up."""
+    from neuroshard_pipeline.search.exact_fit import fit_exactly  # imported late: SciPy takes a third of a second
+
     fit = fit_exactly(problem.task, problem.memory)
     if fit.impossible:
         raise DoesNotFitError(f"{refusal} (integer programming proves that no arrangement exists)") from refusal

@@ -5,13 +5,11 @@ Shapes: P moves, W ranks.
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.search.local_search import MAX_MOVES, column_price_ms, exact_costs, potential_gain
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import (
     NONE,
     Layout,
-    Loads,
     Moves,
     bytes_added,
     constraints_allow,
@@ -46,67 +44,55 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
         return ()
     loads, allowed = loads_after(layout, moves, problem), feasible(layout, moves, problem)
     gain = potential_gain(load, moves, loads, price)
-    search = _Changes(problem, layout, moves, loads, gain)
-    best, blocked = search.cheapest(np.flatnonzero(allowed)), search.cheapest(np.flatnonzero(~allowed))
-    changes = [] if best is None else [best]
-    if blocked is not None and blocked.cost_ms < layout.cost / COST_UNITS_PER_MS:
-        changes.append(blocked)
+    changes = []
+    for which in (np.flatnonzero(allowed), np.flatnonzero(~allowed)):
+        promising = which[np.argsort(gain[which], kind="stable")[:_NUM_EXACT]]
+        if len(promising):
+            costs = exact_costs(layout, moves, loads, list(promising[:, None]), problem)
+            move = moves.take(promising[[int(costs.argmin())]])
+            hindrance = _hindrance(move, layout, problem)
+            if not hindrance or costs.min() < layout.cost:
+                cost_ms = float(costs.min()) / COST_UNITS_PER_MS
+                changes.append(RejectedChange(_text(move, layout, problem), cost_ms, hindrance))
     return tuple(changes)
 
 
-class _Changes:
-    """The moves away from a layout, with what is known about them."""
+def _text(move: Moves, layout: Layout, problem: Problem) -> str:
+    """One move in words."""
+    source, target = int(move.source[0]), int(move.target[0])
+    leaving, other = int(layout.kinds[move.shard[0]]), int(move.other[0])
+    stays, lands = int(move.to_source[0]), int(move.to_target[0])
+    if other == NONE and stays == NONE:
+        return f"move {_name(problem, leaving)} from rank {source} to rank {target}"
+    if other == NONE:
+        columns = problem.width[lands]
+        return f"split {_name(problem, leaving)} on rank {source} and move {columns} columns to rank {target}"
+    partner = int(layout.kinds[other])
+    if problem.unit[partner] != problem.unit[leaving] or stays == partner:
+        return f"swap {_name(problem, leaving)} on rank {source} with {_name(problem, partner)} on rank {target}"
+    if stays == NONE:
+        return f"merge {_name(problem, leaving)} on rank {source} into the shard on rank {target}"
+    columns = problem.width[leaving] - problem.width[stays]
+    return f"move {columns} columns of {_name(problem, leaving)} on rank {source} to the shard on rank {target}"
 
-    def __init__(self, problem: Problem, layout: Layout, moves: Moves, loads: Loads, gain: FloatArray):
-        self.problem, self.layout, self.moves, self.loads, self.gain = problem, layout, moves, loads, gain
 
-    def cheapest(self, which: IntArray) -> RejectedChange | None:
-        """The cheapest of the moves `which`, or None where there are none."""
-        promising = which[np.argsort(self.gain[which], kind="stable")[:_NUM_EXACT]]
-        if not len(promising):
-            return None
-        alone = [np.array([move]) for move in promising.tolist()]
-        costs = exact_costs(self.layout, self.moves, self.loads, alone, self.problem)
-        move = self.moves.take(promising[[int(costs.argmin())]])
-        return RejectedChange(self._text(move), float(costs.min()) / COST_UNITS_PER_MS, self._hindrance(move))
+def _name(problem: Problem, kind: int) -> str:
+    unit, width = problem.units[int(problem.unit[kind])], problem.width[kind]
+    return unit.name if width == unit.width else f"{unit.name} ({width} columns)"
 
-    def _text(self, move: Moves) -> str:
-        """One move in words."""
-        problem, source, target = self.problem, int(move.source[0]), int(move.target[0])
-        leaving, other = int(self.layout.kinds[move.shard[0]]), int(move.other[0])
-        stays, lands = int(move.to_source[0]), int(move.to_target[0])
-        if other == NONE and stays == NONE:
-            return f"move {self._name(leaving)} from rank {source} to rank {target}"
-        if other == NONE:
-            columns = problem.width[lands]
-            return f"split {self._name(leaving)} on rank {source} and move {columns} columns to rank {target}"
-        partner = int(self.layout.kinds[other])
-        if problem.unit[partner] != problem.unit[leaving] or stays == partner:
-            return f"swap {self._name(leaving)} on rank {source} with {self._name(partner)} on rank {target}"
-        if stays == NONE:
-            return f"merge {self._name(leaving)} on rank {source} into the shard on rank {target}"
-        columns = problem.width[leaving] - problem.width[stays]
-        return f"move {columns} columns of {self._name(leaving)} on rank {source} to the shard on rank {target}"
 
-    def _name(self, kind: int) -> str:
-        unit, width = self.problem.units[int(self.problem.unit[kind])], self.problem.width[kind]
-        return unit.name if width == unit.width else f"{unit.name} ({width} columns)"
-
-    def _hindrance(self, move: Moves) -> str:
-        """The missing bytes of each rank, and whether constraints forbid the move; empty where it is allowed."""
-        problem, layout = self.problem, self.layout
-        if feasible(layout, move, problem)[0]:
-            return ""
-        source, target = int(move.source[0]), int(move.target[0])
-        to_source, to_target = bytes_added(layout, move, problem)
-        added = dict.fromkeys((source, target), 0)
-        added[target] += int(to_target[0])
-        added[source] += int(to_source[0])
-        reasons = [
-            f"rank {rank} lacks {more - int(layout.free[rank])} bytes for it"
-            for rank, more in added.items()
-            if more > layout.free[rank]
-        ]
-        if not constraints_allow(move, problem)[0]:
-            reasons.append("constraints forbid it")
-        return " and ".join(reasons)
+def _hindrance(move: Moves, layout: Layout, problem: Problem) -> str:
+    """The missing bytes of each rank, and whether constraints forbid the move; empty where it is allowed."""
+    source, target = int(move.source[0]), int(move.target[0])
+    to_source, to_target = bytes_added(layout, move, problem)
+    added = dict.fromkeys((source, target), 0)
+    added[target] += int(to_target[0])
+    added[source] += int(to_source[0])
+    reasons = [
+        f"rank {rank} would need {more - int(layout.free[rank])} bytes more than it has"
+        for rank, more in added.items()
+        if more > layout.free[rank]
+    ]
+    if not constraints_allow(move, problem)[0]:
+        reasons.append("constraints forbid it")
+    return " and ".join(reasons)

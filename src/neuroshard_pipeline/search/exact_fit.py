@@ -9,22 +9,17 @@ memory.
 Shapes: U units, P (unit, rank) pairs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 from neuroshard_pipeline.tables.task import ShardingTask
-
-if TYPE_CHECKING:
-    from scipy import sparse
-    from scipy.optimize import LinearConstraint
 
 #: Largest program, counted in (unit, rank) pairs, that is tried: bin packing is NP-hard.
 MAX_PAIRS = 2000
@@ -76,14 +71,7 @@ def fit_exactly(task: ShardingTask, memory: MemoryModel) -> ExactFit:
 
 @dataclass(frozen=True)
 class _Program:
-    """The integer program of a task.
-
-    Attributes:
-        task: the sharding task.
-        memory: the memory model.
-        units: (U,) units of the task.
-        pairs: (P, 2) unit and rank of every allowed pair.
-    """
+    """The integer program of a task; `pairs` (P, 2) holds the unit and the rank of every allowed pair."""
 
     task: ShardingTask
     memory: MemoryModel
@@ -92,8 +80,6 @@ class _Program:
 
     def solve(self, limits: list[float]) -> ExactFit:
         """An arrangement that keeps `limits` within the tolerance of the solver."""
-        from scipy.optimize import Bounds, milp  # imported late: this takes a third of a second
-
         unit, count = self.pairs[:, 0], len(self.pairs)
         steps = np.array([u.width / COLUMN_GRANULARITY for u in self.units])[unit]
         most = np.minimum(np.array([u.max_shards for u in self.units], dtype=float)[unit], 1.0)
@@ -112,9 +98,6 @@ class _Program:
 
     def _unit_constraints(self, steps: FloatArray) -> list[LinearConstraint]:
         """Steps add up to the width; shards are not too many; a shard has steps, and no fewer than the minimum."""
-        from scipy import sparse
-        from scipy.optimize import LinearConstraint
-
         unit, count = self.pairs[:, 0], len(self.pairs)
         of_unit, each = _sum_by(unit, len(self.units)), sparse.eye(count)
         none = sparse.csr_matrix(of_unit.shape)
@@ -130,9 +113,6 @@ class _Program:
 
     def _memory_constraint(self, limits: list[float]) -> LinearConstraint:
         """The bytes of every rank, as a share of its limit."""
-        from scipy import sparse
-        from scipy.optimize import LinearConstraint
-
         unit, rank = self.pairs.T
         one, two = (
             np.array([u.bytes(steps * COLUMN_GRANULARITY, self.task, self.memory) for u in self.units])[unit]
@@ -154,6 +134,4 @@ class _Program:
 
 def _sum_by(group: IntArray, count: int) -> sparse.csr_matrix:
     """(count, P) matrix that adds up the pairs of every group."""
-    from scipy import sparse
-
     return sparse.csr_matrix((np.ones(len(group)), (group, np.arange(len(group)))), shape=(count, len(group)))

@@ -1,13 +1,13 @@
-"""Greedy runs in lockstep, compiled: the inner loop of `placement`.
+"""The compiled inner loop of `placement`: the greedy placement of many states under many caps at once.
 
-A run is a state, a range of caps whose choices agree so far, and a partial placement. Every rank that is feasible under
-a tight cap is feasible under a looser one, so that caps with equal choices form a range, which shares one run. States
-share a run until their shards differ. Each step prices only the rank that received a shard, with one call of the
-compute model for all runs.
+A run places the shards of one state, one after the other, under one or more caps. Caps share a run as long as they lead
+to the same choices; because a rank that is feasible under a tight cap is also feasible under a looser one, the caps of
+a run are always neighbours. States share a run until they differ in a shard. After each step, one call of the compute
+model predicts, for all runs, the cost of the rank that received a shard.
 
-The loop is compiled because a step in NumPy took thirty small array operations, 0.11 ms, of which the model took a
-fifth. Compiling reduced the time of a whole search to 0.4 of the NumPy time on 50 tables and 4 ranks, and to 0.7 on
-1,000 tables and 128 ranks. The model itself stays a NumPy call, so that any compute cost model works.
+The loop is compiled because one step took thirty small NumPy operations, 0.11 ms, of which the model took a fifth.
+Compiling reduced the time of a whole search to 0.4 of the NumPy time on 50 tables and 4 ranks, and to 0.7 on 1,000
+tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers of a shard embedding.
 """
@@ -21,7 +21,7 @@ from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.problem import Problem
 
-#: The rank of a shard without a feasible rank.
+#: Result of `_cheapest_feasible` where no rank is feasible.
 _NO_RANK = -1
 
 
@@ -35,7 +35,8 @@ class Shards(NamedTuple):
         bytes: (Y,) memory.
         allowed: (Y, W) whether a kind may be placed on a rank; (0, W) where no constraint names ranks.
         caps: (M,) ascending.
-        branches: (S - 1, 3) step, parent, child, in order of steps: the child state diverges from its parent there.
+        branches: (S - 1, 3) step, parent state and child state, in order of steps; both states have the same shards
+            before this step.
     """
 
     sequences: IntArray
@@ -48,11 +49,11 @@ class Shards(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """All runs. Every run has a row; there are rows for one run per state and cap, and `rows[:count]` are in use.
+    """The data of all runs: one row per run, with enough rows for one run per state and cap.
 
     Attributes:
-        rows: (R,) the rows in use, then the free ones.
-        state: (R,) state of the run in every row; all arrays below are by row, except `changed`.
+        rows: (R,) row numbers; the first `count` of them hold runs, the others are free.
+        state: (R,) state of the run in every row. Like this one, all arrays but `changed` are indexed by row.
         low: (R,) index of the tightest cap.
         high: (R,) index of the loosest cap.
         choices: (R, N) the ranks chosen.
@@ -60,7 +61,7 @@ class Runs(NamedTuple):
         dims: (R, W) dimension sums.
         free: (R, W) bytes left.
         cost: (R, W) predicted compute cost in units of 1e-9 ms.
-        changed: (R, H) summed embedding of the rank that received the last shard, by position in `rows`.
+        changed: (R, H) summed embedding of the rank that received the last shard, indexed by position in `rows`.
     """
 
     rows: IntArray
@@ -76,7 +77,7 @@ class Runs(NamedTuple):
 
 
 def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple[Runs, IntArray]:
-    """Run all states and caps; returns the runs, and the rows of those that found a rank for every shard.
+    """Place all states under all caps; returns the runs, and the rows of those that found a rank for every shard.
 
     Args:
         sequences: (S, N) kinds of distinct states in placement order.
@@ -96,10 +97,7 @@ def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple
 
 
 def compile_ahead() -> None:
-    """Compile the loop, or load it from the cache, so that no search spends seconds on it.
-
-    The cache is beside this file, or in the user's cache folder where that folder cannot be written.
-    """
+    """Compile the loop, or load it from Numba's cache on disk, so that no search spends seconds on it."""
     none, no_costs = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
     nothing = np.zeros(0, dtype=np.int64)
     shards = Shards(none, no_costs, nothing, nothing, np.zeros((0, 0), dtype=bool), nothing, none)
@@ -133,14 +131,14 @@ def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
 
 
 def _branches(sequences: IntArray) -> tuple[int, IntArray]:
-    """The state to begin with, and for every other state (step, parent, child), (S - 1, 3) in order of steps.
+    """The first state, and (S - 1, 3) step, parent and child for every other state, as in `Shards.branches`.
 
-    The child shares all shards before the step with its parent. In lexicographic order, the state that shares most
-    with a child is the one just before it, or, where that one diverges later itself, the parent of that one.
+    States are taken in lexicographic order. A state has the longest common beginning with the state before it; its
+    parent is that state or, where that state itself branched off at a later step, the nearest ancestor that did not.
     """
     order = np.lexsort(sequences.T[::-1])
     shared = [0, *(sequences[order[1:]] != sequences[order[:-1]]).argmax(axis=1).tolist()]
-    branches, open_states = [], [0]  # positions in `order` that a next state may diverge from
+    branches, open_states = [], [0]  # positions in `order` of the last state and its ancestors
     for position in range(1, len(order)):
         while shared[open_states[-1]] > shared[position]:
             open_states.pop()
@@ -154,8 +152,8 @@ def _branches(sequences: IntArray) -> tuple[int, IntArray]:
 def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
     """Place shard `step` of every run; returns the number of runs left.
 
-    A run takes the choice of its loosest cap. Where that choice breaks tighter caps of the run, these become a new run
-    that chooses for itself. Runs without a feasible rank are dropped.
+    A run takes the choice of its loosest cap. The caps of the run that this choice would exceed become a new run, which
+    is placed later in the same loop. Runs without a feasible rank are dropped.
     """
     count = _branch(step, count, shards, runs)
     index = 0
@@ -190,7 +188,7 @@ def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pr
 
 @njit(cache=True)
 def _branch(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
-    """Copy runs for the states that diverge at this step from their parents."""
+    """Copy the runs of parent states for the states that branch off at this step; returns the number of runs."""
     for branch in range(len(shards.branches)):
         if shards.branches[branch, 0] != step:
             continue
@@ -221,7 +219,7 @@ def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int: 
 
 @njit(cache=True)
 def _price_last(step: int, count: int, costs_ms: FloatArray, runs: Runs) -> None:  # pragma: no cover
-    """Store the compute cost (R, 2) of the ranks that received a shard."""
+    """Store the predicted compute cost of the ranks that received a shard, from forward and backward ms (R, 2)."""
     for index in range(count):
         row = runs.rows[index]
         cost = np.rint((costs_ms[index, 0] + costs_ms[index, 1]) * COST_UNITS_PER_MS)

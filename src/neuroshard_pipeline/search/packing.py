@@ -1,6 +1,5 @@
 """Packing shards by bytes alone, splitting tables until they fit, and the errors where nothing fits."""
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Where no shard that is left over can be halved, one in twenty of the other shards is halved at once.
+#: Where no shard that is left over can be halved, one in this many of the other shards is halved at once.
 _ROUND_DIVISOR = 20
 
 
@@ -30,23 +29,8 @@ def pack_by_size(
     Returns:
         The rank of every shard (-1 where no rank had room), and the indices of the shards without a rank.
     """
-    if allowed is not None:
-        return _pack_where_allowed(sizes, limits, allowed)
-    free = [(-limit, rank) for rank, limit in enumerate(limits)]
-    heapq.heapify(free)
-    ranks = [-1] * len(sizes)
-    left_over = []
-    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        negative_free, rank = free[0]
-        if sizes[index] > -negative_free:
-            left_over.append(index)
-            continue
-        heapq.heapreplace(free, (negative_free + sizes[index], rank))
-        ranks[index] = rank
-    return ranks, left_over
-
-
-def _pack_where_allowed(sizes: Sequence[int], limits: Sequence[int], allowed: BoolArray) -> tuple[list[int], list[int]]:
+    if allowed is None:
+        allowed = np.ones((len(sizes), len(limits)), dtype=bool)
     free = np.array(limits, dtype=np.int64)
     choices = allowed.sum(axis=1).tolist()
     ranks = [-1] * len(sizes)
@@ -133,7 +117,9 @@ def make_room(problem: Problem) -> IntArray:
         halvable = problem.can_halve[state] & problem.may_split(state)
         chosen = [index for index in left_over if halvable[index]]
         if not chosen:
-            chosen = _largest(sizes, np.flatnonzero(halvable))
+            others = np.flatnonzero(halvable)
+            count = -(-len(others) // _ROUND_DIVISOR)
+            chosen = others[np.argsort(-sizes[others], kind="stable")[:count]].tolist()
         chosen = _within_max_shards(chosen, state, problem)
         if not chosen:
             raise _fragmented(problem, state[left_over])
@@ -155,11 +141,6 @@ def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> 
     return kept
 
 
-def _largest(sizes: IntArray, indices: IntArray) -> list[int]:
-    count = -(-len(indices) // _ROUND_DIVISOR)
-    return indices[np.argsort(-sizes[indices], kind="stable")[:count]].tolist()
-
-
 def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
     """The error for shards without a rank although the ranks together have enough bytes."""
     task = problem.task
@@ -178,6 +159,24 @@ def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
         f"raise memory_bytes, or use about {ranks_needed(task, memory)} ranks of {max(memory.limits(task))} bytes each"
         + (", or loosen the constraints" if task.constraints else "")
     )
+
+
+def whole_tables_do_not_fit(problem: Problem, reason: str) -> DoesNotFitError:
+    """The error of a sharder that places whole tables only."""
+    return DoesNotFitError(
+        f"{problem.task.task_id}: {reason}; use a sharder that splits tables, such as neuroshard, or raise memory_bytes"
+    )
+
+
+def no_rank_for_every_table(problem: Problem, sharder: str, tries: str) -> DoesNotFitError:
+    """The error of a sharder that has tried several placements of whole tables, none of which fits."""
+    sizes = problem.bytes[problem.whole_tables]
+    largest = int(sizes.argmax())
+    reason = (
+        f"{sharder} found no rank for every table in {tries}; the largest, {problem.units[largest].name!r}, needs "
+        f"{sizes[largest]} bytes and the roomiest rank has {problem.limits.max()}"
+    )
+    return whole_tables_do_not_fit(problem, reason)
 
 
 def ranks_needed(task: ShardingTask, memory: MemoryModel) -> int:

@@ -4,11 +4,9 @@ The package ships that file (a symbolic link beside this package's `__init__.py`
 with the same values.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import Field, model_validator
@@ -39,7 +37,7 @@ class SearchParams(Parameters):
     max_cap_ratio: Annotated[float, Field(ge=1.0)]
 
     @model_validator(mode="after")
-    def _caps_ascend(self) -> SearchParams:
+    def _caps_ascend(self) -> Self:
         if self.max_cap_ratio < self.min_cap_ratio:
             raise ValueError(f"max_cap_ratio {self.max_cap_ratio} lies below min_cap_ratio {self.min_cap_ratio}")
         return self
@@ -62,27 +60,13 @@ class LocalSearchParams(Parameters):
 
 
 @cache
-def _search_section() -> dict[str, Any]:
+def default_values() -> dict[str, dict[str, Any]]:
+    """The section `search` of the shipped parameters_search.yml."""
     text = files("neuroshard_pipeline").joinpath("parameters_search.yml").read_text(encoding="utf-8")
-    section: dict[str, Any] = yaml.safe_load(text)["search"]
+    section: dict[str, dict[str, Any]] = yaml.safe_load(text)["search"]
     return section
-
-
-def default_values(name: str) -> dict[str, Any]:
-    """Values of the entry `search.<name>` of the shipped parameters_search.yml."""
-    return dict(_search_section()[name])
-
-
-def default_search() -> SearchParams:
-    """Default parameters of the beam search."""
-    return SearchParams(**default_values("neuroshard"))
-
-
-def default_local_search() -> LocalSearchParams:
-    """Default parameters of the local search."""
-    return LocalSearchParams(**default_values("neuroshard_plus"))
 
 
 def default_memory() -> MemoryModel:
     """Default memory model: weights and optimizer state."""
-    return MemoryModel(**default_values("memory"))
+    return MemoryModel(**default_values()["memory"])

@@ -71,13 +71,6 @@ def placed_state(kinds: IntArray, ranks: Sequence[int], problem: Problem) -> Pla
     return PlacedState(layout.kinds, layout.ranks, layout.cost)
 
 
-def prepare() -> None:
-    """Compile the greedy runs, or load them from a cache, so that no search spends seconds on it."""
-    from neuroshard_pipeline.search.greedy_runs import compile_ahead
-
-    compile_ahead()
-
-
 def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list[PlacedState | None]:
     """The cheapest greedy run of every state, or None where all runs of a state failed."""
     from neuroshard_pipeline.search.greedy_runs import run_greedily  # imported late: importing numba takes 0.3 s

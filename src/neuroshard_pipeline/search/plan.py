@@ -49,12 +49,12 @@ class PlanCost:
     forward_comm_ms: tuple[float, ...]
     backward_comm_ms: tuple[float, ...]
 
-    @property
+    @cached_property
     def compute_ms(self) -> tuple[float, ...]:
         """Forward plus backward compute cost of every rank."""
         return tuple(f + b for f, b in zip(self.forward_compute_ms, self.backward_compute_ms, strict=True))
 
-    @property
+    @cached_property
     def rank_ms(self) -> tuple[float, ...]:
         """Compute plus both communication costs of every rank."""
         parts = zip(self.compute_ms, self.forward_comm_ms, self.backward_comm_ms, strict=True)
@@ -200,7 +200,7 @@ class Plan:
         return sharding_plan(self.task, self.shards, self.ranks, module, devices, leave_out)
 
     def explain(self) -> str:
-        """The plan in words: shards, memory and predicted cost per rank, what limits the plan, and its assumptions."""
+        """The plan in words: shards, memory and predicted cost per rank, the slowest rank, and the assumptions."""
         from neuroshard_pipeline.search.explain import explain_plan  # it needs this module
 
         return explain_plan(self)

@@ -133,12 +133,10 @@ def _allowed(plan: Plan) -> BoolArray:
     limits = np.array(plan.memory.limits(plan.task))
     allowed = np.array(plan.memory_bytes)[:, None] <= limits
     if plan.task.constraints:
-        for rank, shards in enumerate(plan.shards_by_rank):
-            for shard in shards:
-                allowed[rank] &= np.isin(
-                    np.arange(plan.task.world_size),
-                    plan.task.constraints.of(shard.table.name).allowed_ranks(plan.task.world_size),
-                )
+        world_size = plan.task.world_size
+        for shard, rank in zip(plan.shards, plan.ranks, strict=True):
+            physical = plan.task.constraints.of(shard.table.name).allowed_ranks(world_size)
+            allowed[rank] &= np.isin(np.arange(world_size), physical)
     return allowed
 
 

@@ -1,7 +1,7 @@
 """Sharders: each maps a sharding problem to a placement; the registry prices it and returns a plan.
 
-- `base`: the `Sharder` interface, `SearchingSharder` (offers runners-up) and `SharderSettings`
-- `neuroshard`: the search of [Zha2023]; `neuroshard_plus`: the same with local search
+- `base`: the `Sharder` interface and `SharderSettings`
+- `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)
 - `random`, `greedy`: baselines
 - `torchrec`, `embark`, `milp`: rivals of others
 - `policies`: `autoshard` and `dreamshard`, the learned rivals

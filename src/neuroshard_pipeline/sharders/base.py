@@ -1,6 +1,5 @@
 """The interface of sharders, and the settings of all of them."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,15 +8,7 @@ from pydantic import Field
 
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.params import (
-    LocalSearchParams,
-    SearchParams,
-    default_local_search,
-    default_memory,
-    default_search,
-    default_values,
-)
-from neuroshard_pipeline.search.placement import PlacedState
+from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams, default_memory, default_values
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 
@@ -39,39 +30,6 @@ class Sharder(Protocol):
         ...
 
 
-class SearchingSharder(ABC):
-    """A sharder whose search ranks several placed states, so that it also offers the runners-up."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name of the sharder in data frames and reports."""
-
-    @abstractmethod
-    def search(self, problem: Problem, rng: np.random.Generator) -> list[PlacedState]:
-        """Placed states in ascending order of predicted cost.
-
-        Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks.
-        """
-
-    def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:
-        """The placement of lowest predicted embedding cost that the search met.
-
-        Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks.
-        """
-        return self.shortlist(problem, rng, 1)[0]
-
-    def shortlist(self, problem: Problem, rng: np.random.Generator, count: int) -> list[Placement]:
-        """The placement of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
-
-        Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks.
-        """
-        return [problem.placement(state.kinds, state.ranks) for state in self.search(problem, rng)[:count]]
-
-
 class RivalParams(Parameters):
     """Settings of the rivals, the sharders that this project is compared with.
 
@@ -90,10 +48,6 @@ class RivalParams(Parameters):
     policy_rollouts: int = Field(ge=1, le=10_000)
 
 
-def _default_rivals() -> RivalParams:
-    return RivalParams(**default_values("rivals"))
-
-
 @dataclass(frozen=True)
 class SharderSettings:
     """Settings of all sharders; the defaults are the values of conf/base/parameters_search.yml.
@@ -105,7 +59,9 @@ class SharderSettings:
         rivals: the rivals.
     """
 
-    search: SearchParams = field(default_factory=default_search)
-    local_search: LocalSearchParams = field(default_factory=default_local_search)
+    search: SearchParams = field(default_factory=lambda: SearchParams(**default_values()["neuroshard"]))
+    local_search: LocalSearchParams = field(
+        default_factory=lambda: LocalSearchParams(**default_values()["neuroshard_plus"])
+    )
     memory: MemoryModel = field(default_factory=default_memory)
-    rivals: RivalParams = field(default_factory=_default_rivals)
+    rivals: RivalParams = field(default_factory=lambda: RivalParams(**default_values()["rivals"]))

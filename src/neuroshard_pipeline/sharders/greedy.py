@@ -6,39 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room
+from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import Table
 
-
-def size_weight(table: Table) -> float:
-    """Bytes of the weights."""
-    return float(table.weight_bytes)
-
-
-def dim_weight(table: Table) -> float:
-    """Columns."""
-    return float(table.embedding_dim)
-
-
-def lookup_weight(table: Table) -> float:
-    """Columns times pooling factor: numbers read per sample."""
-    return table.embedding_dim * table.pooling_factor
-
-
-def size_lookup_weight(table: Table) -> float:
-    """Numbers read per sample times log10 of the rows."""
-    return lookup_weight(table) * math.log10(table.num_embeddings)
-
-
-#: The heuristics by name.
+#: The heuristics by name, and the weight that each gives to a table.
 GREEDY_WEIGHTS: dict[str, Callable[[Table], float]] = {
-    "size_greedy": size_weight,
-    "dim_greedy": dim_weight,
-    "lookup_greedy": lookup_weight,
-    "size_lookup_greedy": size_lookup_weight,
+    "size_greedy": lambda table: float(table.weight_bytes),
+    "dim_greedy": lambda table: float(table.embedding_dim),
+    "lookup_greedy": lambda table: table.embedding_dim * table.pooling_factor,  # numbers read per sample
+    "size_lookup_greedy": lambda table: table.embedding_dim * table.pooling_factor * math.log10(table.num_embeddings),
 }
 
 
@@ -71,17 +49,13 @@ class GreedySharder:
             with_room = [rank for rank in allowed if used[rank] + sizes[index] <= limits[rank]]
             if not with_room:
                 most_free = max(limits[rank] - used[rank] for rank in allowed)
-                raise self._no_room(problem, index, most_free)
+                reason = (
+                    f"{self.name} found no rank for table {problem.units[index].name!r}: it needs {sizes[index]} bytes "
+                    f"and the roomiest rank has {most_free} left, {sizes[index] - most_free} bytes are missing"
+                )
+                raise whole_tables_do_not_fit(problem, reason)
             rank = min(with_room, key=lambda r: (loads[r], used[r]))
             ranks[index] = rank
             used[rank] += sizes[index]
             loads[rank] += weights[index]
         return problem.whole_placement(ranks)
-
-    def _no_room(self, problem: Problem, unit: int, most_free: int) -> DoesNotFitError:
-        size = int(problem.bytes[problem.whole_tables[unit]])
-        return DoesNotFitError(
-            f"{problem.task.task_id}: {self.name} found no rank for table {problem.units[unit].name!r}: it needs "
-            f"{size} bytes and the roomiest rank has {most_free} left, {size - most_free} bytes are missing; use a "
-            f"sharder that splits tables, such as neuroshard, or raise memory_bytes"
-        )

@@ -1,27 +1,54 @@
-"""The sharder of [Zha2023]: beam search over column splits around a greedy grid search."""
+"""NeuroShard: the search of [Zha2023], and the same search followed by a local search."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from neuroshard_pipeline.search.beam import beam_search
-from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.placement import PlacedState
+from neuroshard_pipeline.search.local_search import local_search
+from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
+from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.base import SearchingSharder
 
 
 @dataclass(frozen=True)
-class NeuroShard(SearchingSharder):
-    """Column-wise and table-wise sharding that minimises the predicted embedding cost; deterministic."""
+class NeuroShard:
+    """Column-wise and table-wise sharding that minimises the predicted embedding cost.
 
-    params: SearchParams
-    name: str = "neuroshard"
+    `neuroshard` is a beam search over column splits around a greedy grid search; it is deterministic.
+    `neuroshard_plus` improves its result by moves, swaps, splits and merges of any width, and never returns a worse
+    plan. It is deterministic for a seed, unless `local_search.time_budget_seconds` ends the search.
 
-    def search(self, problem: Problem, rng: np.random.Generator) -> list[PlacedState]:  # noqa: ARG002
-        """The states of the beam, in ascending order of predicted cost.
+    Attributes:
+        search: parameters of the beam search.
+        local_search: parameters of the local search; None for `neuroshard`.
+    """
+
+    search: SearchParams
+    local_search: LocalSearchParams | None = None
+
+    @property
+    def name(self) -> str:
+        """`neuroshard` or `neuroshard_plus`."""
+        return "neuroshard" if self.local_search is None else "neuroshard_plus"
+
+    def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:
+        """The placement of lowest predicted embedding cost that the search met.
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
         """
-        return beam_search(problem, self.params)
+        return self.shortlist(problem, rng, 1)[0]
+
+    def shortlist(self, problem: Problem, rng: np.random.Generator, count: int) -> list[Placement]:
+        """The placement of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
+
+        The runners-up are states of the beam, or states in which rounds of the local search ended.
+
+        Raises:
+            DoesNotFitError: the task does not fit the memory of its ranks.
+        """
+        found = beam_search(problem, self.search)
+        if self.local_search is not None:
+            found = local_search(found[0], problem, self.local_search, rng)
+        return [problem.placement(state.kinds, state.ranks) for state in found[:count]]

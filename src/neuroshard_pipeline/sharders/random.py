@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, IntArray
-from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room
+from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 
@@ -35,12 +34,7 @@ class RandomSharder:
             ranks = _draw(sizes, problem.limits, problem.rank_allowed, rng)
             if ranks is not None:
                 return problem.whole_placement(ranks)
-        largest, limit = int(sizes.argmax()), problem.limits.max()
-        raise DoesNotFitError(
-            f"{problem.task.task_id}: {self.name} found no rank for every table in {_ATTEMPTS} draws; the largest, "
-            f"{problem.units[largest].name!r}, needs {sizes[largest]} bytes and the roomiest rank has {limit}; "
-            f"use a sharder that splits tables, such as neuroshard, or raise memory_bytes"
-        )
+        raise no_rank_for_every_table(problem, self.name, f"{_ATTEMPTS} draws")
 
 
 def _draw(sizes: IntArray, limits: IntArray, allowed: BoolArray | None, rng: np.random.Generator) -> list[int] | None:

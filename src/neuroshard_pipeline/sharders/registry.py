@@ -4,25 +4,25 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from pydantic import AfterValidator
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError, did_you_mean
 from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.placement import prepare
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_ranks
-from neuroshard_pipeline.sharders.base import SearchingSharder, Sharder, SharderSettings
+from neuroshard_pipeline.sharders.base import Sharder, SharderSettings
 from neuroshard_pipeline.sharders.embark import EmbarkSharder
 from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS, GreedySharder
 from neuroshard_pipeline.sharders.milp import MilpSharder
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
-from neuroshard_pipeline.sharders.neuroshard_plus import NeuroShardPlus
 from neuroshard_pipeline.sharders.policies.networks import NETWORKS
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
 from neuroshard_pipeline.sharders.policies.sharder import PolicySharder
@@ -38,6 +38,23 @@ SHORTLISTING: tuple[str, ...] = ("neuroshard", "neuroshard_plus")
 
 #: Names of all sharders.
 SHARDERS: tuple[str, ...] = ("random", *GREEDY_WEIGHTS, "torchrec", "embark", "milp", *SHORTLISTING, *LEARNED)
+
+
+def _known(name: str) -> str:
+    if name not in SHARDERS:
+        raise ValueError(f"use one of {', '.join(SHARDERS)}")
+    return name
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("name every sharder once")
+    return names
+
+
+#: The name of a sharder, and names of different sharders, as types of parameters.
+SharderName = Annotated[str, AfterValidator(_known)]
+SharderNames = Annotated[tuple[SharderName, ...], AfterValidator(_distinct)]
 
 
 def make_sharder(name: str, settings: SharderSettings | None = None, policies: Policies = NO_POLICIES) -> Sharder:
@@ -62,7 +79,7 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
         "embark": lambda: EmbarkSharder(rivals.embark_network_slowdown),
         "milp": lambda: MilpSharder(rivals.milp_time_limit_seconds, rivals.milp_gap),
         "neuroshard": lambda: NeuroShard(settings.search),
-        "neuroshard_plus": lambda: NeuroShardPlus(settings.search, settings.local_search),
+        "neuroshard_plus": lambda: NeuroShard(settings.search, settings.local_search),
     }
     return makers[name]()
 
@@ -146,7 +163,7 @@ def shortlist(
         NeuroShardError: the sharder offers no runners-up.
     """
     made = make_sharder(sharder, settings) if sharder in SHORTLISTING else None
-    if not isinstance(made, SearchingSharder):
+    if not isinstance(made, NeuroShard):
         raise NeuroShardError(f"sharder {sharder!r} offers no runners-up; use one of {', '.join(SHORTLISTING)}")
     problem = Problem(task, models, settings.memory)
     found = made.shortlist(problem, _generator(seed, task.task_id, sharder), count)
@@ -197,9 +214,11 @@ def solve_all(
     Raises:
         NeuroShardError: an unknown sharder or a missing policy, before any work is done.
     """
+    from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
+
     settings = settings or SharderSettings()
     sharders = [make_sharder(name, settings, policies) for name in sharder_names]
-    prepare()  # compiled once, before seconds are counted
+    compile_ahead()  # before seconds are counted
     plans, attempts = [], []
     for task in progress(tasks):
         for sharder in sharders:

@@ -1,8 +1,9 @@
-"""The two networks, written once for NumPy (play) and PyTorch (training).
+"""The networks of AutoShard and DreamShard, written once for NumPy (placing tables) and PyTorch (training).
 
-Both compute a representation of every table (U, D). At each step they score the ranks from the representation of the
-table to place, the sum of the representations on each rank, and the features of the rank. All ranks share weights and
-tables are summed, so that any number of either works.
+Both networks compute a representation (D numbers) of every table. At each step they compute a score for every rank from
+the representation of the table to place, the sum of the representations of the tables on the rank, and the features of
+the rank. The weights are the same for all ranks, and the tables of a rank are summed, so that a network works for any
+number of ranks and tables.
 
 Shapes: U units (tables), W ranks, F table features, K rank features, D numbers of a table's representation, N hidden.
 """
@@ -21,10 +22,11 @@ class Network:
     """One kind of policy network.
 
     Attributes:
-        represent: `(xp, weights, tables (U, F)) -> (U, D)`.
-        scores: `(weights, own (..., 1, D), carried (..., W, D), ranks (..., W, K)) -> (..., W)`; `own` is the table
-            to place, `carried` the sum of the tables on a rank, divided by the mean number of tables per rank.
-        shapes: `(F, K, N) -> {weight: shape}`; names that end in `bias` start at 0.
+        represent: `(xp, weights, tables (U, F)) -> (U, D)`, the representations; `xp` is `numpy` or `torch`.
+        scores: `(weights, own (..., 1, D), carried (..., W, D), ranks (..., W, K)) -> (..., W)`; `own` represents the
+            table to place, `carried` is the sum over the tables on a rank, divided by the mean number of tables per
+            rank, and `ranks` are the features of the ranks.
+        shapes: `(F, K, N) -> {weight: shape}`; weights whose names end in `bias` are initialised with 0.
     """
 
     represent: Callable[[Any, Weights, Array], Array]
@@ -46,9 +48,10 @@ def _dreamshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:  # no
 
 
 def _dreamshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """A linear score of a rank's summed tables and the embedding of its predicted costs [Zha2022b] §3.3.
+    """Scores linear in the summed tables of a rank and in an embedding of its predicted costs [Zha2022b] §3.3.
 
-    Both include the table to place: otherwise the table would add the same number to the score of every rank.
+    The table to place adds the same number to the scores of all ranks; it influences the choice through the costs that
+    are predicted with it on a rank.
     """
     costs = _rectified(ranks @ weights["cost.in"] + weights["cost.in.bias"])
     costs = _rectified(costs @ weights["cost.out"] + weights["cost.out.bias"])
@@ -71,7 +74,7 @@ def _dreamshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, 
 
 
 def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
-    """The state of a gated recurrent unit after each table, which depends on the tables up to that one."""
+    """The state of a gated recurrent unit after each table; it depends on this table and those before it."""
     inputs = tables @ weights["gru.in"] + weights["gru.bias"]  # (U, 3 N)
     width = inputs.shape[-1] // 3
     state = inputs[0, :width] * 0.0
@@ -87,7 +90,7 @@ def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
 
 
 def _autoshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """A hidden layer over the recurrent state, the tables on the rank and the features of the rank [Zha2022a] §4."""
+    """Scores of one hidden layer, from the recurrent state, the tables and the features of a rank [Zha2022a] §4."""
     state = ranks @ weights["rank.in"] + carried @ weights["rank.carried"]
     hidden = _rectified(state + own @ weights["rank.own"] + weights["rank.bias"])
     return (hidden @ weights["score"])[..., 0]

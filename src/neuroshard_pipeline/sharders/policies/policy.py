@@ -121,26 +121,18 @@ class Policy:
             PolicyError: missing, truncated or incompatible files; names file and remedy.
         """
         try:
-            return cls._load(folder)
+            stored = checkpoint.load_checkpoint(folder, "Policy")
+            kind = stored.field("policy")
+            if kind not in NETWORKS:
+                raise PolicyError(f"{folder}: policy {kind!r} is unknown; use one of {', '.join(NETWORKS)}")
+            stored.require({"table_features": list(TABLE_FEATURES), "rank_features": list(RANK_FEATURES)})
+            names = set(NETWORKS[kind].shapes(1, 1, 1))
+            arrays = stored.take(names | set(_SCALING))
+            weights = {name: arrays[name] for name in names}
+            mean, scale = (arrays[name] for name in _SCALING)
+            return cls(kind, weights, mean, scale, stored.field("provenance"))
         except CostModelError as error:
             raise PolicyError(str(error).replace(checkpoint.REMEDY, f"train it again with: {COMMAND}")) from error
-
-    @classmethod
-    def _load(cls, folder: Path | str) -> Policy:
-        stored = checkpoint.load_checkpoint(folder, "Policy")
-        kind = stored.field("policy")
-        if kind not in NETWORKS:
-            raise PolicyError(f"{folder}: policy {kind!r} is unknown; use one of {', '.join(NETWORKS)}")
-        stored.require({"table_features": list(TABLE_FEATURES), "rank_features": list(RANK_FEATURES)})
-        names = set(NETWORKS[kind].shapes(1, 1, 1))
-        arrays = stored.take(names | set(_SCALING))
-        return cls(
-            kind=kind,
-            weights={name: arrays[name] for name in names},
-            mean=arrays[_SCALING[0]],
-            scale=arrays[_SCALING[1]],
-            provenance=stored.field("provenance"),
-        )
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room
+from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.policies.episode import game_of
@@ -42,11 +41,5 @@ class PolicySharder:
         played = self.policy.play(game, self.rollouts, rng)
         best = int(played.embedding_cost_ms.argmin())
         if not np.isfinite(played.embedding_cost_ms[best]):
-            largest = int(game.order[problem.bytes[game.order].argmax()])
-            raise DoesNotFitError(
-                f"{problem.task.task_id}: {self.name} found no rank for every table in {self.rollouts} rollouts; the "
-                f"largest, {problem.units[problem.unit[largest]].name!r}, needs {problem.bytes[largest]} bytes and the "
-                f"roomiest rank has {problem.limits.max()}; use a sharder that splits tables, such as neuroshard, or "
-                "raise memory_bytes"
-            )
+            raise no_rank_for_every_table(problem, self.name, f"{self.rollouts} rollouts")
         return problem.placement(game.order, played.ranks[:, best])

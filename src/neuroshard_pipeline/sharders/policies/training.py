@@ -44,7 +44,7 @@ def solvable_games(
 ) -> tuple[list[Game], list[float]]:
     """Games of the tasks that a greedy heuristic solves, and the predicted cost in ms of the best heuristic's plan.
 
-    The other tasks are useless for training: most have a table that fits no rank as a whole.
+    The other tasks cannot be used for training: most have a table that fits no rank as a whole.
     """
     games, greedy_ms = [], []
     for task in tasks:
@@ -72,7 +72,7 @@ def train_policy(
         tasks: tasks to train on, and tasks that select the weights that are kept.
         models: cost models that predict rewards.
         memory: what counts against the memory of a rank.
-        params: schedule.
+        params: schedule of the training.
         provenance: JSON values to store with the policy.
         progress: wraps the steps, for example in a progress bar.
 
