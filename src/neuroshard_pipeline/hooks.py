@@ -20,7 +20,6 @@ from neuroshard_pipeline.report import summary_table
 LINEAGE_DATASET = "lineage"
 #: Runtime parameters that configuration files refer to.
 RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint"}
-_SUMMARY_DATASET = "search.summary"
 #: Texts that are printed if the run has made them.
 _TEXT_DATASETS = ("plan.explanation", "train_check.table", "benchmark.table")
 #: Files whose path is printed if the run has made them, with their title.
@@ -46,18 +45,13 @@ class ParameterHooks:
             UnknownParameterError: names the parameter and the most similar one that exists.
         """
         parameters = catalog.load("parameters")
-        refuse_unknown_parameters(parameters, set(pipelines))
-        refuse_unknown_export(parameters["search"]["contest"], parameters["search"]["torchrec"])
+        _refuse_unknown_parameters(parameters)
+        _refuse_unknown_export(parameters["search"])
 
 
-def refuse_unknown_parameters(parameters: dict[str, Any], pipeline_names: set[str]) -> None:
-    """Raise `UnknownParameterError` for the first parameter that none of the registered pipelines reads."""
-    read = {
-        name.removeprefix("params:")
-        for pipeline in pipeline_names
-        for name in pipelines[pipeline].inputs()
-        if name.startswith("params:")
-    }
+def _refuse_unknown_parameters(parameters: dict[str, Any]) -> None:
+    inputs = {name for pipeline in set(pipelines) for name in pipelines[pipeline].inputs()}
+    read = {name.removeprefix("params:") for name in inputs if name.startswith("params:")}
     known = read | RUNTIME_PARAMETERS
     for given, value in _leaves(parameters).items():
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
@@ -76,19 +70,15 @@ def _nearest(given: str, known: set[str]) -> str:
     return ""
 
 
-def refuse_unknown_export(contest: Any, torchrec: Any) -> None:
-    """Raise `UnknownParameterError` if plans of a sharder that does not take part are to be exported for TorchRec."""
-    exported, sharders = _value(torchrec, "sharder"), _value(contest, "sharders")
+def _refuse_unknown_export(search: dict[str, Any]) -> None:
+    """Refuse to export plans for TorchRec if their sharder does not take part in the search."""
+    # The parameters are typed if the run reads them, and plain dicts otherwise.
+    exported, sharders = dict(search["torchrec"])["sharder"], dict(search["contest"])["sharders"]
     if exported not in sharders:
         raise UnknownParameterError(
             f"parameter search.torchrec.sharder={exported!r}: must be one of search.contest.sharders: "
             f"{', '.join(sharders)}"
         )
-
-
-def _value(params: Any, name: str) -> Any:
-    """A value of typed parameters, or of a plain dict if the run does not read them."""
-    return params[name] if isinstance(params, dict) else getattr(params, name)
 
 
 def _leaves(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -151,8 +141,8 @@ class SummaryHooks:
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
         """Print the results that this run has made."""
         made = pipeline.all_outputs()
-        if _SUMMARY_DATASET in made:
-            click.echo("\n" + summary_table(catalog.load(_SUMMARY_DATASET)))
+        if "search.summary" in made:
+            click.echo("\n" + summary_table(catalog.load("search.summary")))
         for name in _TEXT_DATASETS:
             if name in made:
                 click.echo("\n" + catalog.load(name))
@@ -162,15 +152,12 @@ class SummaryHooks:
 
 
 def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
-    """The inputs and outputs of a run: `{run_id, project_version, pipelines, env, inputs, outputs, ...}`.
+    """The record of a run, ready for JSON; `inputs` and `outputs` map versioned datasets to versions.
 
     Args:
         run_params: Kedro's record of the run.
         pipeline: the nodes that will run.
         catalog: resolves the versions.
-
-    Returns:
-        A record that can be written as JSON; `inputs` and `outputs` map versioned datasets to versions.
     """
     outputs = _versioned(pipeline.all_outputs(), catalog)
     inputs = _versioned(pipeline.inputs(), catalog)

@@ -1,16 +1,20 @@
 import numpy as np
 import pandas as pd
 import pytest
+from measure_in_memory import measure_plans
 
 from neuroshard_pipeline.augment import paper_settings
-from neuroshard_pipeline.evaluation.anchors import ANCHOR_COLUMNS, AnchorParams, choose_anchors, drifts_of_parts
-from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement, measure_plans
+from neuroshard_pipeline.evaluation.anchors import AnchorParams, choose_anchors, drifts_of_parts
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
 from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS
 
 from .campaigns import ComputedCampaigns
 from .test_plan_samples import comm_costs, compute_costs, plans
+
+#: Columns of `search.anchors`.
+ANCHOR_COLUMNS = ["part", "sample_id", "rank", "first_ms", "again_ms"]
 
 
 @pytest.fixture

@@ -74,10 +74,10 @@ def test_three_phases_add_up():
     assert compute == [(6.0, 3.0, 0.0), (0.0, 3.0, 6.0), (3.0, 3.0, 6.0)]
     backward_samples = backward_comm_samples(found)
     assert all(sample.start_skew_ms == (0.0, 0.0, 0.0) for sample in backward_samples.samples)
-    backward = measured_comm_ms(found, backward_samples, comm_costs(backward_samples.samples), "backward")
+    backward = measured_comm_ms(backward_samples, comm_costs(backward_samples.samples), "backward")
     forward_samples = forward_comm_samples(found, compute, backward)
     np.testing.assert_allclose(forward_samples.samples[0].start_skew_ms, (9.2, 4.6, 0.0))
-    forward = measured_comm_ms(found, forward_samples, comm_costs(forward_samples.samples), "forward")
+    forward = measured_comm_ms(forward_samples, comm_costs(forward_samples.samples), "forward")
     frame = plan_costs_frame(found, (compute, forward, backward))
     assert len(frame) == 9
     measured = plan_totals(frame).set_index("sharder")["measured_ms"]
@@ -92,8 +92,8 @@ def test_a_failed_measurement_is_null_and_leaves_the_rest():
     compute = measured_compute_ms(ranks, compute_costs(ranks.samples, failing={broken}))
     assert np.isnan(compute[0][0])
     collectives = forward_comm_samples(found, compute, [(0.0,) * 3] * 3)
-    assert [name is None for name in collectives.sample_ids] == [True, True, False]
-    forward = measured_comm_ms(found, collectives, comm_costs(collectives.samples), "forward")
+    assert [names == (None,) * 3 for names in collectives.sample_ids] == [True, True, False]
+    forward = measured_comm_ms(collectives, comm_costs(collectives.samples), "forward")
     costs = plan_totals(plan_costs_frame(found, (compute, forward, [(0.0,) * 3] * 3)))
     assert costs["measured_ms"].isna().tolist() == [True, True, False]
 

@@ -9,14 +9,14 @@ from search.tasks import random_tables
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.evaluation.solving import Contest, bench_plans_frame, gather, solve_missing
-from neuroshard_pipeline.evaluation.suite_params import BenchContestParams
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, bench_plans_frame, gather, solve_missing
+from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables import ShardingTask, tasks_to_frame
 from neuroshard_pipeline.workers import Outcome
 
-PARAMS = BenchContestParams(
+PARAMS = BenchmarkSharderParams(
     sharders=("random", "size_greedy", "neuroshard"),
     stochastic=("random",),
     seeds=3,
@@ -47,66 +47,68 @@ def in_suites(tasks, suites=("some", "some")):
 
 
 @pytest.fixture
-def contest(tasks, finished_run):
-    return Contest.of(in_suites(tasks), PARAMS, ns.load_cost_models(finished_run / "06_models"), SharderSettings())
+def jobs(tasks, finished_run):
+    return BenchmarkJobs.of(
+        in_suites(tasks), PARAMS, ns.load_cost_models(finished_run / "06_models"), SharderSettings()
+    )
 
 
-def test_every_seed_is_an_attempt_and_plans_are_those_of_solve_all(contest, tasks):
-    records = dict(solve_missing(contest, {}, here))
-    plans, attempts = gather(contest, records)
+def test_every_seed_is_an_attempt_and_plans_are_those_of_solve_all(jobs, tasks):
+    records = dict(solve_missing(jobs, {}, here))
+    plans, attempts = gather(jobs, records)
     counts = attempts.groupby(["task_id", "sharder"], sort=False).size().to_dict()
     assert counts["roomy", "random"] == 3
     assert counts["hopeless", "neuroshard"] == 1
     assert attempts["error"].notna().tolist() == (attempts["task_id"] == "hopeless").tolist()
     for seed in (5, 6, 7):
-        alone = solve_all([tasks[0]], ["random"], contest.models, contest.settings, seed).plans[0]
+        alone = solve_all([tasks[0]], ["random"], jobs.models, jobs.settings, seed).plans[0]
         (ours,) = (each.plan for each in plans if (each.plan.sharder, each.seed) == ("random", seed))
         assert (ours.ranks, ours.predicted) == (alone.ranks, alone.predicted)
     assert set(bench_plans_frame(plans)["seed"]) == {5, 6, 7}
 
 
-def test_only_what_is_missing_is_solved(contest):
-    records = dict(solve_missing(contest, {}, here))
-    assert len(records) == len(contest.jobs)
-    assert list(solve_missing(contest, records, here)) == []
-    lost = contest.jobs[1].key
+def test_only_what_is_missing_is_solved(jobs):
+    records = dict(solve_missing(jobs, {}, here))
+    assert len(records) == len(jobs.jobs)
+    assert list(solve_missing(jobs, records, here)) == []
+    lost = jobs.jobs[1].key
     rest = {key: (lambda frame=frame: frame) for key, frame in records.items() if key != lost}
-    (found,) = solve_missing(contest, rest, here)
+    (found,) = solve_missing(jobs, rest, here)
     assert found[0] == lost
     columns = [column for column in found[1] if column != "seconds"]
     pd.testing.assert_frame_equal(found[1][columns], records[lost][columns])
 
 
-def test_everything_that_determines_a_plan_is_part_of_the_key(contest, tasks):
-    def keys(tasks=tasks, params=PARAMS, models=contest.models, settings=contest.settings):
-        return {job.key for job in Contest.of(in_suites(tasks), params, models, settings).jobs}
+def test_everything_that_determines_a_plan_is_part_of_the_key(jobs, tasks):
+    def keys(tasks=tasks, params=PARAMS, models=jobs.models, settings=jobs.settings):
+        return {job.key for job in BenchmarkJobs.of(in_suites(tasks), params, models, settings).jobs}
 
-    assert keys() == {job.key for job in contest.jobs}
-    settings = SharderSettings(search=contest.settings.search.model_copy(update={"beam_width": 1}))
-    other_model = dataclasses.replace(contest.models.compute, provenance={"trained on": "something else"})
+    assert keys() == {job.key for job in jobs.jobs}
+    settings = SharderSettings(search=jobs.settings.search.model_copy(update={"beam_width": 1}))
+    other_model = dataclasses.replace(jobs.models.compute, provenance={"trained on": "something else"})
     for changed in (
         keys(tasks=[dataclasses.replace(task, memory_bytes=9) for task in tasks]),
         keys(settings=settings),
-        keys(models=CostModels(other_model, contest.models.comm)),
+        keys(models=CostModels(other_model, jobs.models.comm)),
     ):
         assert not changed & keys()
     assert len(keys(params=PARAMS.model_copy(update={"seed": 6})) & keys()) == 0
 
 
-def test_a_job_that_was_aborted_counts_as_not_solved(contest):
-    def hanging(function, jobs):
-        for index, job in enumerate(jobs):
+def test_a_job_that_was_aborted_counts_as_not_solved(jobs):
+    def hanging(function, left):
+        for index, job in enumerate(left):
             hangs = job.sharder == "neuroshard"
             yield Outcome(index, None, "timed out") if hangs else Outcome(index, function(job), None)
 
-    _, attempts = gather(contest, dict(solve_missing(contest, {}, hanging)))
+    _, attempts = gather(jobs, dict(solve_missing(jobs, {}, hanging)))
     own = attempts[attempts["sharder"] == "neuroshard"]
     assert own["error"].str.contains("was aborted: timed out").all()
     assert own["seconds"].isna().all()
 
 
-def test_a_sharder_that_is_left_out_does_not_run(contest, tasks):
-    both = Contest.of(in_suites(tasks, ("some", "other")), PARAMS, contest.models, contest.settings)
+def test_a_sharder_that_is_left_out_does_not_run(jobs, tasks):
+    both = BenchmarkJobs.of(in_suites(tasks, ("some", "other")), PARAMS, jobs.models, jobs.settings)
     who = {
         task_id: [job.sharder for job in both.jobs if job.task.task_id == task_id] for task_id in ("roomy", "hopeless")
     }

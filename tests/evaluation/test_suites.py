@@ -15,9 +15,10 @@ from neuroshard_pipeline.evaluation.suite_params import (
     PublicTask,
     ScaleSuiteParams,
     SuiteParams,
+    SuiteSettings,
     TightSuiteParams,
 )
-from neuroshard_pipeline.evaluation.suites import SuiteSettings, draw_suites
+from neuroshard_pipeline.evaluation.suites import draw_suites
 from neuroshard_pipeline.evaluation.tight_tasks import is_tight
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables import tasks_from_frame

@@ -1,13 +1,4 @@
-"""Kedro datasets of this project.
-
-| module | datasets |
-| --- | --- |
-| `atomic` | Kedro's own datasets for JSON, Parquet, Plotly and text, with atomic saves |
-| `folder` | versioned folders: cost models, one JSON document per task |
-| `optional` | a Parquet file that need not exist |
-| `records` | resumable records of a measurement campaign |
-| `tables` | a user's file of embedding tables |
-"""
+"""Kedro datasets of this project."""
 
 from neuroshard_pipeline.datasets.atomic import (
     AtomicJSONDataset,

@@ -14,8 +14,6 @@ from kedro.io import AbstractVersionedDataset, Version
 
 from neuroshard_pipeline.datasets.atomic import staged_path
 
-_SUFFIX = ".json"
-
 
 class _FolderDataset(AbstractVersionedDataset[Any, Any]):
     """Every version is a folder; subclasses define its files."""
@@ -83,8 +81,8 @@ class JSONFolderDataset(_FolderDataset):
     """`{name: document}` as one JSON file per name."""
 
     def _read(self, folder: Path) -> dict[str, Any]:
-        return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+        return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
     def _write(self, folder: Path, data: dict[str, Any]) -> None:
         for name, document in data.items():
-            (folder / f"{name}{_SUFFIX}").write_text(json.dumps(document, indent=1))
+            (folder / f"{name}.json").write_text(json.dumps(document, indent=1))

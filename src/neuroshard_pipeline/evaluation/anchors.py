@@ -21,8 +21,6 @@ Sample = TypeVar("Sample", ComputeSample, CommSample)
 
 #: Costs of a sample. Each has its own drift.
 DIRECTIONS = ("forward_ms", "backward_ms")
-#: Columns of `search.anchors`.
-ANCHOR_COLUMNS = ["part", "sample_id", "rank", "first_ms", "again_ms"]
 
 
 class AnchorParams(Parameters):
@@ -70,7 +68,10 @@ def choose_anchors(first: MeasuredSamples, params: AnchorParams, world_sizes: Co
     comm = [sample for sample in first.comm() if world_sizes is None or sample.world_size in world_sizes]
     lookups = evenly_spaced(first.compute(), first.compute_costs, params.compute_samples)
     collectives = evenly_spaced(comm, first.comm_costs, params.comm_samples)
-    costs = _costs_of(first.compute_costs, lookups), _costs_of(first.comm_costs, collectives)
+    costs = (
+        costs[costs["sample_id"].isin([sample.sample_id for sample in samples])]
+        for samples, costs in ((lookups, first.compute_costs), (collectives, first.comm_costs))
+    )
     return Anchors(tuple(lookups), tuple(collectives), *costs)
 
 
@@ -85,9 +86,8 @@ def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) ->
     """
     good = costs[~costs["sample_id"].isin(costs.loc[costs["error"].notna(), "sample_id"])]
     total = good[list(DIRECTIONS)].sum(axis=1).groupby(good["sample_id"]).max()
-    measured = sorted(
-        (sample for sample in samples if sample.sample_id in total.index), key=lambda s: total[s.sample_id]
-    )
+    known = [sample for sample in samples if sample.sample_id in total.index]
+    measured = sorted(known, key=lambda sample: total[sample.sample_id])
     places = np.linspace(0, len(measured) - 1, min(count, len(measured))).round().astype(int)
     return [measured[place] for place in places]
 
@@ -127,8 +127,7 @@ def measure_as_at_first(
 def fit_drifts(first: pd.DataFrame, later: pd.DataFrame) -> dict[str, Drift]:
     """Drift of every direction from the costs of the same samples in two campaigns."""
     both = _joined(first, later)
-    columns = {name: (both[f"{name}_first"], both[f"{name}_later"]) for name in DIRECTIONS}
-    return {name: fit_drift(*(side.to_numpy(dtype=float) for side in sides)) for name, sides in columns.items()}
+    return {name: fit_drift(both[f"{name}_first"], both[f"{name}_later"]) for name in DIRECTIONS}
 
 
 def anchors_frame(
@@ -155,14 +154,8 @@ def anchors_frame(
 
 def drifts_of_parts(anchors: pd.DataFrame) -> dict[str, Drift]:
     """Drift of every part of the cost that has anchors, from `search.anchors`."""
-    return {
-        str(part): fit_drift(rows["first_ms"].to_numpy(dtype=float), rows["again_ms"].to_numpy(dtype=float))
-        for part, rows in anchors.groupby("part", sort=False)
-    }
-
-
-def _costs_of(costs: pd.DataFrame, samples: Sequence[Sample]) -> pd.DataFrame:
-    return costs[costs["sample_id"].isin({sample.sample_id for sample in samples})]
+    parts = anchors.groupby("part", sort=False)
+    return {str(part): fit_drift(rows["first_ms"], rows["again_ms"]) for part, rows in parts}
 
 
 def _joined(first: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
@@ -174,10 +167,10 @@ def _joined(first: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
 
 def _both_costs(part: str, first: pd.DataFrame, again: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     both = _joined(first, again)
-    ranks = both["rank"] if "rank" in both else pd.Series([None] * len(both), index=both.index)
     sums = {
         name: both[[f"{column}_{suffix}" for column in columns]].astype(float).sum(axis=1)
         for name, suffix in (("first_ms", "first"), ("again_ms", "later"))
     }
-    ids = both["sample_id"].astype(str)
-    return pd.DataFrame({"part": part, "sample_id": ids, "rank": ranks.astype("Int64"), **sums})[ANCHOR_COLUMNS]
+    ranks = both["rank"] if "rank" in both else pd.Series(pd.NA, index=both.index)
+    keys = {"part": part, "sample_id": both["sample_id"].astype(str), "rank": ranks.astype("Int64")}
+    return pd.DataFrame({**keys, **sums})

@@ -17,9 +17,6 @@ OURS: tuple[str, ...] = ("neuroshard_plus", "neuroshard")
 
 Basis = Literal["measured", "predicted"]
 
-#: Resamples that are drawn at a time, which limits memory.
-_RESAMPLED_VALUES_AT_ONCE = 2**22
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -62,14 +59,9 @@ class Bootstrap:
     def _means(self, values: FloatArray) -> FloatArray:
         """Means (K, R) of values (K, N), where each resample draws N tasks with replacement."""
         count = values.shape[1]
-        rng = np.random.default_rng(self.seed)
-        step = max(1, _RESAMPLED_VALUES_AT_ONCE // count)
-        parts = []
-        for start in range(0, self.resamples, step):
-            draws = min(step, self.resamples - start)
-            weights = rng.multinomial(count, np.full(count, 1.0 / count), size=draws) / count  # (R, N)
-            parts.append(values @ weights.T)
-        return np.concatenate(parts, axis=1)
+        draws = np.random.default_rng(self.seed).multinomial(count, np.full(count, 1.0 / count), size=self.resamples)
+        means: FloatArray = values @ (draws / count).T
+        return means
 
     def _interval(self, value: float, drawn: FloatArray) -> Interval:
         tail = (1.0 - self.confidence) / 2.0

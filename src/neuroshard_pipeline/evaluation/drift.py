@@ -1,6 +1,5 @@
 """The drift of a machine between two campaigns, estimated from samples that both campaigns measured.
 
-A drift converts costs of a later campaign to those of the first one: `ln(first) = intercept + slope * ln(later)`.
 Usually the whole machine has become slower or faster, and the slope is 1. When other jobs load the memory bus,
 however, large lookups slow down several times as much as small ones. Cross-validation over the anchors decides between
 a slope of 1 and a fitted slope.
@@ -26,7 +25,7 @@ class Drift:
 
     Attributes:
         intercept: intercept of the line.
-        slope: slope of the line; 1 if the whole machine became slower or faster.
+        slope: slope of the line.
         anchors: number of costs that the line was fitted to; 0 if there were none, and costs then stay unchanged.
         ratio: median of later / first cost over the anchors.
     """
@@ -41,14 +40,11 @@ class Drift:
         return np.exp(self.intercept) * costs_ms.astype(float) ** self.slope
 
 
-NO_DRIFT = Drift(0.0, 1.0, 0, 1.0)
-
-
-def fit_drift(first_ms: FloatArray, later_ms: FloatArray) -> Drift:
+def fit_drift(first_ms: pd.Series, later_ms: pd.Series) -> Drift:
     """Estimate the drift from the costs of the same samples in two campaigns."""
-    if not len(first_ms):
-        return NO_DRIFT
-    first, later = np.log(first_ms), np.log(later_ms)
+    if first_ms.empty:
+        return Drift(intercept=0.0, slope=1.0, anchors=0, ratio=1.0)
+    first, later = (np.log(costs_ms.to_numpy(dtype=float)) for costs_ms in (first_ms, later_ms))
     fit = _scale
     if len(first) >= _FEWEST_FOR_A_SLOPE:
         fit = min((_scale, _line), key=lambda model: _cross_validated_error(model, first, later))

@@ -20,8 +20,7 @@ import pandas as pd
 from neuroshard_pipeline.evaluation.anchors import NO_ANCHORS, Anchors, among, anchors_frame
 from neuroshard_pipeline.evaluation.campaigns import Campaigns, Records
 from neuroshard_pipeline.evaluation.plan_samples import (
-    CollectiveSamples,
-    RankSamples,
+    PlanSamples,
     backward_comm_samples,
     forward_comm_samples,
     measured_comm_ms,
@@ -79,8 +78,8 @@ class PlanMeasurement:
         forward_costs = self.campaigns.comm.costs(forward, self._with_anchors(collectives))
         measured_ms = (
             measured_compute_ms(self._ranks, compute_costs),
-            measured_comm_ms(self.plans, collectives, forward_costs, "forward"),
-            measured_comm_ms(self.plans, self._backward, backward_costs, "backward"),
+            measured_comm_ms(collectives, forward_costs, "forward"),
+            measured_comm_ms(self._backward, backward_costs, "backward"),
         )
         anchors = anchors_frame(self.anchors, compute_costs, forward_costs, backward_costs)
         return plan_costs_frame(self.plans, measured_ms), anchors
@@ -94,22 +93,22 @@ class PlanMeasurement:
         )
 
     @cached_property
-    def _ranks(self) -> RankSamples:
+    def _ranks(self) -> PlanSamples[ComputeSample]:
         return rank_compute_samples(self.plans)
 
     @cached_property
-    def _backward(self) -> CollectiveSamples:
+    def _backward(self) -> PlanSamples[CommSample]:
         return backward_comm_samples(self.plans)
 
-    def _forward(self, compute: Records, backward: Records) -> CollectiveSamples:
+    def _forward(self, compute: Records, backward: Records) -> PlanSamples[CommSample]:
         compute_costs = self.campaigns.compute.costs(compute, self._ranks.samples)
         backward_costs = self.campaigns.comm.costs(backward, self._backward.samples)
         compute_ms = measured_compute_ms(self._ranks, compute_costs)
-        backward_ms = measured_comm_ms(self.plans, self._backward, backward_costs, "backward")
+        backward_ms = measured_comm_ms(self._backward, backward_costs, "backward")
         return forward_comm_samples(self.plans, compute_ms, backward_ms)
 
     def _compute_samples(self) -> list[ComputeSample]:
         return among(self._ranks.samples, self.anchors.compute)
 
-    def _with_anchors(self, collectives: CollectiveSamples) -> list[CommSample]:
+    def _with_anchors(self, collectives: PlanSamples[CommSample]) -> list[CommSample]:
         return among(collectives.samples, self.anchors.comm)

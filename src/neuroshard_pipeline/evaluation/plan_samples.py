@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -12,70 +13,57 @@ from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
 
-PLAN_COLUMNS = ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"]
-
 #: Start skews are rounded to a tenth of a microsecond, far below the noise of any clock, so that samples coincide.
 _SKEW_DECIMALS = 4
 
+Sample = TypeVar("Sample", ComputeSample, CommSample)
+
 
 @dataclass(frozen=True)
-class RankSamples:
-    """Compute samples of the ranks of plans; ranks with the same shards share a sample.
+class PlanSamples(Generic[Sample]):
+    """Samples of plans; equal samples are measured once.
 
     Attributes:
         samples: distinct samples.
-        sample_ids: sample id per plan and rank; None for an empty rank.
+        sample_ids: sample id per plan and rank; None for a rank without shards, and for all ranks of a collective
+            whose start skew is unknown because an earlier campaign failed.
     """
 
-    samples: list[ComputeSample]
+    samples: list[Sample]
     sample_ids: list[tuple[str | None, ...]]
 
-
-@dataclass(frozen=True)
-class CollectiveSamples:
-    """Communication samples of plans; plans with the same volumes and start skews share a sample.
-
-    Attributes:
-        samples: distinct samples.
-        sample_ids: sample id per plan; None if an earlier campaign failed.
-    """
-
-    samples: list[CommSample]
-    sample_ids: list[str | None]
+    @classmethod
+    def of(cls, found: Sequence[Sequence[Sample | None]]) -> Self:
+        """Collect the samples `found` per plan and rank."""
+        distinct = {sample.sample_id: sample for samples in found for sample in samples if sample is not None}
+        ids = [tuple(None if sample is None else sample.sample_id for sample in samples) for samples in found]
+        return cls(list(distinct.values()), ids)
 
 
 def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
     """`search.plans`: one row per shard, `task_id, sharder, table, column_offset, embedding_dim, rank`."""
-    if not plans:
-        return pd.DataFrame(columns=PLAN_COLUMNS)
-    return pd.concat([plan.to_frame() for plan in plans], ignore_index=True)
+    columns = ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"]
+    frames = [plan.to_frame() for plan in plans]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def rank_compute_samples(plans: Sequence[Plan]) -> RankSamples:
+def rank_compute_samples(plans: Sequence[Plan]) -> PlanSamples[ComputeSample]:
     """One compute sample for every distinct multiset of (table, width) on a rank of a plan."""
-    samples: dict[str, ComputeSample] = {}
-    sample_ids = []
-    for plan in plans:
-        ids: list[str | None] = []
-        for shards in plan.shards_by_rank:
-            if not shards:
-                ids.append(None)
-                continue
-            sample = _rank_sample(shards, plan.task.batch_size, plan.task.optimizer)
-            samples.setdefault(sample.sample_id, sample)
-            ids.append(sample.sample_id)
-        sample_ids.append(tuple(ids))
-    return RankSamples(list(samples.values()), sample_ids)
+    ranks = [
+        [_rank_sample(shards, plan.task.batch_size, plan.task.optimizer) for shards in plan.shards_by_rank]
+        for plan in plans
+    ]
+    return PlanSamples.of(ranks)
 
 
-def backward_comm_samples(plans: Sequence[Plan]) -> CollectiveSamples:
+def backward_comm_samples(plans: Sequence[Plan]) -> PlanSamples[CommSample]:
     """Collectives without start skew, whose backward cost is used."""
     return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans])
 
 
 def forward_comm_samples(
     plans: Sequence[Plan], compute_ms: Sequence[Sequence[float]], backward_comm_ms: Sequence[Sequence[float]]
-) -> CollectiveSamples:
+) -> PlanSamples[CommSample]:
     """Collectives with the start skew that follows from compute and backward communication costs.
 
     Args:
@@ -90,7 +78,7 @@ def forward_comm_samples(
     return _collectives(plans, skews)
 
 
-def measured_compute_ms(ranks: RankSamples, compute_costs: pd.DataFrame) -> list[tuple[float, ...]]:
+def measured_compute_ms(ranks: PlanSamples[ComputeSample], compute_costs: pd.DataFrame) -> list[tuple[float, ...]]:
     """Forward + backward compute cost per plan and rank; 0 for an empty rank, NaN if the measurement failed."""
     measured = compute_costs[compute_costs["error"].isna()].set_index("sample_id")
     total = (measured["forward_ms"] + measured["backward_ms"]).to_dict()
@@ -98,21 +86,20 @@ def measured_compute_ms(ranks: RankSamples, compute_costs: pd.DataFrame) -> list
 
 
 def measured_comm_ms(
-    plans: Sequence[Plan], collectives: CollectiveSamples, comm_costs: pd.DataFrame, direction: str
+    collectives: PlanSamples[CommSample], comm_costs: pd.DataFrame, direction: str
 ) -> list[tuple[float, ...]]:
     """Cost of one direction ("forward" or "backward") per plan and rank; NaN if the measurement failed."""
     measured = comm_costs[comm_costs["error"].isna()]
-    cost = dict(
-        zip(zip(measured["sample_id"], measured["rank"], strict=True), measured[f"{direction}_ms"], strict=True)
-    )
+    cost = measured.set_index(["sample_id", "rank"])[f"{direction}_ms"].to_dict()
     return [
-        tuple(cost.get((name, rank), np.nan) for rank in range(plan.task.world_size))
-        for plan, name in zip(plans, collectives.sample_ids, strict=True)
+        tuple(cost.get((name, rank), np.nan) for rank, name in enumerate(names)) for names in collectives.sample_ids
     ]
 
 
-def _rank_sample(shards: Sequence[Shard], batch_size: int, optimizer: str) -> ComputeSample:
-    """The sample of a rank; its id is a hash of everything that the cost of the lookup depends on."""
+def _rank_sample(shards: Sequence[Shard], batch_size: int, optimizer: str) -> ComputeSample | None:
+    """The sample of a rank, or None if it is empty; its id is a hash of everything that the cost depends on."""
+    if not shards:
+        return None
     keyed = sorted(((_shard_key(shard), shard) for shard in shards), key=lambda pair: pair[0])
     text = "\n".join([str(batch_size), optimizer, *(key for key, _ in keyed)])
     return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed), optimizer)
@@ -124,17 +111,14 @@ def _shard_key(shard: Shard) -> str:
     return repr((table.name, shard.embedding_dim, *profile))
 
 
-def _collectives(plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None]) -> CollectiveSamples:
-    samples: dict[str, CommSample] = {}
-    sample_ids: list[str | None] = []
-    for plan, skew_ms in zip(plans, skews, strict=True):
-        if skew_ms is None:
-            sample_ids.append(None)
-            continue
-        name = f"collective-{_digest(repr((plan.task.batch_size, plan.dim_sums, skew_ms)))}"
-        samples.setdefault(name, CommSample(name, plan.task.batch_size, plan.dim_sums, skew_ms))
-        sample_ids.append(name)
-    return CollectiveSamples(list(samples.values()), sample_ids)
+def _collectives(plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None]) -> PlanSamples[CommSample]:
+    found = [None if skew is None else _collective(plan, skew) for plan, skew in zip(plans, skews, strict=True)]
+    return PlanSamples.of([[sample] * plan.task.world_size for plan, sample in zip(plans, found, strict=True)])
+
+
+def _collective(plan: Plan, skew_ms: tuple[float, ...]) -> CommSample:
+    name = f"collective-{_digest(repr((plan.task.batch_size, plan.dim_sums, skew_ms)))}"
+    return CommSample(name, plan.task.batch_size, plan.dim_sums, skew_ms)
 
 
 def _digest(text: str) -> str:

@@ -9,7 +9,7 @@ from neuroshard_pipeline.evaluation.totals import PARTS, plan_totals
 
 Figures = dict[str, dict[str, float | int]]
 
-#: Figures that are also computed against measured costs without the machine's drift.
+#: Figures that are also computed with what the plans would have cost in the first campaign.
 _NET_OF_DRIFT = ("mape", "bias", "coverage_90")
 
 
@@ -26,29 +26,24 @@ def prediction_errors(
     Returns:
         Figures under `compute`, `forward_comm` and `backward_comm`, over ranks, and under `embedding_cost`, over
         plans: `mape` (mean |predicted - measured| / measured), `bias` (the same with its sign) and `count`. With
-        intervals, the three parts also have `coverage_90` and `mean_relative_width`. With anchors, they have `drift`,
-        the relative change of the median anchor's cost since the first campaign, and `mape`, `bias` and
-        `coverage_90` also exist as `<figure>_net_of_drift`: against what the plans would have cost in the first
-        campaign. Parts that were not measured are left out.
+        intervals, the three parts also have `coverage_90` and `mean_relative_width`. With anchors, the parts have
+        `drift`, the relative change of the median anchor's cost since the first campaign, and `mape`, `bias` and
+        `coverage_90` also exist as `<figure>_net_of_drift`. Parts that were not measured are left out.
     """
     figures = _figures(plan_costs, intervals)
-    for part, error in _relative_errors(plan_costs).items():
-        figures[part] |= {"count": len(error)}
     drifts = {} if anchors is None else drifts_of_parts(anchors)
     if drifts:
         first_costs = without_drift(plan_costs, {f"measured_{part}_ms": drift for part, drift in drifts.items()})
         for part, found in _figures(first_costs, intervals).items():
             figures[part] |= {f"{name}_net_of_drift": found[name] for name in _NET_OF_DRIFT if name in found}
-    for part, drift in drifts.items():
-        if part in figures:
-            figures[part] |= {"drift": drift.ratio - 1}
+    for part in figures.keys() & drifts.keys():
+        figures[part]["drift"] = drifts[part].ratio - 1
     return figures
 
 
 def _figures(plan_costs: pd.DataFrame, intervals: pd.DataFrame | None) -> Figures:
-    """Errors and, with intervals, their coverage and width, by part of the cost."""
     figures: Figures = {
-        name: {"mape": float(error.abs().mean()), "bias": float(error.mean())}
+        name: {"mape": float(error.abs().mean()), "bias": float(error.mean()), "count": len(error)}
         for name, error in _relative_errors(plan_costs).items()
     }
     if intervals is not None:

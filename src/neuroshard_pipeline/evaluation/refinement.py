@@ -33,8 +33,6 @@ _LOGGER = logging.getLogger(__name__)
 
 #: Columns that refinement adds to the frames of samples and costs.
 EXTRA_COLUMNS = ("round", "campaign")
-#: Distance between the task seeds of two rounds.
-_SEED_STEP = 1000
 
 
 class RefineParams(Parameters):
@@ -58,7 +56,7 @@ class RefineParams(Parameters):
 
     def draw_tasks(self, pool: pd.DataFrame, like: ShardingTaskParams, round_number: int) -> pd.DataFrame:
         """The tasks of one round, like `like` but for number and seed; every round has other tasks."""
-        changes = {"tasks_per_world_size": self.tasks_per_world_size, "seed": self.seed + _SEED_STEP * round_number}
+        changes = {"tasks_per_world_size": self.tasks_per_world_size, "seed": self.seed + 1000 * round_number}
         tasks = sharding_tasks(pool, ShardingTaskParams.model_validate(like.model_dump() | changes))
         return tasks.assign(task_id=f"refine-{round_number}-" + tasks["task_id"])
 

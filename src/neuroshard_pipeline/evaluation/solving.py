@@ -18,7 +18,7 @@ from pydantic import BaseModel
 import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.campaigns import Records
-from neuroshard_pipeline.evaluation.suite_params import BenchContestParams
+from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
@@ -33,15 +33,9 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.workers import Outcome
 
-#: Columns of a record: one row per shard of a plan; an attempt without a plan is one row with an error.
-SOLVE_COLUMNS: tuple[str, ...] = (
-    "task_id", "sharder", "seed", "seconds", "error", "table", "column_offset", "embedding_dim", "rank",
-)  # fmt: skip
-
 _ATTEMPT_COLUMNS = ["task_id", "sharder", "seed", "seconds", "error"]
-#: Rooms whose code determines a plan.
-_DECIDING_ROOMS = ("tables", "cost_models", "search", "sharders")
-_DIGEST_LENGTH = 16
+#: Columns of a record: one row per shard of a plan; an attempt without a plan is one row with an error.
+SOLVE_COLUMNS = [*_ATTEMPT_COLUMNS, "table", "column_offset", "embedding_dim", "rank"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class SeededPlan:
 
 
 @dataclass(frozen=True)
-class Contest:
+class BenchmarkJobs:
     """All jobs, and everything else that determines their plans.
 
     Attributes:
@@ -89,11 +83,11 @@ class Contest:
     def of(
         cls,
         tasks: pd.DataFrame,
-        params: BenchContestParams,
+        params: BenchmarkSharderParams,
         models: CostModels,
         settings: SharderSettings,
         policies: Policies = NO_POLICIES,
-    ) -> Contest:
+    ) -> BenchmarkJobs:
         """One job for every task of `benchmark.tasks` and every sharder that runs on its suite."""
         common = (_source_digest(), _saved_digest(models.compute), _saved_digest(models.comm), _content(settings))
         suites = suite_of_tasks(tasks)["suite"].to_dict()
@@ -110,23 +104,23 @@ class Contest:
 
 
 def solve_missing(
-    contest: Contest,
+    jobs: BenchmarkJobs,
     done: Records,
     run: Callable[[Callable[[Job], pd.DataFrame], Sequence[Job]], Iterable[Outcome[pd.DataFrame]]],
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Run the jobs that have no record yet.
 
     Args:
-        contest: the jobs.
+        jobs: all jobs.
         done: the records of earlier runs.
         run: applies a function to items and yields outcomes as they finish, as `workers.map_items` does.
 
     Yields:
         (key, record); the caller stores each before asking for the next.
     """
-    missing = [job for job in contest.jobs if job.key not in done]
+    missing = [job for job in jobs.jobs if job.key not in done]
     needs_torchrec = any(job.sharder == TorchRecSharder.name for job in missing)
-    for outcome in run(Solver(contest.models, contest.settings, contest.policies, needs_torchrec), missing):
+    for outcome in run(Solver(jobs.models, jobs.settings, jobs.policies, needs_torchrec), missing):
         job = missing[outcome.index]
         yield job.key, _aborted(job, outcome.error) if outcome.value is None else outcome.value
 
@@ -135,8 +129,8 @@ def solve_missing(
 class Solver:
     """Solves jobs in a worker process; calling it with a job returns the record.
 
-    A worker imports TorchRec before its first job, whichever sharder that job is for. The import then does not count
-    as solving time, and the growth of the worker's memory does not look like a leak, for which it would be replaced.
+    If any job needs TorchRec, a worker imports it before its first job, so that the import does not count as solving
+    time.
     """
 
     models: CostModels
@@ -155,7 +149,7 @@ class Solver:
         seconds, error = solved.attempts.iloc[0][["seconds", "error"]]
         if error is not None:
             return _failed(job, seed, seconds, error)
-        return solved.plans[0].to_frame().assign(seed=seed, seconds=seconds, error=None)[list(SOLVE_COLUMNS)]
+        return solved.plans[0].to_frame().assign(seed=seed, seconds=seconds, error=None)[SOLVE_COLUMNS]
 
 
 def _aborted(job: Job, error: str | None) -> pd.DataFrame:
@@ -166,10 +160,10 @@ def _aborted(job: Job, error: str | None) -> pd.DataFrame:
 
 def _failed(job: Job, seed: int, seconds: float, error: str) -> pd.DataFrame:
     head = (job.task.task_id, job.sharder, seed, seconds, error)
-    return pd.DataFrame([(*head, None, -1, -1, -1)], columns=list(SOLVE_COLUMNS))
+    return pd.DataFrame([(*head, None, -1, -1, -1)], columns=SOLVE_COLUMNS)
 
 
-def gather(contest: Contest, records: Records) -> tuple[tuple[SeededPlan, ...], pd.DataFrame]:
+def gather(jobs: BenchmarkJobs, records: Records) -> tuple[tuple[SeededPlan, ...], pd.DataFrame]:
     """The results of all jobs, in their order.
 
     Returns:
@@ -178,14 +172,14 @@ def gather(contest: Contest, records: Records) -> tuple[tuple[SeededPlan, ...], 
     """
     plans: list[SeededPlan] = []
     attempts = []
-    for job in contest.jobs:
+    for job in jobs.jobs:
         record = records[job.key]
         frame = record if isinstance(record, pd.DataFrame) else record()
         for seed, rows in frame.groupby("seed", sort=False):
             attempts.append(rows[_ATTEMPT_COLUMNS].iloc[:1])
             if rows["table"].notna().all():
-                plan = _plan(job, rows, contest.settings)
-                plans.append(SeededPlan(priced(plan, contest.models), int(str(seed))))
+                plan = _plan(job, rows, jobs.settings)
+                plans.append(SeededPlan(priced(plan, jobs.models), int(str(seed))))
     frame = pd.concat(attempts, ignore_index=True)
     return tuple(plans), frame.assign(error=frame["error"].astype(object))
 
@@ -206,7 +200,7 @@ def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:
 
 
 def plans_to_measure(
-    plans: Sequence[SeededPlan], tasks: pd.DataFrame, params: BenchContestParams
+    plans: Sequence[SeededPlan], tasks: pd.DataFrame, params: BenchmarkSharderParams
 ) -> tuple[SeededPlan, ...]:
     """The plans of tasks that can be measured, made with one of the first `measured_seeds` seeds."""
     is_measured = suite_of_tasks(tasks)["is_measured"].to_dict()
@@ -238,7 +232,8 @@ def _with_seeds(plan_costs: pd.DataFrame, plans: Sequence[SeededPlan]) -> pd.Dat
 def _source_digest() -> str:
     """A hash of the code that determines plans, so that plans of an older version are not reused."""
     root = Path(neuroshard_pipeline.__file__).parent
-    sources = [path for room in _DECIDING_ROOMS for path in sorted((root / room).rglob("*.py"))]
+    rooms = ("tables", "cost_models", "search", "sharders")
+    sources = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
     return _digest(*(path.read_text(encoding="utf-8") for path in sources))
 
 
@@ -264,4 +259,4 @@ def _content(value: Any) -> Any:
 
 
 def _digest(*parts: Any) -> str:
-    return hashlib.sha256("\x1f".join(map(repr, parts)).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return hashlib.sha256("\x1f".join(map(repr, parts)).encode()).hexdigest()[:16]

@@ -1,12 +1,15 @@
 """Parameters of the benchmark's suites of tasks and of the sharders that solve them; the values are in `conf/`."""
 
+from dataclasses import dataclass
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_pipeline.augment.drawing import TableLimits
+from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.sharders.names import SharderNames
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.sharders.registry import SharderNames
 
 #: Suites of this project. Users add theirs under other names.
 SUITES: tuple[str, ...] = ("paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight")
@@ -129,7 +132,30 @@ class PublicSuiteParams(Parameters):
     tasks: tuple[PublicTask, ...]
 
 
-class BenchContestParams(Parameters):
+@dataclass(frozen=True)
+class SuiteSettings:
+    """Everything that determines the suites: the parameters of the same names.
+
+    Attributes:
+        suites: which suites there are and how large they are.
+        pool: the pool that tasks are drawn from.
+        paper: tasks of the suites `paper_4` and `paper_8`.
+        tight: tasks of the suite `tight`.
+        scale: tasks of the suite `scale`.
+        public: tasks of the suites `criteo` and `hugectr_t510`.
+        memory: what counts against the memory of a rank.
+    """
+
+    suites: SuiteParams
+    pool: PoolParams
+    paper: PaperSuiteParams
+    tight: TightSuiteParams
+    scale: ScaleSuiteParams
+    public: PublicSuiteParams
+    memory: MemoryModel
+
+
+class BenchmarkSharderParams(Parameters):
     """Which sharders solve the tasks, with which seeds.
 
     Attributes:

@@ -4,7 +4,7 @@ Tasks are drawn from a pool of the benchmark's own: no cost model and no policy 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,15 +12,8 @@ import pandas as pd
 from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool
 from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.evaluation.suite_params import (
-    PaperSuiteParams,
-    PublicSuiteParams,
-    ScaleSuiteParams,
-    SuiteParams,
-    TightSuiteParams,
-)
-from neuroshard_pipeline.evaluation.tight_tasks import TightDraw, tight_task
-from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.evaluation.suite_params import SuiteParams, SuiteSettings
+from neuroshard_pipeline.evaluation.tight_tasks import tight_task
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.table_file import read_tables
@@ -31,29 +24,6 @@ from neuroshard_pipeline.tables.task_file import read_tasks
 SUITE_COLUMNS: tuple[str, ...] = ("suite", "group", "is_measured")
 
 _SCALE_STREAM = 12
-
-
-@dataclass(frozen=True)
-class SuiteSettings:
-    """Everything that determines the suites: the parameters of the same names.
-
-    Attributes:
-        suites: which suites there are and how large they are.
-        pool: the pool that tasks are drawn from.
-        paper: tasks of the suites `paper_4` and `paper_8`.
-        tight: tasks of the suite `tight`.
-        scale: tasks of the suite `scale`.
-        public: tasks of the suites `criteo` and `hugectr_t510`.
-        memory: what counts against the memory of a rank.
-    """
-
-    suites: SuiteParams
-    pool: PoolParams
-    paper: PaperSuiteParams
-    tight: TightSuiteParams
-    scale: ScaleSuiteParams
-    public: PublicSuiteParams
-    memory: MemoryModel
 
 
 #: A group of a suite and a task in it.
@@ -72,8 +42,8 @@ def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
     """
     pool = _renamed(tables_from_frame(base_pool(settings.pool)))
     makers: dict[str, Callable[[], Iterable[GroupedTask]]] = {
-        "paper_4": lambda: _paper(pool, settings, 4, "paper_4"),
-        "paper_8": lambda: _paper(pool, settings, 8, "paper_8"),
+        "paper_4": lambda: _paper(pool, settings, 4),
+        "paper_8": lambda: _paper(pool, settings, 8),
         "criteo": lambda: _public(settings, "criteo"),
         "hugectr_t510": lambda: _public(settings, "hugectr_t510"),
         "scale": lambda: _scale(settings),
@@ -81,8 +51,9 @@ def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
     }
     frames = [_frame(name, makers[name](), settings.suites) for name in settings.suites.names]
     frames += [_frame(name, _of_user(name, path), settings.suites) for name, path in settings.suites.user.items()]
-    _check_unique(frames)
-    return pd.concat(frames, ignore_index=True)
+    tasks = pd.concat(frames, ignore_index=True)
+    _check_unique(tasks)
+    return tasks
 
 
 def suite_of_tasks(tasks: pd.DataFrame) -> pd.DataFrame:
@@ -102,23 +73,19 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.
     return pd.concat(frames, ignore_index=True)
 
 
-def _check_unique(frames: Sequence[pd.DataFrame]) -> None:
-    owner: dict[str, str] = {}
-    for frame in frames:
-        suite = str(frame["suite"].iloc[0])
-        for task_id in frame["task_id"].unique():
-            if task_id in owner:
-                raise TaskError(f"task {task_id!r} is in the suites {owner[task_id]} and {suite}; rename one")
-            owner[task_id] = suite
+def _check_unique(tasks: pd.DataFrame) -> None:
+    for task_id, suites in tasks.groupby("task_id", sort=False)["suite"].unique().items():
+        if len(suites) > 1:
+            raise TaskError(f"task {task_id!r} is in the suites {suites[0]} and {suites[1]}; rename one")
 
 
 def _renamed(tables: Sequence[Table]) -> list[Table]:
-    """Tables with new names, which give them new ids: the ids of a table are drawn by its name."""
+    """Tables with new names. The ids that are looked up in a table are drawn by its name."""
     return [replace(table, name=f"bench_{table.name}") for table in tables]
 
 
-def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int, suite: str) -> Iterable[GroupedTask]:
-    """As many tasks for every maximum dimension; a remainder goes to the first ones."""
+def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
+    """Equally many tasks for every maximum dimension; the smallest dimensions get the remainder."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):
@@ -134,17 +101,16 @@ def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int, suit
             }
         )
         for index, task in enumerate(tasks_from_frame(sharding_tasks(frame, params))):
-            task_id = f"{suite}-max{largest:03d}-{index:03d}"
+            task_id = f"paper_{world_size}-max{largest:03d}-{index:03d}"
             yield f"max dimension {largest}", replace(task, task_id=task_id)
 
 
 def _tight(pool: Sequence[Table], settings: SuiteSettings) -> Iterable[GroupedTask]:
-    paper, tight, suites = settings.paper, settings.tight, settings.suites
-    draw = TightDraw(pool, paper.dimensions, suites.batch_size, tight.memory_fill, settings.memory, suites.seed)
-    for index in range(suites.tasks):
-        world_size = tight.world_sizes[index % len(tight.world_sizes)]
-        task_id = f"tight-{world_size}-ranks-{index // len(tight.world_sizes):03d}"
-        yield f"{world_size} ranks", tight_task(draw, task_id, world_size, paper.table_limits(world_size))
+    world_sizes = settings.tight.world_sizes
+    for index in range(settings.suites.tasks):
+        world_size = world_sizes[index % len(world_sizes)]
+        task_id = f"tight-{world_size}-ranks-{index // len(world_sizes):03d}"
+        yield f"{world_size} ranks", tight_task(pool, settings, task_id, world_size)
 
 
 def _scale(settings: SuiteSettings) -> Iterable[GroupedTask]:

@@ -1,13 +1,12 @@
 """`search.summary`: compares sharders on the tasks that all of them solved."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
-from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
 
 #: With this many resamples the ends of an interval are accurate to a twentieth of its width.
 _BOOTSTRAP = Bootstrap(confidence=0.95, resamples=2000, seed=0)
@@ -39,12 +38,12 @@ def summarise(
         see `Comparison.compare_ours`; by measured cost, or by predicted cost if nothing was measured.
     """
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
-    predicted, measured = (_cost_table(totals, names, kind) for kind in ("predicted", "measured"))
+    predicted, measured = cost_table(totals, names, "predicted"), cost_table(totals, names, "measured")
     basis = basis_of(totals)
     means = {"mean_predicted_ms": _means(predicted), "mean_measured_ms": _means(measured)}
     return {
         "num_tasks": int(attempts["task_id"].nunique()),
-        "num_common_tasks": _tasks_solved_by_all(attempts),
+        "num_common_tasks": int(attempts["error"].isna().groupby(attempts["task_id"]).all().sum()),
         "num_measured_tasks": len(measured.dropna()),
         "sharders": {
             name: _attempts_of(attempts[attempts["sharder"] == name]) | {key: of[name] for key, of in means.items()}
@@ -57,19 +56,10 @@ def summarise(
     }
 
 
-def _cost_table(totals: pd.DataFrame, names: Sequence[str], kind: str) -> pd.DataFrame:
-    """Cost in ms by task and sharder; NaN where there is none."""
-    return totals.pivot_table(index="task_id", columns="sharder", values=f"{kind}_ms").reindex(columns=list(names))
-
-
 def _means(table: pd.DataFrame) -> dict[str, float | None]:
     """Mean per sharder over the tasks that have a cost for every sharder; None if there are no such tasks."""
     common = table.dropna()
     return {str(name): float(common[name].mean()) if len(common) else None for name in table.columns}
-
-
-def _tasks_solved_by_all(attempts: pd.DataFrame) -> int:
-    return int(attempts["error"].isna().groupby(attempts["task_id"]).all().sum())
 
 
 def _attempts_of(attempts: pd.DataFrame) -> dict[str, Any]:

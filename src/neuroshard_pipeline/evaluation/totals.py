@@ -14,10 +14,6 @@ PARTS = ("compute", "forward_comm", "backward_comm")
 PREDICTED_COLUMNS = [f"predicted_{part}_ms" for part in PARTS]
 MEASURED_COLUMNS = [f"measured_{part}_ms" for part in PARTS]
 
-#: Columns that identify a plan, in frames that have them.
-_PLAN_KEYS = ("task_id", "sharder", "seed")
-_RANK_COLUMNS = ["task_id", "sharder", "rank", "memory_bytes"]
-
 
 def plan_costs_frame(plans: Sequence[Plan], measured_ms: Sequence[Sequence[Sequence[float]]] = ()) -> pd.DataFrame:
     """`search.plan_costs`: one row per plan and rank with predicted and measured costs; NaN where there is none.
@@ -39,9 +35,8 @@ def plan_costs_frame(plans: Sequence[Plan], measured_ms: Sequence[Sequence[Seque
             **{name: np.array(part[index]) for name, part in zip(MEASURED_COLUMNS, measured_ms, strict=False)},
         }
         frames.append(pd.DataFrame(columns))
-    if not frames:
-        return pd.DataFrame(columns=[*_RANK_COLUMNS, *PREDICTED_COLUMNS, *MEASURED_COLUMNS])
-    return pd.concat(frames, ignore_index=True)
+    names = ["task_id", "sharder", "rank", "memory_bytes", *PREDICTED_COLUMNS, *MEASURED_COLUMNS]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
 
 def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +52,7 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
         measured_ms`, and `imbalance`, the largest compute cost of a rank divided by the mean, minus 1 (measured if
         the plan was measured, predicted otherwise). A cost is NaN if any rank lacks a part.
     """
-    keys = [key for key in _PLAN_KEYS if key in plan_costs]
+    keys = [key for key in ("task_id", "sharder", "seed") if key in plan_costs]
     costs = plan_costs[[*PREDICTED_COLUMNS, *MEASURED_COLUMNS]].astype(float)
     ranks = plan_costs[keys].assign(
         predicted_ms=costs[PREDICTED_COLUMNS].sum(axis=1, skipna=False),
@@ -81,6 +76,18 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
 def basis_of(totals: pd.DataFrame) -> Basis:
     """Plans are compared by measured cost if any plan was measured, and by predicted cost otherwise."""
     return "measured" if totals["measured_ms"].notna().any() else "predicted"
+
+
+def cost_table(costs: pd.DataFrame, sharders: Sequence[str], basis: Basis) -> pd.DataFrame:
+    """Embedding cost in ms by task (rows) and sharder (columns); NaN where there is none.
+
+    Args:
+        costs: the result of `plan_totals`, or rows of `benchmark.task_costs`.
+        sharders: the columns.
+        basis: the kind of costs.
+    """
+    wide = costs.pivot_table(index="task_id", columns="sharder", values=f"{basis}_ms", sort=False)
+    return wide.reindex(columns=list(sharders))
 
 
 def _predicted_ms(plan: Plan) -> tuple[tuple[float, ...], ...]:

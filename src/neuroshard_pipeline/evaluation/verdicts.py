@@ -1,6 +1,6 @@
 """`benchmark.task_costs` and `benchmark.verdicts`: the costs of all sharders on all tasks, compared suite by suite."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison, Interval
+from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.suites import SUITE_COLUMNS, suite_of_tasks
-from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
 from neuroshard_pipeline.parameters import Parameters
 
 _KEYS = ["task_id", "sharder"]
@@ -29,7 +29,7 @@ class VerdictParams(Parameters):
     """
 
     confidence: float = Field(gt=0, lt=1)
-    resamples: int = Field(ge=100, le=10_000_000)
+    resamples: int = Field(ge=100, le=100_000)
     least_tasks: int = Field(ge=2)
     least_success: float = Field(ge=0, le=1)
     seed: int = Field(ge=0)
@@ -80,11 +80,10 @@ def compare_suites(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]
         sharders that ran on other suites only.
     """
     everyone = list(dict.fromkeys(costs["sharder"]))
-    suites = {
-        str(suite): compare_suite(own, params)
-        | {"not_run": [name for name in everyone if name not in set(own["sharder"])]}
-        for suite, own in costs.groupby("suite", sort=False)
-    }
+    suites = {}
+    for suite, own in costs.groupby("suite", sort=False):
+        not_run = [name for name in everyone if name not in set(own["sharder"])]
+        suites[str(suite)] = compare_suite(own, params) | {"not_run": not_run}
     return {"confidence": params.confidence, "resamples": params.resamples, "suites": suites}
 
 
@@ -102,7 +101,7 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
     compared = [name for name in names if share[name] > 0 and share[name] >= params.least_success]
-    table = cost_table(costs)
+    table = suite_costs(costs)
     common = table.loc[table[compared].notna().all(axis=1) & bool(compared), compared]
     bootstrap = Bootstrap(params.confidence, params.resamples, params.seed)
     comparison = Comparison(bootstrap, params.least_tasks, basis_of(costs))
@@ -121,21 +120,16 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
     }
 
 
-def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
+def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
     """Cost in ms by task and sharder of one suite; NaN where a task was not solved with every seed."""
-    solved = costs[costs["solved"]]
-    wide = solved.pivot_table(index="task_id", columns="sharder", values=f"{basis_of(costs)}_ms", sort=False)
-    return wide.reindex(columns=list(dict.fromkeys(costs["sharder"])))
+    return cost_table(costs[costs["solved"]], list(dict.fromkeys(costs["sharder"])), basis_of(costs))
 
 
-def best_rival(verdict: Mapping[str, Any], excluded: Sequence[str] = OURS) -> str | None:
-    """The sharder of a suite, other than `excluded`, with the lowest mean cost on the common tasks."""
-    costs = {
-        name: values["cost_ms"]
-        for name, values in verdict["sharders"].items()
-        if name not in excluded and values["cost_ms"] is not None
-    }
-    return min(costs, key=costs.__getitem__) if costs else None
+def best_rival(verdict: Mapping[str, Any]) -> str | None:
+    """The sharder of a suite that is none of `OURS` and has the lowest mean cost on the common tasks."""
+    costs = {name: values["cost_ms"] for name, values in verdict["sharders"].items() if name not in OURS}
+    known = {name: cost for name, cost in costs.items() if cost is not None}
+    return min(known, key=known.__getitem__, default=None)
 
 
 def find_pair(verdict: Mapping[str, Any], ours: str, rival: str | None) -> Mapping[str, Any] | None:
@@ -170,19 +164,16 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
     }
     if name not in common.columns or common.empty:
         return facts | dict.fromkeys(("cost_ms", "relative", "predicted_ms", "imbalance"))
-    relative = comparison.bootstrap.mean((common[name] / common.min(axis=1)).to_numpy())
+    relative: dict[str, Any] = asdict(comparison.bootstrap.mean((common[name] / common.min(axis=1)).to_numpy()))
+    if len(common) < comparison.least_tasks:
+        relative |= {"low": None, "high": None}
     here = own.loc[common.index]
     return facts | {
         "cost_ms": _number(common[name].mean()),
-        "relative": _with_ends_if(len(common) >= comparison.least_tasks, relative),
+        "relative": relative,
         "predicted_ms": _number(here["predicted_ms"].mean()),
         "imbalance": _number(here["imbalance"].mean()),
     }
-
-
-def _with_ends_if(enough_tasks: bool, interval: Interval) -> dict[str, float | None]:
-    ends: dict[str, float | None] = asdict(interval)
-    return ends if enough_tasks else ends | {"low": None, "high": None}
 
 
 def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -200,5 +191,5 @@ def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, An
     return groups
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None or not np.isfinite(value) else float(value)
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

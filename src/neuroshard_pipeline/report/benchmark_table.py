@@ -82,9 +82,8 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
 
 def noise_note(hardware: Mapping[str, Any]) -> str:
     """By how much two independent measurements of the campaign differ, and which costs were not measured."""
-    origins = {part: hardware.get(f"{part}_costs_are", "measured") for part in ("compute", "comm")}
-    if hardware.get("recording"):
-        origins["compute"] = "recorded"
+    compute = "recorded" if hardware.get("recording") else "measured"
+    origins = {"compute": compute, "comm": hardware.get("comm_costs_are", "measured")}
     floor = hardware["noise_floor"]
     known = {
         "compute of a rank": floor["compute"].get("total", {}),

@@ -15,29 +15,22 @@ PROPERTIES = {
     "rows": "rows of all tables",
 }
 
-#: Kendall's τ is not computed for buckets with fewer samples than this.
-_LEAST_SAMPLES_FOR_TAU = 5
-
-
-def sample_properties(compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
-    """`sample_id, tables, mean_dim, mean_pooling, rows`, one row per compute sample."""
-    known = table_pool[["table", "num_embeddings", "pooling_factor"]]
-    grouped = compute_samples.merge(known, on="table").groupby("sample_id", sort=False)
-    return grouped.agg(
-        tables=("table", "size"),
-        mean_dim=("embedding_dim", "mean"),
-        mean_pooling=("pooling_factor", "mean"),
-        rows=("num_embeddings", "sum"),
-    ).reset_index()
-
 
 def compute_errors(held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
     """Held-out compute samples (forward + backward) with their properties and their relative `error`.
 
     The error is predicted / measured - 1: below 0 where the prediction is too low.
     """
+    known = table_pool[["table", "num_embeddings", "pooling_factor"]]
+    grouped = compute_samples.merge(known, on="table").groupby("sample_id", sort=False)
+    properties = grouped.agg(
+        tables=("table", "size"),
+        mean_dim=("embedding_dim", "mean"),
+        mean_pooling=("pooling_factor", "mean"),
+        rows=("num_embeddings", "sum"),
+    )
     rows = held_out[(held_out["model"] == "compute") & (held_out["measured_ms"] > 0)]
-    rows = rows.drop(columns="rank", errors="ignore").merge(sample_properties(compute_samples, table_pool))
+    rows = rows.drop(columns="rank", errors="ignore").merge(properties.reset_index(), on="sample_id")
     return rows.assign(error=rows["predicted_ms"] / rows["measured_ms"] - 1.0)
 
 
@@ -58,7 +51,7 @@ def calibration_rows(held_out: pd.DataFrame, count: int = 5) -> pd.DataFrame:
         One row per model and bucket: `model`; `predicted_ms`, the median of the bucket; `ratio`, the median of
         measured / predicted cost, with its quartiles `ratio_low, ratio_high`; `coverage`, the share of measurements
         inside the prediction interval, with its standard error `coverage_error`; `tau`, Kendall's τ (NaN in buckets
-        with very few samples); `samples`.
+        with fewer than 5 samples); `samples`.
     """
     known = held_out.dropna(subset=["low_ms", "high_ms"])
     known = known[(known["measured_ms"] > 0) & (known["predicted_ms"] > 0)]
@@ -72,7 +65,6 @@ def calibration_rows(held_out: pd.DataFrame, count: int = 5) -> pd.DataFrame:
 def _calibration_of(rows: pd.DataFrame) -> dict[str, float]:
     ratio = rows["measured_ms"] / rows["predicted_ms"]
     inside = float(((rows["measured_ms"] >= rows["low_ms"]) & (rows["measured_ms"] <= rows["high_ms"])).mean())
-    has_order = len(rows) >= _LEAST_SAMPLES_FOR_TAU
     return {
         "predicted_ms": float(rows["predicted_ms"].median()),
         "ratio": float(ratio.median()),
@@ -80,7 +72,7 @@ def _calibration_of(rows: pd.DataFrame) -> dict[str, float]:
         "ratio_high": float(ratio.quantile(0.75)),
         "coverage": inside,
         "coverage_error": float(np.sqrt(max(inside * (1 - inside), 0.0) / len(rows))),
-        "tau": kendall_tau(rows["measured_ms"], rows["predicted_ms"]) if has_order else np.nan,
+        "tau": kendall_tau(rows["measured_ms"], rows["predicted_ms"]) if len(rows) >= 5 else np.nan,
         "samples": len(rows),
     }
 

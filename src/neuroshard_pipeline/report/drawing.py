@@ -29,11 +29,6 @@ def _plan_picture(inputs: ReportInputs) -> go.Figure:
     return figures.plan_picture(inputs.plans, inputs.plan_costs, inputs.sharding_tasks, *example)
 
 
-def _errors_by_feature(inputs: ReportInputs) -> go.Figure:
-    noise_floor = noise_floors(inputs.metrics).get("compute")
-    return figures.errors_by_feature(inputs.held_out, inputs.compute_samples, inputs.table_pool, noise_floor)
-
-
 #: Every figure of the report. The names are also those of the datasets `report.<name>` and of their files.
 FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "cost_per_sharder": lambda inputs: figures.cost_per_sharder(inputs.plan_costs),
@@ -41,7 +36,9 @@ FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "success_rates": _success_rates,
     "plan_picture": _plan_picture,
     "held_out_accuracy": lambda inputs: figures.held_out_accuracy(inputs.held_out, noise_floors(inputs.metrics)),
-    "errors_by_feature": _errors_by_feature,
+    "errors_by_feature": lambda inputs: figures.errors_by_feature(
+        inputs.held_out, inputs.compute_samples, inputs.table_pool, noise_floors(inputs.metrics).get("compute")
+    ),
     "calibration": lambda inputs: figures.calibration(inputs.held_out),
     "plan_accuracy": lambda inputs: figures.plan_accuracy(inputs.plan_costs),
     "rank_accuracy": lambda inputs: figures.rank_accuracy(inputs.plan_costs, rank_noise_floors(inputs.metrics)),

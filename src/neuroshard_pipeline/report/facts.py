@@ -159,17 +159,14 @@ def nested_rows(value: Mapping[Any, Any], depth: int = 0) -> list[tuple[int, str
     """A nested mapping as rows `(depth, key, text)`; the text is empty where further keys follow below."""
     rows: list[tuple[int, str, str]] = []
     for key, item in value.items():
-        inner = dict(enumerate(item, start=1)) if _is_list_of_mappings(item) else item
+        has_mappings = isinstance(item, list) and bool(item) and all(isinstance(entry, Mapping) for entry in item)
+        inner = dict(enumerate(item, start=1)) if has_mappings else item
         if isinstance(inner, Mapping):
             rows.append((depth, str(key), "" if inner else "none"))
             rows += nested_rows(inner, depth + 1)
         else:
             rows.append((depth, str(key), _text(inner)))
     return rows
-
-
-def _is_list_of_mappings(item: Any) -> bool:
-    return isinstance(item, list) and bool(item) and all(isinstance(entry, Mapping) for entry in item)
 
 
 def _text(item: Any) -> str:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
 from neuroshard_pipeline.report import facts, sharder_summary
 from neuroshard_pipeline.report.diagnostics import compute_errors, worst_samples
 from neuroshard_pipeline.report.drawing import draw_figures
 from neuroshard_pipeline.report.inputs import ReportInputs
 from neuroshard_pipeline.report.page import render_page
-from neuroshard_pipeline.report.totals import comparable, example_task
+from neuroshard_pipeline.report.totals import example_task
 
 
 def render_report(inputs: ReportInputs) -> str:
@@ -34,7 +34,7 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
         "attempt_failures": facts.attempt_failures(summary),
         "task_table": facts.task_table(totals, sharders),
         "basis": basis_of(totals),
-        "common_count": len(comparable(totals, sharders, basis_of(totals))),
+        "common_count": len(cost_table(totals, sharders, basis_of(totals)).dropna()),
         "task_count": inputs.sharding_tasks["task_id"].nunique(),
         "example": example_task(totals),
     }

@@ -7,19 +7,11 @@ from typing import Any
 from neuroshard_pipeline.report.sharder_summary import comparison_notes, cost_note, sharder_table
 
 _GAP = "  "
-_WIDTH = 90
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """`search.summary` as aligned text: one line per sharder, the cheapest first, then notes on the comparison.
-
-    Args:
-        summary: `search.summary`.
-
-    Returns:
-        Lines of at most about 90 characters, without a newline at the end.
-    """
-    notes = [textwrap.fill(note, _WIDTH) for note in (cost_note(summary), *comparison_notes(summary))]
+    """`search.summary` as aligned text: one line per sharder, the cheapest first, then notes on the comparison."""
+    notes = [textwrap.fill(note, 90) for note in (cost_note(summary), *comparison_notes(summary))]
     return "\n".join([aligned_table(sharder_table(summary)), "", *notes])
 
 

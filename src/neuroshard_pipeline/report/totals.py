@@ -1,20 +1,9 @@
-"""Compares plans by their embedding costs: tasks that every sharder solved, costs relative to the cheapest plan."""
-
-from collections.abc import Sequence
+"""Compares plans by their embedding costs. `totals` is the result of `plan_totals` everywhere."""
 
 import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import OURS, Basis
 from neuroshard_pipeline.evaluation.totals import basis_of
-
-
-def comparable(totals: pd.DataFrame, sharders: Sequence[str], basis: Basis) -> pd.DataFrame:
-    """Costs in ms by task (rows) and sharder (columns) of the tasks for which all `sharders` have a cost; may be empty.
-
-    `totals` is the result of `plan_totals`, here and below.
-    """
-    wide = totals.pivot_table(index="task_id", columns="sharder", values=f"{basis}_ms", sort=False)
-    return wide.reindex(columns=list(sharders)).dropna()
 
 
 def relative_to_best(totals: pd.DataFrame, basis: Basis) -> pd.DataFrame:

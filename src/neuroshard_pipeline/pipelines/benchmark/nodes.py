@@ -7,21 +7,19 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.evaluation.campaigns import Campaigns, Records
 from neuroshard_pipeline.evaluation.measure_plans import NewRecord, PlanMeasurement
-from neuroshard_pipeline.evaluation.solving import Contest, SeededPlan, bench_plan_costs, solve_missing
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, SeededPlan, bench_plan_costs, solve_missing
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.workers import WorkerParams, map_items
 
 SeededPlans = tuple[SeededPlan, ...]
 
 
-def solve(contest: Contest, executor: WorkerParams, done: Records) -> Iterator[NewRecord]:
+def solve(jobs: BenchmarkJobs, executor: WorkerParams, done: Records) -> Iterator[NewRecord]:
     """Run the jobs that have no record yet; Kedro saves every record as it is yielded."""
-    total = len(contest.jobs)
-    left = sum(job.key not in done for job in contest.jobs)
-    with tqdm(total=total, initial=total - left, desc="solve", unit=" plans", disable=None) as bar:
-        for key, record in solve_missing(
-            contest, done, lambda solver, jobs: map_items(solver, jobs, executor, PRELOAD)
-        ):
+    total = len(jobs.jobs)
+    solved = sum(job.key in done for job in jobs.jobs)
+    with tqdm(total=total, initial=solved, desc="solve", unit=" plans", disable=None) as bar:
+        for key, record in solve_missing(jobs, done, lambda solver, left: map_items(solver, left, executor, PRELOAD)):
             yield {key: record}
             bar.update()
 

@@ -3,8 +3,9 @@
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
-from neuroshard_pipeline.evaluation.solving import Contest, bench_plans_frame, gather, plans_to_measure
-from neuroshard_pipeline.evaluation.suites import SuiteSettings, draw_suites
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, bench_plans_frame, gather, plans_to_measure
+from neuroshard_pipeline.evaluation.suite_params import SuiteSettings
+from neuroshard_pipeline.evaluation.suites import draw_suites
 from neuroshard_pipeline.evaluation.verdicts import compare_suites, task_costs
 from neuroshard_pipeline.pipelines.benchmark import nodes
 from neuroshard_pipeline.pipelines.plan_measurement import MEASURE_PARAMETERS, RECORDS, campaigns_node, measuring_nodes
@@ -22,7 +23,7 @@ SOLVING = [
     Node(SuiteSettings, SUITES, "suite_settings", name="set_up_suites"),
     Node(draw_suites, "suite_settings", "tasks", name="draw_tasks"),
     Node(
-        Contest.of,
+        BenchmarkJobs.of,
         ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"],
         "jobs",
         name="list_jobs",

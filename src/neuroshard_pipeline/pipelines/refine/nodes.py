@@ -17,7 +17,6 @@ from neuroshard_pipeline.evaluation.refinement import (
     candidate_plans,
     measure_new,
     next_round,
-    of_campaign,
 )
 from neuroshard_pipeline.measurement import (
     CommCampaign,
@@ -45,11 +44,6 @@ def state_campaigns(
     campaigns = Campaigns(ComputeCampaign(compute, seed, recording), CommCampaign(comm, seed, topology))
     campaigns.require_measuring()
     return campaigns
-
-
-def select_known(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
-    """Select the samples of earlier rounds that belong to the present first campaign."""
-    return of_campaign(refined, first)
 
 
 def draw_tasks(

@@ -2,6 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.evaluation.refinement import of_campaign
 from neuroshard_pipeline.pipelines import train
 from neuroshard_pipeline.pipelines.plan_measurement import MEASURE_PARAMETERS
 from neuroshard_pipeline.pipelines.refine import nodes
@@ -45,7 +46,7 @@ def _gathering() -> list[Node]:
         Node(nodes.state_campaigns, list(MEASURE_PARAMETERS), "campaigns", name="state_campaigns"),
         first_campaign_node(),
         refined_samples_node(),
-        Node(nodes.select_known, ["refined_samples", "first_campaign"], "known_samples", name="select_known"),
+        Node(of_campaign, ["refined_samples", "first_campaign"], "known_samples", name="select_known"),
     ]
 
 

@@ -30,8 +30,7 @@ def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
         figure.add_trace(_scatter(plans, sharder, plans["task_id"], colours[sharder]), row=1, col=1)
     figure.update_xaxes(title_text="measured embedding cost of the plan, ms")
     figure.update_yaxes(title_text="predicted embedding cost of the plan, ms")
-    style.styled(figure, "Embedding cost of every plan, predicted against measured", height=520)
-    return _legend(figure, columns=1)
+    return _finished(figure, "Embedding cost of every plan, predicted against measured", 520, columns=1)
 
 
 def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | None = None) -> go.Figure:
@@ -55,8 +54,8 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
         for sharder, own in _by_sharder(style.thinned(ranks), order):
             where = own["task_id"].astype(str) + ", rank " + own["rank"].astype(str)
             figure.add_trace(_scatter(own, sharder, where, colours[sharder], in_legend=column == 1), row=1, col=column)
-    style.styled(figure, "Cost of every rank, predicted against measured", height=_PANEL_PX + 60)
-    return _legend(figure, columns=len(style.PART_NAMES))
+    height = _PANEL_PX + 60
+    return _finished(figure, "Cost of every rank, predicted against measured", height, columns=len(style.PART_NAMES))
 
 
 def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] | None = None) -> go.Figure:
@@ -82,8 +81,7 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
         drawn = style.thinned(known)
         trace = _scatter(drawn, "sample", drawn["sample_id"], "#0072B2", in_legend=False)
         figure.add_trace(trace, row=row, col=column)
-    style.styled(figure, "Held-out samples, predicted against measured", height=_PANEL_PX * rows + 40)
-    return _legend(figure, columns=columns)
+    return _finished(figure, "Held-out samples, predicted against measured", _PANEL_PX * rows + 40, columns=columns)
 
 
 def _by_sharder(frame: pd.DataFrame, order: list[str]) -> list[tuple[str, pd.DataFrame]]:
@@ -124,11 +122,11 @@ def _add_identity(
     scale = style.log_axis(low, high) if log else {"range": [low, high]}
     figure.update_xaxes(scale, row=row, col=column)
     figure.update_yaxes(scale, row=row, col=column)
-    lines = [_noise_band(low, high, noise_floor)] if noise_floor else []
-    lines.append(_identity_line(low, high))
-    for line in lines:
-        line.update(mode="lines", showlegend=column == 1 and row == 1, hoverinfo="skip")
-        figure.add_trace(line, row=row, col=column)
+    traces = [_noise_band(low, high, noise_floor)] if noise_floor else []
+    identity = {"line": style.REFERENCE_LINE, "name": "predicted = measured", "legendgroup": "identity"}
+    for trace in [*traces, go.Scatter(x=[low, high], y=[low, high], **identity)]:
+        trace.update(mode="lines", showlegend=column == 1 and row == 1, hoverinfo="skip")
+        figure.add_trace(trace, row=row, col=column)
 
 
 def _noise_band(low: float, high: float, noise_floor: float) -> go.Scatter:
@@ -144,12 +142,8 @@ def _noise_band(low: float, high: float, noise_floor: float) -> go.Scatter:
     )
 
 
-def _identity_line(low: float, high: float) -> go.Scatter:
-    ends = [low, high]
-    return go.Scatter(x=ends, y=ends, line=style.REFERENCE_LINE, name="predicted = measured", legendgroup="identity")
-
-
-def _legend(figure: go.Figure, columns: int) -> go.Figure:
-    """The figure with its legend above the panels and their titles."""
+def _finished(figure: go.Figure, title: str, height: int, *, columns: int) -> go.Figure:
+    """The styled figure, with its legend above the panels and their titles."""
+    style.styled(figure, title, height=height)
     figure.update_layout(legend={"y": 1.02 if columns == 1 else 1.09, "traceorder": "reversed"}, margin={"t": 132})
     return figure

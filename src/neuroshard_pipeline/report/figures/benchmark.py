@@ -8,12 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from neuroshard_pipeline.evaluation.comparison import OURS
-from neuroshard_pipeline.evaluation.verdicts import cost_table
+from neuroshard_pipeline.evaluation.verdicts import suite_costs
 from neuroshard_pipeline.report import style
 
 #: The right edge of a profile: plans that cost more than this many times the cheapest one are not shown.
 _WIDEST_PROFILE = 2.0
-_FRAME_PX = 150
 
 
 def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figure:
@@ -24,7 +23,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
         costs: the suite's rows of `benchmark.task_costs`.
         basis: the costs that are compared, `measured` or `predicted`.
     """
-    table = cost_table(costs)
+    table = suite_costs(costs)
     relative = table.div(table.min(axis=1), axis=0)
     colours = style.sharder_colours(relative.columns)
     figure = go.Figure()
@@ -102,7 +101,7 @@ def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
     figure.add_vline(x=0, line=style.REFERENCE_LINE)
     figure.update_xaxes(title_text=f"cost of {ours} relative to the other sharder, %")
     figure.update_yaxes(type="multicategory", autorange="reversed", tickfont={"size": 11})
-    height = _FRAME_PX + max(6, len(pairs)) * 20 + 10 * len({suite for suite, _ in pairs})
+    height = 150 + max(6, len(pairs)) * 20 + 10 * len({suite for suite, _ in pairs})
     return style.styled(figure, title, height=height)
 
 

@@ -10,7 +10,6 @@ from neuroshard_pipeline.cost_models.intervals import COVERAGE
 from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.diagnostics import PROPERTIES, buckets, calibration_rows, compute_errors
 
-_POINT = "#0072B2"
 _MODEL_COLOURS = {"compute": "#0072B2", "comm_forward": "#E69F00", "comm_backward": "#009E73"}
 _BUCKETS = 6
 _COLUMNS = 3
@@ -89,7 +88,7 @@ def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
         text=rows["sample_id"],
         mode="markers",
         showlegend=False,
-        marker={"color": style.faded(_POINT, 0.5), "size": 5},
+        marker={"color": style.faded("#0072B2", 0.5), "size": 5},
         hovertemplate="%{text}: %{x:.4g}, %{y:+.1f} %<extra></extra>",
     )
 

@@ -9,7 +9,6 @@ from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.report.style import DIRECTION_COLOURS, faded, log_axis, rounded, styled, thinned
 
-_BINS = 40
 _PANELS = ("Compute: lookups of one rank", "Communication: all-to-all of one rank")
 
 
@@ -83,7 +82,7 @@ def relative_spread(costs: pd.DataFrame) -> pd.Series:
     return costs["spread_ms"] / (costs["forward_ms"] + costs["backward_ms"])
 
 
-def log_edges(values: pd.Series, bins: int = _BINS) -> np.ndarray:
+def log_edges(values: pd.Series, bins: int = 40) -> np.ndarray:
     """Edges of `bins` bins that have equal width on a logarithmic axis and contain every positive value."""
     positive = values[values > 0]
     if positive.empty:

@@ -5,9 +5,6 @@ import plotly.graph_objects as go
 
 from neuroshard_pipeline.report.style import faded, sharder_colours, styled
 
-#: Number of training steps that a point of the curve averages.
-_WINDOW = 10
-
 
 def policy_training(progress: pd.DataFrame) -> go.Figure:
     """Predicted cost of a policy's plans by training step, relative to the best greedy heuristic.
@@ -18,7 +15,7 @@ def policy_training(progress: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     colours = sharder_colours(progress["policy"])
     for name, rows in progress.groupby("policy", sort=False):
-        sampled = rows["cost_ratio"].rolling(_WINDOW, min_periods=1).mean()
+        sampled = rows["cost_ratio"].rolling(10, min_periods=1).mean()
         validated = rows.dropna(subset="validation_ratio")
         colour = colours[str(name)]
         figure.add_scatter(

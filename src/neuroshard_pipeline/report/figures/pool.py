@@ -12,12 +12,7 @@ from neuroshard_pipeline.report.style import log_axis, styled
 
 _QUANTITY_NAMES = {"unique_rows": "unique rows", "indices": "lookups"}
 _SOURCE_NAMES = {"published": "published dlrm_datasets", "drawn": "this pool"}
-_SOURCE_LINES = (
-    {"color": "#1f2933", "dash": "solid"},
-    {"color": "#D55E00", "dash": "dot"},
-    {"color": "#0072B2", "dash": "dash"},
-    {"color": "#009E73", "dash": "dashdot"},
-)
+_SOURCE_LINES = ({"color": "#1f2933", "dash": "solid"}, {"color": "#D55E00", "dash": "dot"})
 
 
 def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
@@ -31,8 +26,8 @@ def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
     figure = make_subplots(rows=1, cols=len(names), subplot_titles=titles, horizontal_spacing=0.1)
     for column, (quantity, name) in enumerate(names.items(), start=1):
         here = comparison[comparison["quantity"] == quantity]
-        for index, (source, bins) in enumerate(here.groupby("source", sort=False)):
-            line = _reuse_line(bins, str(source), _SOURCE_LINES[index % len(_SOURCE_LINES)])
+        for style, (source, bins) in zip(_SOURCE_LINES, here.groupby("source", sort=False), strict=True):
+            line = _reuse_line(bins, str(source), style)
             line.update(showlegend=column == 1)
             figure.add_trace(line, row=1, col=column)
         figure.update_yaxes(title_text=f"{name}, cumulative %", row=1, col=column)

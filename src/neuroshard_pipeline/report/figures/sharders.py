@@ -6,13 +6,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.evaluation.totals import basis_of, plan_totals
+from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
 from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.formats import amount, plural
-from neuroshard_pipeline.report.totals import by_cost, comparable, relative_to_best
-
-_ROW_PX = 46
-_FRAME_PX = 150
+from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
@@ -24,7 +21,7 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)
     sharders = by_cost(totals)
-    costs = comparable(totals, sharders, basis)
+    costs = cost_table(totals, sharders, basis).dropna()
     if len(costs):
         sharders = [str(name) for name in costs.mean().sort_values(kind="stable").index]
     colours = style.sharder_colours(sharders)
@@ -124,9 +121,9 @@ def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
     )
 
 
-def _rows(figure: go.Figure, title: str, count: int, row_px: int = _ROW_PX) -> go.Figure:
+def _rows(figure: go.Figure, title: str, count: int, row_px: int = 46) -> go.Figure:
     """Lay the figure out with one row per sharder from the top down, without a legend: the rows carry the names."""
-    style.styled(figure, title, height=_FRAME_PX + row_px * max(count, 2))
+    style.styled(figure, title, height=150 + row_px * max(count, 2))
     figure.update_layout(showlegend=False, margin={"t": 64})
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)
     return figure
