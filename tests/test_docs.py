@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -201,6 +202,17 @@ def test_packages_are_documented():
     packages = {path.parent.name for path in (ROOT / "src" / "neuroshard_pipeline").glob("*/__init__.py")}
     pages = {path.stem for path in PACKAGES.glob("*.md")}
     assert pages - {"index"} == packages - {"pipelines", "datasets"}
+
+
+def test_layers_of_the_contributing_page_are_those_of_import_linter():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    checked = [{name.strip().removeprefix("neuroshard_pipeline.") for name in layer.split("|")} for layer in layers]
+    rows = re.findall(r"^\| (\d+)[^|]*\| ([^|]+) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    documented: dict[int, set[str]] = {}
+    for number, packages in rows:
+        documented.setdefault(int(number), set()).update(re.findall(r"`(\w+)(?:/|\.py)`", packages))
+    assert [documented[number] for number in sorted(documented, reverse=True)] == checked
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
