@@ -24,22 +24,10 @@ def search_constraints(constraints: Mapping[str, ParameterConstraints]) -> Const
     Raises:
         PlanError: a constraint cannot be met by column shards with the fused kernel; the message names its table.
     """
-    for table, constraint in constraints.items():
-        _check(table, constraint)
-    return Constraints(
-        tuple(
-            TableConstraint(
-                table,
-                min_width=max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY),
-                split=_allowed("column_wise", constraint.sharding_types),
-            )
-            for table, constraint in constraints.items()
-        )
-    )
+    return Constraints(tuple(_translated(table, constraint) for table, constraint in constraints.items()))
 
 
-def _check(table: str, constraint: ParameterConstraints) -> None:
-    """Refuse a constraint that no plan of column shards with the fused kernel meets."""
+def _translated(table: str, constraint: ParameterConstraints) -> TableConstraint:
     if not any(_allowed(sharding_type, constraint.sharding_types) for sharding_type in COLUMN_SHARDING_TYPES):
         raise PlanError(
             f"table {table!r}: its constraint allows sharding_types {constraint.sharding_types}; plans are "
@@ -53,6 +41,8 @@ def _check(table: str, constraint: ParameterConstraints) -> None:
     for field in _UNSUPPORTED_FIELDS:
         if getattr(constraint, field, None):
             raise PlanError(f"table {table!r}: its constraint sets {field}, which plans cannot meet; leave it out")
+    min_width = max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY)
+    return TableConstraint(table, min_width=min_width, split=_allowed("column_wise", constraint.sharding_types))
 
 
 def _allowed(value: str, allowed: Collection[str] | None) -> bool:

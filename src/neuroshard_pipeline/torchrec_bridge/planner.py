@@ -153,7 +153,7 @@ class NeuroShardPlanner(ShardingPlanner):
         if not any(sharder.module_type is EmbeddingBagCollection for sharder in sharders):
             raise PlanError("sharders hold none for EmbeddingBagCollection; add EmbeddingBagCollectionSharder()")
         constraints = search_constraints(self.constraints)
-        read = self._read_tables(module)
+        read = read_module_tables(module, self.constraints, self.options.leave_out)
         _warn_of_shared_tables(read)
         return ShardingTask(
             self._with_profiles(read),
@@ -164,9 +164,6 @@ class NeuroShardPlanner(ShardingPlanner):
             task_id=type(module).__name__,
             constraints=constraints,
         )
-
-    def _read_tables(self, module: nn.Module) -> list[ModuleTable]:
-        return read_module_tables(module, self.constraints, self.options.leave_out)
 
     def _with_profiles(self, read: Sequence[ModuleTable]) -> list[Table]:
         """Tables with their id statistics, measured on the batches where batches were given."""
@@ -192,7 +189,7 @@ class NeuroShardPlanner(ShardingPlanner):
 
     def _fingerprint(self, module: nn.Module) -> str:
         """Module paths and tables of a model, as a text that is equal for equal models."""
-        read = self._read_tables(module)
+        read = read_module_tables(module, self.constraints, self.options.leave_out)
         paths = " ".join(f"{entry.module_path}:{entry.table.name}" for entry in read)
         return f"{paths} {tables_sha256([entry.table for entry in read])}"
 

@@ -59,16 +59,8 @@ def stock_plan(
     Raises:
         PlannerError: TorchRec found no plan within the memory limits.
     """
-    world_size = len(memory_limits)
-    batch_size_per_rank = -(-batch_size // world_size)
-    topology = Topology(
-        world_size=world_size,
-        local_world_size=world_size if world_size % RANKS_PER_HOST else RANKS_PER_HOST,
-        compute_device="cuda",
-        ddr_cap=0,
-        custom_topology_data=CustomTopologyData({"hbm_cap": list(memory_limits)}, world_size),
-        created_by_factory=True,
-    )
+    topology = _topology(memory_limits)
+    batch_size_per_rank = -(-batch_size // topology.world_size)
     constraints = {name: _constraint(table, num_parts) for name, table in tables.items()}
     estimators = [
         EmbeddingPerfEstimator(topology=topology, constraints=constraints),
@@ -86,6 +78,18 @@ def stock_plan(
     configs = [embedding_bag_config(name, table) for name, table in tables.items()]
     model = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
     return planner.plan(model, [EmbeddingBagCollectionSharder()])
+
+
+def _topology(memory_limits: Sequence[int]) -> Topology:
+    world_size = len(memory_limits)
+    return Topology(
+        world_size=world_size,
+        local_world_size=world_size if world_size % RANKS_PER_HOST else RANKS_PER_HOST,
+        compute_device="cuda",
+        ddr_cap=0,
+        custom_topology_data=CustomTopologyData({"hbm_cap": list(memory_limits)}, world_size),
+        created_by_factory=True,
+    )
 
 
 def _constraint(table: Table, num_parts: int) -> ParameterConstraints:

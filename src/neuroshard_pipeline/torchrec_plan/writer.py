@@ -15,9 +15,8 @@ from neuroshard_pipeline.tables.table import Shard, Table
 
 ComputeDevice = Literal["cuda", "cpu"]
 
-#: A table's `ParameterSharding` by field, and these by module path and table name.
+#: The fields of a table's `ParameterSharding`.
 ParameterForm = dict[str, Any]
-ModulesForm = dict[str, dict[str, ParameterForm]]
 
 #: The compute kernel that the cost models describe: FBGEMM's table-batched lookup with the optimizer in its backward.
 COMPUTE_KERNEL = "fused"
@@ -72,7 +71,7 @@ def torchrec_form(
     ranks: Sequence[int],
     devices: Devices,
     module_path: str | Mapping[str, str],
-) -> ModulesForm:
+) -> dict[str, dict[str, ParameterForm]]:
     """The plan in TorchRec's terms.
 
     Args:
@@ -92,7 +91,7 @@ def torchrec_form(
     placed: dict[str, _Placed] = {table.name: [] for table in tables}
     for shard, rank in sorted(zip(shards, ranks, strict=True), key=lambda entry: entry[0].column_offset):
         placed[shard.table.name].append((shard, int(rank)))
-    modules: ModulesForm = {}
+    modules: dict[str, dict[str, ParameterForm]] = {}
     for table, entries in placed.items():
         path = module_path if isinstance(module_path, str) else module_path.get(table)
         if path is None:
@@ -127,7 +126,6 @@ def with_equal_widths(placed: _Placed) -> _Placed:
 
 
 def _parameter_form(placed: _Placed, devices: Devices) -> ParameterForm:
-    """TorchRec's `ParameterSharding` of one table."""
     shards = [
         {
             "shard_offsets": [0, int(shard.column_offset)],

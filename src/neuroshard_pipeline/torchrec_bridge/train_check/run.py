@@ -9,7 +9,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,15 +24,8 @@ from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckErr
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError, settle_on_core
 
 
-@dataclass(frozen=True)
-class Turn:
-    """Consecutive steps under one plan.
-
-    Attributes:
-        plan: index of the plan.
-        first_step: number of the first step, which determines the batches.
-        steps: number of steps.
-    """
+class Turn(NamedTuple):
+    """Consecutive steps under the plan with the index `plan`; the number of a step determines its batch."""
 
     plan: int
     first_step: int
