@@ -1,5 +1,6 @@
 """Packing shards by bytes alone, splitting tables until they fit, and the errors where nothing fits."""
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,8 +30,23 @@ def pack_by_size(
     Returns:
         The rank of every shard (-1 where no rank had room), and the indices of the shards without a rank.
     """
-    if allowed is None:
-        allowed = np.ones((len(sizes), len(limits)), dtype=bool)
+    if allowed is not None:
+        return _pack_where_allowed(sizes, limits, allowed)
+    free = [(-limit, rank) for rank, limit in enumerate(limits)]
+    heapq.heapify(free)
+    ranks = [-1] * len(sizes)
+    left_over = []
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        negative_free, rank = free[0]
+        if sizes[index] > -negative_free:
+            left_over.append(index)
+            continue
+        heapq.heapreplace(free, (negative_free + sizes[index], rank))
+        ranks[index] = rank
+    return ranks, left_over
+
+
+def _pack_where_allowed(sizes: Sequence[int], limits: Sequence[int], allowed: BoolArray) -> tuple[list[int], list[int]]:
     free = np.array(limits, dtype=np.int64)
     choices = allowed.sum(axis=1).tolist()
     ranks = [-1] * len(sizes)

@@ -66,11 +66,8 @@ def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None
     """(U, W) whether a unit may be placed on a rank; None where every unit may be placed on every rank."""
     if all(unit.ranks is None for unit in units):
         return None
-    allowed = np.ones((len(units), world_size), dtype=bool)
-    for row, unit in zip(allowed, units, strict=True):
-        if unit.ranks is not None:
-            row[:] = np.isin(np.arange(world_size), unit.ranks)
-    return allowed
+    ranks = np.arange(world_size)
+    return np.array([np.isin(ranks, ranks if unit.ranks is None else unit.ranks) for unit in units])
 
 
 def _single(index: int, table: Table, task: ShardingTask) -> Unit:
