@@ -21,10 +21,15 @@ yet, so its speed is unknown; with --max-seconds, the recording contains what wa
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -32,18 +37,15 @@ import torch
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
 from neuroshard_pipeline.measurement import (
-    CardNotes,
     ComputeCampaign,
     ComputeMeasureParams,
     Recording,
-    describe_machine,
-    make_card,
-    write_recording,
 )
 from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
 from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
-from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.hardware import describe_machine, fingerprint
+from neuroshard_pipeline.measurement.recording import CARD_FILE, CARD_FORMAT, FILES
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile
@@ -53,8 +55,26 @@ from neuroshard_pipeline.tables.table import Table, whole
 _GIB = 2**30
 _SUFFIX = ".parquet"
 _COPIES = 10
+_QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
 #: Absolute tolerance, for sums of a few dozen values of order one in float32.
 _KERNEL_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class CardNotes:
+    """What a data card says about a campaign besides its parameters and results.
+
+    Attributes:
+        stand_in: whether the costs are invented, as in tests.
+        copy_gb_per_s: measured copy bandwidth of the device, counting bytes read and written; None if unknown.
+        seconds: time that the visits took, summed over workers.
+        known_gaps: what the recording does not cover, one sentence each.
+    """
+
+    stand_in: bool
+    copy_gb_per_s: float | None
+    seconds: float
+    known_gaps: tuple[str, ...]
 
 
 def main() -> None:
@@ -175,6 +195,47 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
         noise_floor_share=0.03,
         timeout_s=1800.0,
     )
+
+
+def write_recording(recording: Recording) -> None:
+    """Write a recording to its folder; the card comes last, because a folder without it cannot be read."""
+    recording.folder.mkdir(parents=True, exist_ok=True)
+    frames = (recording.pool, recording.samples, recording.settings, recording.costs)
+    for name, frame in zip(FILES, frames, strict=True):
+        frame.to_parquet(recording.folder / name, index=False, compression="zstd")
+    (recording.folder / CARD_FILE).write_text(json.dumps(dict(recording.card), indent=1) + "\n")
+
+
+def make_card(
+    machine: Mapping[str, Any],
+    params: ComputeMeasureParams,
+    noise_floor: Mapping[str, Any],
+    costs: pd.DataFrame,
+    notes: CardNotes,
+) -> dict[str, Any]:
+    """The data card of a finished campaign, ready for JSON.
+
+    Args:
+        machine: the machine that measured (`hardware.describe_machine`).
+        params: parameters of the campaign.
+        noise_floor: `campaign.CampaignSummary`.
+        costs: `measure.compute_costs`; the card's `cost_ms` are quantiles of forward + backward over samples.
+        notes: what the card says besides.
+    """
+    known = costs[costs["error"].isna()]
+    total_ms = known["forward_ms"] + known["backward_ms"]
+    return {
+        "format": CARD_FORMAT,
+        "backend": params.backend,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": dict(machine),
+        "protocol": params.model_dump(),
+        "noise_floor": dict(noise_floor),
+        "samples": len(costs),
+        "failures": len(costs) - len(known),
+        "cost_ms": {name: float(total_ms.quantile(share)) for name, share in _QUANTILES.items()} if len(known) else {},
+        **asdict(notes),
+    }
 
 
 def check_kernels(params: ComputeMeasureParams, seed: int) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from gpu_campaign import CardNotes, make_card, write_recording
 
 from measurement.conftest import COMPUTE
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
-from neuroshard_pipeline.measurement import CardNotes, ComputeMeasureParams, Recording, make_card, write_recording
+from neuroshard_pipeline.measurement import ComputeMeasureParams, Recording
 
 MACHINE = {"device": "cuda", "gpu_model": "stand-in for a GPU", "cpu_model": "stand-in for a CPU", "libraries": {}}
 PARAMS = ComputeMeasureParams(**(COMPUTE | {"backend": "fbgemm_cuda"}))

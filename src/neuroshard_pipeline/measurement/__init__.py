@@ -27,7 +27,7 @@ from neuroshard_pipeline.measurement.campaign import (
     CommCampaign,
     ComputeCampaign,
 )
-from neuroshard_pipeline.measurement.hardware import describe_hardware, describe_machine
+from neuroshard_pipeline.measurement.hardware import describe_hardware
 from neuroshard_pipeline.measurement.params import (
     CommMeasureParams,
     CommOverrides,
@@ -36,19 +36,15 @@ from neuroshard_pipeline.measurement.params import (
 )
 from neuroshard_pipeline.measurement.pools import PRELOAD
 from neuroshard_pipeline.measurement.recording import (
-    CardNotes,
     Recording,
     RecordingParams,
-    make_card,
     open_recording,
-    write_recording,
 )
 from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [
     "PRELOAD",
     "CampaignSummary",
-    "CardNotes",
     "CommCampaign",
     "CommMeasureParams",
     "CommOverrides",
@@ -59,8 +55,5 @@ __all__ = [
     "RecordingParams",
     "TopologyParams",
     "describe_hardware",
-    "describe_machine",
-    "make_card",
     "open_recording",
-    "write_recording",
 ]

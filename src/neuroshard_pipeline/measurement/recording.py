@@ -6,37 +6,36 @@ A recording is a folder with a pool of tables, the samples, their costs and a da
     compute_samples.parquet           as `augment.compute_samples`
     compute_sample_settings.parquet   as `augment.compute_sample_settings`
     compute_costs.parquet             as `measure.compute_costs`
-    card.json                         device, protocol and noise floor (`make_card`)
+    card.json                         device, protocol and noise floor
+
+`benchmarks/gpu_campaign.py` writes recordings.
 """
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.frames import POOL_COLUMNS, compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import ComputeSample
 
 CARD_FILE = "card.json"
 COST_COLUMNS = ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
-_FILES = {
+FILES = {
     "table_pool.parquet": list(POOL_COLUMNS),
     "compute_samples.parquet": ["sample_id", "batch_size", "table", "embedding_dim"],
     "compute_sample_settings.parquet": ["sample_id", "optimizer", "purpose"],
     "compute_costs.parquet": COST_COLUMNS,
 }
 _CARD_FIELDS = ("format", "stand_in", "backend", "hardware", "protocol", "date", "noise_floor")
-_FORMAT = 1
+CARD_FORMAT = 1
 _HOW_TO_RECORD = "record one on a machine with the device (`make gpu-campaign`) and put its folder there"
-_QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
 
 
 class RecordingParams(Parameters):
@@ -60,7 +59,7 @@ class Recording:
         samples: `augment.compute_samples`.
         settings: `augment.compute_sample_settings`.
         costs: `measure.compute_costs`.
-        card: the data card (`make_card`).
+        card: the data card.
     """
 
     folder: Path
@@ -69,23 +68,6 @@ class Recording:
     settings: pd.DataFrame
     costs: pd.DataFrame
     card: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class CardNotes:
-    """What a data card says about a campaign besides its parameters and results.
-
-    Attributes:
-        stand_in: whether the costs are invented, as in tests.
-        copy_gb_per_s: measured copy bandwidth of the device, counting bytes read and written; None if unknown.
-        seconds: time that the visits took, summed over workers.
-        known_gaps: what the recording does not cover, one sentence each.
-    """
-
-    stand_in: bool
-    copy_gb_per_s: float | None
-    seconds: float
-    known_gaps: tuple[str, ...]
 
 
 def open_recording(params: RecordingParams | None) -> Recording:
@@ -100,57 +82,16 @@ def open_recording(params: RecordingParams | None) -> Recording:
             "Name one (conf/h200 does), or measure live with fbgemm_cpu or fbgemm_cuda"
         )
     folder = Path(params.folder)
-    missing = [name for name in (*_FILES, CARD_FILE) if not (folder / name).is_file()]
+    missing = [name for name in (*FILES, CARD_FILE) if not (folder / name).is_file()]
     if missing:
         raise MeasurementError(f"the recording {folder} lacks {', '.join(missing)}; {_HOW_TO_RECORD}")
-    frames = {name: pd.read_parquet(folder / name) for name in _FILES}
-    for name, columns in _FILES.items():
+    frames = {name: pd.read_parquet(folder / name) for name in FILES}
+    for name, columns in FILES.items():
         absent = [column for column in columns if column not in frames[name].columns]
         if absent:
             raise MeasurementError(f"{folder / name} lacks the column {absent[0]!r}; {_HOW_TO_RECORD}")
     pool, samples, settings, costs = frames.values()
     return Recording(folder, pool, samples, settings, costs, _read_card(folder / CARD_FILE))
-
-
-def write_recording(recording: Recording) -> None:
-    """Write a recording to its folder; the card comes last, because a folder without it cannot be read."""
-    recording.folder.mkdir(parents=True, exist_ok=True)
-    frames = (recording.pool, recording.samples, recording.settings, recording.costs)
-    for name, frame in zip(_FILES, frames, strict=True):
-        frame.to_parquet(recording.folder / name, index=False, compression="zstd")
-    (recording.folder / CARD_FILE).write_text(json.dumps(dict(recording.card), indent=1) + "\n")
-
-
-def make_card(
-    machine: Mapping[str, Any],
-    params: ComputeMeasureParams,
-    noise_floor: Mapping[str, Any],
-    costs: pd.DataFrame,
-    notes: CardNotes,
-) -> dict[str, Any]:
-    """The data card of a finished campaign, ready for JSON.
-
-    Args:
-        machine: the machine that measured (`hardware.describe_machine`).
-        params: parameters of the campaign.
-        noise_floor: `campaign.CampaignSummary`.
-        costs: `measure.compute_costs`; the card's `cost_ms` are quantiles of forward + backward over samples.
-        notes: what the card says besides.
-    """
-    known = costs[costs["error"].isna()]
-    total_ms = known["forward_ms"] + known["backward_ms"]
-    return {
-        "format": _FORMAT,
-        "backend": params.backend,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": dict(machine),
-        "protocol": params.model_dump(),
-        "noise_floor": dict(noise_floor),
-        "samples": len(costs),
-        "failures": len(costs) - len(known),
-        "cost_ms": {name: float(total_ms.quantile(share)) for name, share in _QUANTILES.items()} if len(known) else {},
-        **asdict(notes),
-    }
 
 
 def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd.DataFrame:
@@ -197,6 +138,8 @@ def _read_card(path: Path) -> dict[str, Any]:
     absent = [field for field in _CARD_FIELDS if not isinstance(card, dict) or field not in card]
     if absent:
         raise MeasurementError(f"{path} lacks {absent[0]!r}; {_HOW_TO_RECORD}")
-    if card["format"] != _FORMAT:
-        raise MeasurementError(f"{path} has format {card['format']!r}, this version reads {_FORMAT}; {_HOW_TO_RECORD}")
+    if card["format"] != CARD_FORMAT:
+        raise MeasurementError(
+            f"{path} has format {card['format']!r}, this version reads {CARD_FORMAT}; {_HOW_TO_RECORD}"
+        )
     return dict(card)

@@ -191,14 +191,7 @@ def _ranks_per_host(params: CommMeasureParams) -> int:
 
 
 def _write_order(members: Sequence[str], group: str, samples: Sequence[CommSample], params: CommMeasureParams) -> str:
-    """An order in the format of the store.
-
-    Args:
-        members: names of the ranks that measure, in the order of ranks.
-        group: name of the process group; with a new name, the members form a new process group first.
-        samples: samples in the order in which they are measured.
-        params: parameters of the campaign.
-    """
+    """An order in the format of the store; members that read a new `group` form a new process group first."""
     order = {
         "members": members,
         "group": group,
@@ -210,11 +203,6 @@ def _write_order(members: Sequence[str], group: str, samples: Sequence[CommSampl
 
 
 def _read_answer(text: bytes) -> list[Timing]:
-    """The timings of a rank.
-
-    Raises:
-        MeasurementError: the rank can measure nothing at all.
-    """
     answer = json.loads(text)
     if "unfit" in answer:
         raise MeasurementError(answer["unfit"])
