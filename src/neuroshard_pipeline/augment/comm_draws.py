@@ -1,6 +1,6 @@
 """Draws communication samples: the data volumes that ranks exchange, and their start skews [Zha2023] §3.1."""
 
-from __future__ import annotations
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ class CommSampleParams(TableLimits):
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _check(self) -> CommSampleParams:
+    def _check(self) -> Self:
         if self.other_batch_share and not self.other_batch_sizes:
             raise ValueError(f"other_batch_share {self.other_batch_share} needs other_batch_sizes")
         return self

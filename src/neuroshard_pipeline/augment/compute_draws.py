@@ -1,10 +1,9 @@
 """Draws compute samples as the paper does: sets of generated tables, each with a random width [Zha2023] §3.1.
 
-`varied_draws` draws samples of other kinds. A sample depends on the seed and on its own index only, so that asking for
-more samples does not change the first ones.
+`varied_draws` draws samples of other kinds. A sample depends on the seed and its own index only.
 """
 
-from __future__ import annotations
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -51,7 +50,7 @@ class ComputeSampleParams(Parameters):
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _check(self) -> ComputeSampleParams:
+    def _check(self) -> Self:
         check_range(self, "min_tables", "max_tables")
         return self
 

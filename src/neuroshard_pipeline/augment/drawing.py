@@ -4,10 +4,8 @@ Every table of the pool can be drawn with every width of `dimensions`; a pair of
 table* [Zha2023] §3.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
@@ -21,27 +19,20 @@ Drawn = TypeVar("Drawn")
 MAX_REDRAWS = 1000
 
 
-def _valid_dimensions(dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    for dim in dimensions:
-        if dim <= 0 or dim % COLUMN_GRANULARITY or dim > MAX_EMBEDDING_DIM:
-            raise ValueError(f"dimension {dim} must be a multiple of {COLUMN_GRANULARITY} up to {MAX_EMBEDDING_DIM}")
+def _all_different(dimensions: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(dimensions)) < len(dimensions):
         raise ValueError(f"dimensions {dimensions} must differ from each other")
     return dimensions
 
 
-def _valid_world_sizes(world_sizes: tuple[int, ...]) -> tuple[int, ...]:
-    for size in world_sizes:
-        if not 2 <= size <= 4096:
-            raise ValueError(f"world size {size} must be between 2 and 4096")
-    return world_sizes
-
+_Dimension = Annotated[int, Field(gt=0, le=MAX_EMBEDDING_DIM, multiple_of=COLUMN_GRANULARITY)]
 
 #: Widths that a shard may have, all different.
-Dimensions = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_valid_dimensions)]
+Dimensions = Annotated[tuple[_Dimension, ...], Field(min_length=1), AfterValidator(_all_different)]
 
-#: Numbers of ranks; a single rank exchanges nothing.
-WorldSizes = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_valid_world_sizes)]
+#: Number of ranks; a single rank exchanges nothing.
+WorldSize = Annotated[int, Field(ge=2, le=4096)]
+WorldSizes = Annotated[tuple[WorldSize, ...], Field(min_length=1)]
 
 BatchSize = Annotated[int, Field(ge=1, le=2**24)]
 TableCount = Annotated[int, Field(ge=1, le=10_000)]
@@ -62,7 +53,7 @@ class TableLimits(Parameters):
     max_tables_per_4_ranks: TableCount
 
     @model_validator(mode="after")
-    def _check_limits(self) -> TableLimits:
+    def _check_limits(self) -> Self:
         check_range(self, "min_tables_per_4_ranks", "max_tables_per_4_ranks")
         return self
 

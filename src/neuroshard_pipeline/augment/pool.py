@@ -1,7 +1,6 @@
 """The pool of embedding tables: generated with the statistics of Meta's dlrm_datasets, or read from such a file.
 
-Generated tables differ widely in pooling factor, unique rows and reuse, as real tables do. Totals and reuse histograms
-over all tables are the published ones, at full scale or scaled down. Shapes: T tables, 17 reuse bins.
+Shapes: T tables, 17 reuse bins.
 """
 
 import numpy as np
@@ -77,9 +76,10 @@ def base_pool(params: PoolParams) -> pd.DataFrame:
 def generate_pool(params: PoolParams) -> pd.DataFrame:
     """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
 
+    Tables differ widely, as real tables do; totals and reuse histograms over all tables are the published ones.
     Pooling factors and look-ups per unique row have heavy-tailed distributions. The rows per reuse bin of a table
     follow the published histogram, tilted towards more or less reuse until they meet the table's mean; the bins are
-    reweighted until the sums over tables are the published ones. Rounding to whole rows keeps these sums.
+    reweighted until the sums over tables are right. Rounding to whole rows keeps these sums.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table. These columns

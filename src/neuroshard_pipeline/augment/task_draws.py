@@ -1,15 +1,14 @@
 """Draws sharding tasks from the table pool [Zha2023] §4.1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
 
-from neuroshard_pipeline.augment.drawing import BatchSize, TableLimits, WorldSizes, redraw_until_fits
+from neuroshard_pipeline.augment.drawing import BatchSize, TableLimits, WorldSize, WorldSizes, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.parameters import Parameters
@@ -40,7 +39,7 @@ class ShardingTaskParams(TableLimits):
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _check(self) -> ShardingTaskParams:
+    def _check(self) -> Self:
         if len(set(self.world_sizes)) < len(self.world_sizes):
             raise ValueError(f"world_sizes {self.world_sizes} must differ from each other")
         if len(self.tasks_per_world_size) != len(self.world_sizes) or min(self.tasks_per_world_size) < 0:
@@ -63,7 +62,7 @@ class FileTaskParams(Parameters):
     """
 
     task_id: str = Field(min_length=1)
-    world_size: int = Field(ge=2, le=4096)
+    world_size: WorldSize
     batch_size: BatchSize
     memory_bytes: int = Field(gt=0)
     row_scale: float = Field(gt=0, le=1e9)

@@ -13,12 +13,10 @@ Columns that are added to a pool:
     default_profile  whether the table has the default profile, as a user's table without a known profile
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import pandas as pd
@@ -40,7 +38,6 @@ _SMOOTHING = 0.01
 _LEAST_REUSE = 1.02
 #: Separates the name of the origin from the batch size and number of a derived table.
 _DERIVED_MARK = "~"
-_VARIATION_COLUMNS = ("origin", "batch_size", "data_type", "held_out", "default_profile")
 
 
 def _valid_range(limits: tuple[float, float]) -> tuple[float, float]:
@@ -93,7 +90,7 @@ class VariationParams(Parameters):
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _check(self) -> VariationParams:
+    def _check(self) -> Self:
         sizes, inner, outer = self.batch_sizes, self.interpolation_batch_size, self.extrapolation_batch_size
         if min(sizes) < 2 or len(set(sizes)) < len(sizes):
             raise ValueError(f"batch_sizes {sizes} must be at least 2 and differ from each other")
@@ -130,7 +127,7 @@ def varied_pool(
         frames.append(rows.assign(origin=name, default_profile=[not table.has_profile for table in tables]))
     pool = pd.concat(frames, ignore_index=True)
     pool["held_out"] = pool["origin"].isin([*held_out, *public])
-    return pool[[*base.columns, *_VARIATION_COLUMNS]]
+    return pool[[*base.columns, "origin", "batch_size", "data_type", "held_out", "default_profile"]]
 
 
 def is_held_out(pool: pd.DataFrame) -> pd.Series:

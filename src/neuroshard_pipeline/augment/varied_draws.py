@@ -4,10 +4,8 @@
 measure how well a model generalises. A sample depends on the seed and on its own index only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -57,7 +55,7 @@ class VariedSampleParams(Parameters):
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _check(self) -> VariedSampleParams:
+    def _check(self) -> Self:
         weights = self.dimension_weights
         if len(weights) != len(self.dimensions) or min(weights) < 0 or not sum(weights) > 0:
             raise ValueError(f"dimension_weights {weights} must be one number, at least 0, for each of dimensions")

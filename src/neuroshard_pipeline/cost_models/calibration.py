@@ -14,9 +14,8 @@ evaluate it from sums of embeddings.
 Shapes: N samples, S training rows, F context features.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.optimize import minimize
@@ -46,7 +45,7 @@ class Predictions:
     spread: FloatArray
 
     @classmethod
-    def of(cls, measured: FloatArray, member_costs: FloatArray) -> Predictions:
+    def of(cls, measured: FloatArray, member_costs: FloatArray) -> Self:
         """From measured costs (N,) and the costs (E, N) that the members predict."""
         return cls(measured, member_costs.mean(axis=0), member_spread(member_costs))
 

@@ -4,12 +4,10 @@ Shapes: E ensemble members, R ranks of all collectives, W ranks of one collectiv
 P work terms, F context features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,11 +78,6 @@ class CommCostModel:
     world_sizes: tuple[int, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def ranks_per_host(self) -> int | None:
-        """Ranks per host of the training cluster; None where all ranks were on one host."""
-        return ranks_per_host_of(self.provenance)
-
     def predict(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> tuple[FloatArray, FloatArray]:
         """Forward and backward cost in ms of every rank, from its own start until it has all data.
 
@@ -148,7 +141,7 @@ class CommCostModel:
         skew = np.zeros_like(dims) if start_skew_ms is None else np.asarray(start_skew_ms, dtype=np.float64)
         _require_valid(dims, skew, batch_size)
         network = self.networks[direction]
-        work, context = comm_features(dims, skew, batch_size, direction, self.ranks_per_host)
+        work, context = comm_features(dims, skew, batch_size, direction, ranks_per_host_of(self.provenance))
         scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
         scaled_context = network.normalisation.context(context).reshape(-1, context.shape[-1])
         chunks = [slice(at, at + _CHUNK_RANKS) for at in range(0, max(len(scaled_work), 1), _CHUNK_RANKS)]
@@ -174,7 +167,7 @@ class CommCostModel:
         checkpoint.save_checkpoint(folder, "CommCostModel", description, arrays)
 
     @classmethod
-    def load(cls, folder: Path | str) -> CommCostModel:
+    def load(cls, folder: Path | str) -> Self:
         """Read the files that `save` wrote; the loaded model predicts identically.
 
         Raises:

@@ -9,12 +9,10 @@ H = E * C + 1 numbers: the channels of all members, then the shard's own cost ti
 shard lies outside the training range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -215,7 +213,7 @@ class ComputeCostModel:
         checkpoint.save_checkpoint(folder, "ComputeCostModel", description, self.network.arrays())
 
     @classmethod
-    def load(cls, folder: Path | str) -> ComputeCostModel:
+    def load(cls, folder: Path | str) -> Self:
         """Read the files that `save` wrote; the loaded model predicts identically.
 
         Raises:

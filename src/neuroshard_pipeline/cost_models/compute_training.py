@@ -200,8 +200,7 @@ def accuracy_by_group(
         data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame, purpose)
         if purpose != TRAINING and data.samples:
             frames[str(purpose)] = compute_held_out(model, data)
-    derived = samples_frame.loc[is_derived(samples_frame["table"]), "sample_id"]
-    from_derived = held_out["sample_id"].isin(derived)
+    from_derived = held_out["sample_id"].isin(samples_frame.loc[is_derived(samples_frame["table"]), "sample_id"])
     frames |= {GENERATED_TABLES: held_out[~from_derived], DERIVED_TABLES: held_out[from_derived]}
     totals = [rows[rows["model"] == "compute"].assign(group=group) for group, rows in frames.items()]
     columns = ["group", "sample_id", "measured_ms", "predicted_ms", "low_ms", "high_ms"]

@@ -147,7 +147,7 @@ class FeatureRows:
         Args:
             work: (R, P), rows in the order of samples.
             context: (R, F).
-            counts: (N,) rows per sample.
+            counts: as the attribute.
             split: names the training samples.
             unscaled: indices of work terms that keep their unit.
         """

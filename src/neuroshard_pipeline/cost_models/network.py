@@ -7,11 +7,9 @@ logarithms.
 Shapes: E ensemble members, R rows (shards or ranks), S training rows, P work terms, F context features, H hidden units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -61,7 +59,7 @@ class Normalisation(ArrayGroup):
     inverse_scale: FloatArray
 
     @classmethod
-    def fit(cls, work: FloatArray, context: FloatArray, unscaled: Sequence[int] = ()) -> Normalisation:
+    def fit(cls, work: FloatArray, context: FloatArray, unscaled: Sequence[int] = ()) -> Self:
         """Statistics of training rows.
 
         Args:
@@ -131,7 +129,7 @@ class Network:
         return {**weights, **scaling, **self.calibrated.arrays(f"{prefix}calibration.")}
 
     @classmethod
-    def from_checkpoint(cls, stored: Checkpoint, weight_names: Set[str], prefix: str = "") -> Network:
+    def from_checkpoint(cls, stored: Checkpoint, weight_names: Set[str], prefix: str = "") -> Self:
         """Inverse of `arrays`.
 
         Raises:

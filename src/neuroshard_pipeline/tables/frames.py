@@ -22,15 +22,14 @@ from neuroshard_pipeline.tables.table import (
     Table,
     whole,
 )
-from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, ShardingTask
+from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS, ShardingTask
 
 TABLE_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "pooling_factor", *PROFILE_COLUMNS)
 
 #: A pool has no widths: samples and tasks draw them.
 POOL_COLUMNS: tuple[str, ...] = tuple(column for column in TABLE_COLUMNS if column != "embedding_dim")
 
-_TASK_ONLY_COLUMNS = ("task_id", "world_size", "batch_size", "memory_bytes")
-TASK_COLUMNS: tuple[str, ...] = (*_TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
+TASK_COLUMNS: tuple[str, ...] = (*TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
 
 _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
@@ -105,7 +104,7 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
         raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
     frame = tables_to_frame([with_profile(table, task.batch_size) for table in task.tables])
     values: tuple[Any, ...] = (task.task_id, task.world_size, task.batch_size, task.memory_limits[0])
-    for place, (column, value) in enumerate(zip(_TASK_ONLY_COLUMNS, values, strict=True)):
+    for place, (column, value) in enumerate(zip(TASK_ONLY_COLUMNS, values, strict=True)):
         frame.insert(place, column, value)
     return frame if task.optimizer == DEFAULT_OPTIMIZER else frame.assign(optimizer=task.optimizer)
 
@@ -116,14 +115,14 @@ def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
     Raises:
         TaskError: a column is missing, rows of a task disagree, or a value is impossible.
     """
-    for column in _TASK_ONLY_COLUMNS:
+    for column in TASK_ONLY_COLUMNS:
         if column not in frame.columns:
             raise TaskError(f"column {column!r} is missing; a frame of tasks needs {', '.join(TASK_COLUMNS)}")
     return [_task(str(task_id), rows) for task_id, rows in frame.groupby("task_id", sort=False)]
 
 
 def _task(task_id: str, rows: pd.DataFrame) -> ShardingTask:
-    for column in _TASK_ONLY_COLUMNS[1:]:
+    for column in TASK_ONLY_COLUMNS[1:]:
         values = sorted(set(rows[column].tolist()))
         if len(values) != 1:
             raise TaskError(f"{task_id}: {column} differs between rows: {values}; give a task one value")

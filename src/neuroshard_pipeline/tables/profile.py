@@ -44,16 +44,9 @@ def reuse_histogram(indices: IntArray) -> tuple[int, FloatArray, FloatArray]:
 
 def reuse_counts(indices: IntArray) -> FloatArray:
     """Number of unique rows in every reuse bin, and of the ids (N,) that look them up: (2, 17)."""
-    counts = row_counts(indices)
+    counts = np.unique(indices, return_counts=True)[1]
     bins = reuse_bin(counts)
     return np.stack([np.bincount(bins, weights, NUM_REUSE_BINS) for weights in (np.ones(len(counts)), counts)])
-
-
-def row_counts(indices: IntArray) -> IntArray:
-    """Number of occurrences of each row in `indices` (N,), in ascending order of row numbers."""
-    ordered = np.sort(indices)
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    return np.diff(starts, append=len(ordered))
 
 
 def batch_indices(pooling_factor: float, batch_size: int) -> int:

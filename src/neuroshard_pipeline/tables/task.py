@@ -13,6 +13,9 @@ from neuroshard_pipeline.tables.table import Table, scale_rows
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
 
+#: Columns that describe the task in files and frames of tasks; all rows of a task have the same values.
+TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
+
 
 @dataclass(frozen=True)
 class ShardingTask:

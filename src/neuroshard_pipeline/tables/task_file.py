@@ -7,16 +7,13 @@ from typing import Any
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.records import Record, read_records
 from neuroshard_pipeline.tables.table_file import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns, tables_of_records
-from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, ShardingTask
-
-#: Columns that describe the task; all rows of a task have the same values.
-TASK_FILE_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
+from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS, ShardingTask
 
 
 def read_tasks(path: str | Path) -> list[ShardingTask]:
     """Sharding tasks from a `.csv`, `.parquet` or `.json` file.
 
-    The file has the columns `TASK_FILE_COLUMNS` and those of a table file (`table_file.REQUIRED_COLUMNS`), and
+    The file has the columns `TASK_ONLY_COLUMNS` and those of a table file (`table_file.REQUIRED_COLUMNS`), and
     optionally `table_file.OPTIONAL_COLUMNS` and `optimizer`, as `augment.sharding_tasks` does.
 
     Args:
@@ -29,7 +26,7 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
         TableFileError: one message naming file, row, column, value and remedy.
     """
     records = read_records(Path(path))
-    check_columns(records, (*TASK_FILE_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, "optimizer"))
+    check_columns(records, (*TASK_ONLY_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, "optimizer"))
     by_task: dict[str, list[Record]] = {}
     for record in records:
         by_task.setdefault(record.text("task_id", "give a name"), []).append(record)
@@ -37,7 +34,7 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
 
 
 def _task(task_id: str, rows: list[Record]) -> ShardingTask:
-    counts = {name: _common_value(rows, name, task_id, Record.count) for name in TASK_FILE_COLUMNS[1:]}
+    counts = {name: _common_value(rows, name, task_id, Record.count) for name in TASK_ONLY_COLUMNS[1:]}
     optimizer = _common_value(rows, "optimizer", task_id, _optimizer)
     try:
         return ShardingTask(tables_of_records(rows), **counts, optimizer=optimizer, task_id=task_id)
