@@ -9,7 +9,7 @@ Measuring plans:
 
 Comparing:
 
-- `totals`: embedding cost and imbalance of plans
+- `totals`: embedding cost and imbalance of plans, as tables of tasks and sharders
 - `comparison`: two sharders on the same tasks, with a confidence interval
 - `plan_intervals`, `prediction_errors`: prediction intervals and errors of the cost models on plans
 - `summary`: `search.summary`

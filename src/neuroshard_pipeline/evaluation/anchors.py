@@ -69,8 +69,8 @@ def choose_anchors(first: MeasuredSamples, params: AnchorParams, world_sizes: Co
     lookups = evenly_spaced(first.compute(), first.compute_costs, params.compute_samples)
     collectives = evenly_spaced(comm, first.comm_costs, params.comm_samples)
     costs = (
-        costs[costs["sample_id"].isin([sample.sample_id for sample in samples])]
-        for samples, costs in ((lookups, first.compute_costs), (collectives, first.comm_costs))
+        frame[frame["sample_id"].isin([sample.sample_id for sample in samples])]
+        for frame, samples in ((first.compute_costs, lookups), (first.comm_costs, collectives))
     )
     return Anchors(tuple(lookups), tuple(collectives), *costs)
 

@@ -7,7 +7,7 @@
 | `report_page`, `benchmark_page` | the two HTML pages; `page` and the `.html` templates are common to both |
 | `sharder_summary`, `benchmark_table`, `facts`, `diagnostics` | tables and sentences of the pages |
 | `terminal` | aligned text tables |
-| `totals`, `formats`, `style` | comparable costs, numbers as text, colours and axes |
+| `totals`, `formats`, `style` | costs relative to the cheapest plan, numbers as text, colours and axes |
 """
 
 from neuroshard_pipeline.report.benchmark_page import render_benchmark

@@ -6,8 +6,6 @@ from typing import Any
 
 from neuroshard_pipeline.report.sharder_summary import comparison_notes, cost_note, sharder_table
 
-_GAP = "  "
-
 
 def summary_table(summary: Mapping[str, Any]) -> str:
     """`search.summary` as aligned text: one line per sharder, the cheapest first, then notes on the comparison."""
@@ -19,9 +17,9 @@ def aligned_table(lines: Sequence[Sequence[str]]) -> str:
     """Header and lines as text: the first column is aligned to the left, the others to the right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     shown = [
-        _GAP.join(
+        "  ".join(
             [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
         )
         for line in lines
     ]
-    return "\n".join([shown[0], _GAP.join("-" * width for width in widths), *shown[1:]])
+    return "\n".join([shown[0], "  ".join("-" * width for width in widths), *shown[1:]])
