@@ -14,8 +14,6 @@ TIMEOUT_S = 30.0
 class FakeTeam:
     """Answers with its name; fails at the jobs called deadly, and is lost at the job called last."""
 
-    size = 1
-
     def __init__(self, name):
         self.name = name
         self.asked = []

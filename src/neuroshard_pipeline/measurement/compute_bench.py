@@ -8,7 +8,6 @@ from typing import Any, final
 import torch
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import lookup_bench
 from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
 from neuroshard_pipeline.measurement.hardware import require_same_machine
@@ -27,19 +26,7 @@ class FbgemmCpuBench(LookupBench):
     """Times lookups on one core by the wall clock; see `LookupBench`."""
 
     def __init__(self, params: ComputeMeasureParams, seed: int) -> None:
-        super().__init__(params, seed, torch.device("cpu"), "host", ID_CACHE_BYTES)
-
-    def _build(self, sample: ComputeSample) -> Any:
-        fbgemm = self._fbgemm
-        shape = [(shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards]
-        host, cpu = fbgemm.EmbeddingLocation.HOST, fbgemm.ComputeDevice.CPU
-        return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
-            [(rows, width, host, cpu) for rows, width in shape],
-            optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
-            learning_rate=lookup_bench.LEARNING_RATE,
-            weights_precision=fbgemm.PRECISIONS[sample.shards[0].table.data_type],
-            preallocated_host_buffers=self._parts(sample, 0),
-        )
+        super().__init__(params, seed, torch.device("cpu"), ID_CACHE_BYTES)
 
     def _iterate(
         self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor

@@ -4,7 +4,6 @@ from typing import Any, final
 
 import torch
 
-from neuroshard_pipeline.measurement import lookup_bench
 from neuroshard_pipeline.measurement.cuda import require_devices
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
@@ -35,19 +34,8 @@ class FbgemmCudaBench(LookupBench):
         # An operator is built with its own weights, which the arena then replaces: leave room for one sample.
         free_bytes, _ = torch.cuda.mem_get_info(device)
         id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
-        super().__init__(params, seed, device, "dev", id_cache_bytes)
+        super().__init__(params, seed, device, id_cache_bytes)
         self._flushed = torch.zeros(FLUSH_BYTES // 4, device=device)
-
-    def _build(self, sample: ComputeSample) -> Any:
-        fbgemm = self._fbgemm
-        here, cuda = fbgemm.EmbeddingLocation.DEVICE, fbgemm.ComputeDevice.CUDA
-        return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
-            [(shard.table.num_embeddings, shard.embedding_dim, here, cuda) for shard in sample.shards],
-            optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
-            learning_rate=lookup_bench.LEARNING_RATE,
-            weights_precision=fbgemm.PRECISIONS[sample.shards[0].table.data_type],
-            device=self._device,
-        )
 
     def _iterate(
         self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor

@@ -53,21 +53,18 @@ class LookupBench(ABC):
         params: protocol and size of the arena.
         seed: seed of the ids.
         device: device of all tensors.
-        buffers: FBGEMM's name for tensors on that device: `host` or `dev`.
         id_cache_bytes: size of the ids that are kept between visits.
 
     Raises:
         MeasurementError: FBGEMM is missing, or the arena cannot be allocated.
     """
 
-    def __init__(
-        self, params: ComputeMeasureParams, seed: int, device: torch.device, buffers: str, id_cache_bytes: int
-    ) -> None:
+    def __init__(self, params: ComputeMeasureParams, seed: int, device: torch.device, id_cache_bytes: int) -> None:
         torch.set_num_threads(params.threads)
         self._params = params
         self._seed = seed
         self._device = device
-        self._buffers = buffers
+        self._buffers = "host" if device.type == "cpu" else "dev"  # FBGEMM's name for tensors on the device
         self._id_cache_bytes = id_cache_bytes
         self._fbgemm = _fbgemm(params.backend)
         self._weights = _allocate(params.arena_bytes, device)
@@ -78,10 +75,6 @@ class LookupBench(ABC):
         self._id_bytes = 0
         self._ones = torch.ones(0, device=device)
         self._settling_sample = _settling_sample()
-
-    @abstractmethod
-    def _build(self, sample: ComputeSample) -> Any:
-        """The fused lookup of a sample; `_place` decides where its weights lie."""
 
     @abstractmethod
     def _iterate(
@@ -165,6 +158,22 @@ class LookupBench(ABC):
         first = at // FLOATS_PER_STATE
         rows = sum(shard.table.num_embeddings for shard in sample.shards)
         return {"weights": weights, "momentum1": self._states[first : first + rows]}
+
+    def _build(self, sample: ComputeSample) -> Any:
+        """The fused lookup of a sample; `_place` decides where its weights lie."""
+        fbgemm, on_cpu = self._fbgemm, self._device.type == "cpu"
+        location = fbgemm.EmbeddingLocation.HOST if on_cpu else fbgemm.EmbeddingLocation.DEVICE
+        compute_device = fbgemm.ComputeDevice.CPU if on_cpu else fbgemm.ComputeDevice.CUDA
+        shapes = [(shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards]
+        in_arena = {"preallocated_host_buffers": self._parts(sample, 0)} if on_cpu else {}
+        return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
+            [(*shape, location, compute_device) for shape in shapes],
+            optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
+            learning_rate=LEARNING_RATE,
+            weights_precision=fbgemm.PRECISIONS[_data_type(sample)],
+            device=self._device,
+            **in_arena,
+        )
 
     def _operator(self, sample: ComputeSample) -> Any:
         """The fused lookup of a sample, from the cache if possible."""

@@ -54,7 +54,7 @@ class TorchrunTeam:
                 f"a collective of {size} ranks does not fill hosts of {params.local_world_size}; choose another "
                 "local_world_size, or other world sizes"
             )
-        self.size = size
+        self._size = size
         self._samples = samples
         self._params = params
         self._store: dist.Store | None = None
@@ -96,21 +96,21 @@ class TorchrunTeam:
         deadline = time.monotonic() + _START_WAIT_S
         while time.monotonic() < deadline and not self._closed:
             names = self._names(store)
-            if len(names) == self.size and self._gone.isdisjoint(names):
+            if len(names) == self._size and self._gone.isdisjoint(names):
                 return names
             time.sleep(_ASK_EVERY_S)
         if self._closed:
             raise TeamFailedError("the team was closed")
-        raise MeasurementError(f"there are no {self.size} ranks at {self._params.torchrun_endpoint}; {self._remedy}")
+        raise MeasurementError(f"there are no {self._size} ranks at {self._params.torchrun_endpoint}; {self._remedy}")
 
     def _names(self, store: dist.Store) -> list[str]:
         """Names of the ranks that are present."""
         names = []
-        for key in [f"present/{rank}" for rank in range(self.size)]:
+        for key in [f"present/{rank}" for rank in range(self._size)]:
             if not store.check([key]):
                 break
             rank = json.loads(store.get(key))
-            if rank["local_world_size"] != self._params.local_world_size or rank["world_size"] < self.size:
+            if rank["local_world_size"] != self._params.local_world_size or rank["world_size"] < self._size:
                 found = f"{rank['world_size']} ranks, {rank['local_world_size']} per host"
                 raise MeasurementError(f"torchrun has started {found}; {self._remedy}")
             names.append(rank["name"])
@@ -126,7 +126,7 @@ class TorchrunTeam:
         return number
 
     def _gather(self, store: dist.Store, number: int, members: list[str], deadline: float) -> list[list[Timing]]:
-        keys = [f"answer/{number}/{rank}" for rank in range(self.size)]
+        keys = [f"answer/{number}/{rank}" for rank in range(self._size)]
         next_look = time.monotonic() + _LOOK_EVERY_S
         while not store.check(keys):
             if self._closed:
@@ -153,7 +153,7 @@ class TorchrunTeam:
 
     @property
     def _remedy(self) -> str:
-        hosts, ranks = self.size // _ranks_per_host(self._params), self._params.local_world_size
+        hosts, ranks = self._size // _ranks_per_host(self._params), self._params.local_world_size
         return (
             f"start on each of {hosts} hosts: torchrun --nnodes {hosts} --nproc-per-node {ranks} --rdzv-backend c10d "
             f"--rdzv-endpoint {self._params.torchrun_endpoint} --max-restarts 100 "

@@ -51,7 +51,7 @@ class LocalTeam:
         spawn: bool = False,
         preload: Sequence[str] = (),
     ) -> None:
-        self.size = size
+        self._size = size
         self._setup = setup
         self._arguments = arguments
         self._spawn = spawn
@@ -91,15 +91,10 @@ class LocalTeam:
         for member in self._members:
             member.process.kill()
 
-    @property
-    def process_ids(self) -> tuple[int | None, ...]:
-        """Ids of the running processes in the order of ranks."""
-        return tuple(member.process.pid for member in self._members)
-
     def _start(self) -> None:
         context: Any = multiprocessing.get_context("spawn" if self._spawn else START_METHOD)
         arguments = self._arguments()
-        for rank in range(self.size):
+        for rank in range(self._size):
             ours, theirs = context.Pipe()
             server = JobServer(self._setup, (rank, *arguments))
             process = context.Process(target=_serve, args=(theirs, server), daemon=True)
@@ -119,7 +114,7 @@ class LocalTeam:
             for connection in ready:
                 rank = waiting.pop(connection)  # type: ignore[call-overload]
                 answers[rank] = self._receive(rank)
-        return [answers[rank] for rank in range(self.size)]
+        return [answers[rank] for rank in range(self._size)]
 
     def _receive(self, rank: int) -> Any:
         member = self._members[rank]

@@ -97,8 +97,6 @@ class RayTeam:
         arguments: called in this process at every start.
     """
 
-    size = 1
-
     def __init__(self, cluster: Cluster, setup: SetUp, arguments: Callable[[], tuple[Any, ...]]) -> None:
         self._cluster = cluster
         self._setup = setup

@@ -20,13 +20,7 @@ class TeamLostError(TeamFailedError):
 
 
 class Team(Protocol):
-    """Worker processes that do every job together.
-
-    Attributes:
-        size: number of workers.
-    """
-
-    size: int
+    """Worker processes that do every job together."""
 
     def ask(self, job: Any, timeout_s: float) -> list[Any]:
         """Give a job to every worker and return their answers in the order of ranks.
