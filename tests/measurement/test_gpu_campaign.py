@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
+import gpu_campaign
 import pytest
 import torch
 from conftest import ROOT
@@ -38,10 +38,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def campaign(folder, monkeypatch, *arguments):
     """Run the script in this process, which has already imported its modules."""
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(folder), *RUN, *arguments])
-    specification = importlib.util.spec_from_file_location("gpu_campaign", SCRIPT)
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
-    script.main()
+    gpu_campaign.main()
 
 
 @pytest.fixture(scope="module")
