@@ -118,11 +118,13 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
     with KedroSession.create(project_path=ROOT, env=env) as session:
         params = session.load_context().params
     tasks = params["augment"]["sharding_tasks"]
-    for stage in ("measure", "search"):
-        compute = params[stage]["compute"]  # Kedro has built the types already
+    samples, collectives = params["measure"]["compute"], params["measure"]["comm"]  # Kedro has built the types already
+    plans = [(params[stage]["compute"], params[stage]["comm"]) for stage in ("search", "benchmark")]
+    for compute in (samples, *(samples.overridden(changes) for changes, _ in plans)):
         assert compute.backend == backend
         assert compute.arena_bytes > tasks.memory_bytes or backend == "recorded"
-        assert params[stage]["comm"].backend == "topology"
+    for comm in (collectives, *(collectives.overridden(changes) for _, changes in plans)):
+        assert comm.backend == "topology"
     assert params["topology"].gpus_per_host == params["search"]["torchrec"].local_world_size
     drawn = ("pool", "compute_samples", "comm_samples", "mlperf_task")
     assert {params["augment"][name].batch_size for name in drawn} == {tasks.batch_size}
