@@ -108,7 +108,7 @@ def test_without_torchrun_the_error_gives_the_command_that_starts_it(comm_params
 
 def test_ranks_that_do_not_fill_hosts_are_refused(comm_params):
     params = comm_params(local_world_size=3, torchrun_endpoint="nowhere:1")
-    with pytest.raises(MeasurementError, match="4 ranks does not fill hosts of 3"):
+    with pytest.raises(MeasurementError, match="world size 4 is not a multiple of 3 ranks per host"):
         CommCampaign(params, SEED).measure(across(1))
 
 

@@ -31,9 +31,9 @@ BAD_CSV = {
     "header only": (csv(HEAD), ["holds no tables", "one row per table"]),
     "missing column": (
         csv("table,num_embeddings,embedding_dim", "a,10,8"),
-        ["'pooling_factor' is missing", "needed are"],
+        ["'pooling_factor' is missing", "required columns are"],
     ),
-    "no header": (csv(GOOD_ROW, "b,10,8,1"), ["unknown column 'a'", "known are table"]),
+    "no header": (csv(GOOD_ROW, "b,10,8,1"), ["unknown column 'a'", "required columns are table"]),
     "misspelt column": (
         csv("table,num_embedings,embedding_dim,pooling_factor", GOOD_ROW),
         ["'num_embedings'", "did you mean 'num_embeddings'"],
