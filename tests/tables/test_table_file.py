@@ -89,7 +89,7 @@ BAD_CSV = {
     ),
     "part of a profile": (
         csv(HEAD + ",unique_rows,reuse_00", GOOD_ROW + ",5,1"),
-        ["'reuse_01' is missing", "or none of them"],
+        ["'reuse_01' is missing", "or none of these columns"],
     ),
     "profile without unique rows": (
         csv(f"{HEAD},{','.join(REUSE_COLUMNS)}", f"{GOOD_ROW},{ONCE}"),

@@ -16,7 +16,7 @@ def read_tables(path: str | Path) -> list[Table]:
     """Embedding tables from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
-    profile or none; all 18 cells of a table whose profile is unknown are empty. An empty `data_type` means fp32.
+    profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty `data_type` means fp32.
 
     Args:
         path: the file.
@@ -25,7 +25,7 @@ def read_tables(path: str | Path) -> list[Table]:
         The tables in the order of the file.
 
     Raises:
-        TableFileError: one message naming file, row, column, value and remedy.
+        TableFileError: the file is invalid; the message names file, row, column, value and remedy.
     """
     records = read_records(Path(path))
     check_columns(records, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
@@ -33,7 +33,7 @@ def read_tables(path: str | Path) -> list[Table]:
 
 
 def tables_of_records(records: list[Record]) -> list[Table]:
-    """One table per record; columns that are not a table's are ignored.
+    """One table per record; columns that do not describe a table are ignored.
 
     Raises:
         TableFileError: a value is impossible, or a name occurs twice.
@@ -50,7 +50,7 @@ def tables_of_records(records: list[Record]) -> list[Table]:
 
 
 def check_columns(records: list[Record], required: Sequence[str], optional: Sequence[str]) -> None:
-    """Check that the records have the required columns, no unknown columns, and all or none of the reuse profile.
+    """Check that no column is unknown or missing, and that the reuse profile is complete or absent.
 
     Raises:
         TableFileError: a column is unknown or missing; the message names it.
@@ -60,18 +60,18 @@ def check_columns(records: list[Record], required: Sequence[str], optional: Sequ
     for name, where in given.items():
         if name not in known:
             near = difflib.get_close_matches(str(name).strip().lower(), known, n=1, cutoff=0.5)
-            advice = f"did you mean {near[0]!r}" if near else f"known are {', '.join(required)}"
-            place = f" in {where}" if path.suffix.lower() == ".json" else ""  # elsewhere every row has every column
+            advice = f"did you mean {near[0]!r}" if near else f"required columns are {', '.join(required)}"
+            place = f" in {where}" if path.suffix.lower() == ".json" else ""  # rows of other formats have all columns
             raise TableFileError(f"{path}: unknown column {name!r}{place}; {advice}; rename or delete it")
     for name in required:
         if name not in given:
-            raise TableFileError(f"{path}: column {name!r} is missing; needed are {', '.join(required)}")
+            raise TableFileError(f"{path}: column {name!r} is missing; required columns are {', '.join(required)}")
     profile = [name for name in PROFILE_COLUMNS if name in given]
     if profile and len(profile) < len(PROFILE_COLUMNS):
         absent = next(name for name in PROFILE_COLUMNS if name not in given)
         raise TableFileError(
-            f"{path}: column {absent!r} is missing while {profile[0]!r} is given; a reuse profile needs unique_rows "
-            f"and all of {REUSE_COLUMNS[0]} to {REUSE_COLUMNS[-1]}, or none of them"
+            f"{path}: column {absent!r} is missing while {profile[0]!r} is given; give unique_rows and all of "
+            f"{REUSE_COLUMNS[0]} to {REUSE_COLUMNS[-1]}, or none of these columns"
         )
 
 
@@ -92,7 +92,7 @@ def _table(record: Record) -> Table:
 
 
 def _profile(record: Record) -> tuple[float, ...]:
-    """Unique rows and reuse shares of a row; nothing if all of its cells are empty."""
+    """Unique rows and reuse shares in a record; an empty tuple if all cells of the profile are empty."""
     given = [name for name in PROFILE_COLUMNS if not record.is_empty(name)]
     if given and len(given) < len(PROFILE_COLUMNS):
         absent = next(name for name in PROFILE_COLUMNS if name not in given)
