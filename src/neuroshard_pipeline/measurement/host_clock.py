@@ -16,7 +16,7 @@ class Place:
     """The place of a rank on its host.
 
     Attributes:
-        local_rank: number of the rank among the ranks of its host.
+        local_rank: index of the rank among the ranks of its host, from 0.
         ranks_here: number of ranks on its host.
     """
 
@@ -28,9 +28,10 @@ class Place:
 class HostClock:
     """The offset of this host's monotonic clock from that of rank 0's host.
 
-    Ranks that read the same clock as rank 0 have the offset 0. The others ask rank 0 for the time repeatedly. The
-    fastest answer counts and is assumed to be from the middle of its round trip, as in NTP, so that its error is at
-    most half the round trip. Clocks drift by tens of microseconds per second; synchronise again for every chunk.
+    `behind_ns` is the time to add to this host's clock to obtain rank 0's time. It is 0 for ranks that read the same
+    clock as rank 0. The others ask rank 0 for the time repeatedly and use the answer with the shortest round trip. As
+    in NTP, rank 0 is assumed to read its clock in the middle of that round trip, so the error is at most half of it.
+    Clocks drift by tens of microseconds per second, so `synchronise` must be called again before every chunk.
 
     Args:
         rank: rank of this process.
@@ -63,7 +64,7 @@ def _answer(other: int, device: torch.device) -> None:
 
 
 def _ask(device: torch.device) -> int:
-    """Rank 0's time minus the middle of the round trip on this clock, for the fastest of some round trips."""
+    """Rank 0's time minus this clock's time at the middle of the shortest of `_ROUNDS` round trips, in ns."""
     message = torch.zeros(1, dtype=torch.int64, device=device)
     trips = []
     for _ in range(_ROUNDS):
@@ -77,6 +78,6 @@ def _ask(device: torch.device) -> int:
 
 
 def _name_of_clock() -> str:
-    """A name that processes share if they read the same monotonic clock: same boot and same time namespace."""
+    """The boot id and the time namespace, which are equal for processes that read the same monotonic clock."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/time').readlink()}"

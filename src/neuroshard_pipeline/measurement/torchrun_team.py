@@ -1,11 +1,11 @@
-"""The campaign's side of ranks that torchrun has started on several hosts: it orders measurements.
+"""Orders a campaign's measurements from ranks that torchrun has started on several hosts.
 
-The ranks (`torchrun_ranks`) may die without ending the campaign. Both sides share a store with these keys:
+The ranks (`torchrun_ranks`) may die without ending the campaign. Campaign and ranks share a store with these keys:
 
     present/<rank>           {name, world_size, local_world_size}; a rank that is started again has a new name
-    orders                   number of orders so far
+    orders                   count of orders so far, which is also the number of the newest order
     order/<number>           {members, group, params, samples, machine}; members are the names of the ranks that measure
-    answer/<number>/<rank>   {timings}, or {unfit}: why the rank can measure nothing at all
+    answer/<number>/<rank>   {timings}, or {unfit}: the reason why the rank cannot measure any sample
 """
 
 import json
@@ -37,7 +37,7 @@ _LOOK_EVERY_S = 1.0
 class TorchrunTeam:
     """A `workers.Team` of the first `size` ranks that torchrun has started.
 
-    The team connects to torchrun with its first job, so that a finished campaign needs no torchrun.
+    The team connects to torchrun when it gets its first job. A campaign without jobs left runs without torchrun.
 
     Args:
         size: number of ranks, a multiple of `params.local_world_size`.
@@ -45,14 +45,14 @@ class TorchrunTeam:
         params: parameters of the campaign, with `local_world_size` and `torchrun_endpoint`.
 
     Raises:
-        MeasurementError: the ranks do not fill hosts.
+        MeasurementError: `params.local_world_size` is missing, or `size` is not a multiple of it.
     """
 
     def __init__(self, size: int, samples: Sequence[CommSample], params: CommMeasureParams) -> None:
         if size % _ranks_per_host(params):
             raise MeasurementError(
-                f"a collective of {size} ranks does not fill hosts of {params.local_world_size}; choose another "
-                "local_world_size, or other world sizes"
+                f"world size {size} is not a multiple of {params.local_world_size} ranks per host; choose another "
+                "local_world_size or other world sizes"
             )
         self._size = size
         self._samples = samples
@@ -68,7 +68,7 @@ class TorchrunTeam:
 
         Raises:
             TeamFailedError: a rank died or hung; torchrun starts all ranks again.
-            MeasurementError: there are no such ranks, or they can measure nothing at all.
+            MeasurementError: the required ranks are not running, or one of them cannot measure any sample.
         """
         try:
             store = self._connected()
@@ -83,7 +83,7 @@ class TorchrunTeam:
         self._closed = True
 
     def kill(self) -> None:
-        """Only torchrun can end ranks; see `close`."""
+        """Do the same as `close`, because only torchrun can end ranks."""
         self.close()
 
     def _connected(self) -> dist.Store:
@@ -101,7 +101,7 @@ class TorchrunTeam:
             time.sleep(_ASK_EVERY_S)
         if self._closed:
             raise TeamFailedError("the team was closed")
-        raise MeasurementError(f"there are no {self._size} ranks at {self._params.torchrun_endpoint}; {self._remedy}")
+        raise MeasurementError(f"fewer than {self._size} ranks run at {self._params.torchrun_endpoint}; {self._remedy}")
 
     def _names(self, store: dist.Store) -> list[str]:
         """Names of the ranks that are present."""
@@ -141,14 +141,14 @@ class TorchrunTeam:
         """Raise if some rank will not answer."""
         for key in keys:
             if store.check([key]):
-                _read_answer(store.get(key))  # an unfit rank keeps the others waiting
+                _read_answer(store.get(key))  # raises for an unfit rank, which the others wait for
         if self._names(store) != members:
             self._gone |= set(members)
             raise TeamFailedError(f"a rank died or did not finish within {self._params.timeout_s:g} s")
         if time.monotonic() > deadline:
             raise MeasurementError(
-                f"a rank has died, and torchrun at {self._params.torchrun_endpoint} starts no new one, perhaps because "
-                "its --max-restarts are used up; start torchrun again, the campaign resumes where it stopped"
+                f"a rank has died, and torchrun at {self._params.torchrun_endpoint} has not started a new one, perhaps "
+                "because --max-restarts is reached; start torchrun again, and the campaign resumes where it stopped"
             )
 
     @property
@@ -165,11 +165,11 @@ def open_store(endpoint: str) -> dist.Store:
     """The store that ranks and campaigns share, at torchrun's endpoint `<host>:<port>`.
 
     Raises:
-        OSError: torchrun does not listen there, although it had time to start.
+        OSError: no torchrun listens at `endpoint` within `_CONNECT_WAIT_S` seconds.
     """
     host, _, port = endpoint.rpartition(":")
     deadline = time.monotonic() + _CONNECT_WAIT_S
-    while not _listens(host, int(port), deadline):  # the error of the store itself would fill a page
+    while not _listens(host, int(port), deadline):  # TCPStore's own error message is a page long
         time.sleep(_ASK_EVERY_S)
     return dist.PrefixStore(_STORE_PREFIX, dist.TCPStore(host, int(port), is_master=False))
 
