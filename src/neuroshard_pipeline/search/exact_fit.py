@@ -21,17 +21,17 @@ from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Largest program, counted in (unit, rank) pairs, that is tried: bin packing is NP-hard.
+#: Programs with more (unit, rank) pairs are not solved, because bin packing is NP-hard.
 MAX_PAIRS = 2000
 
-#: Branch-and-bound nodes and seconds after which the question stays open.
+#: Branch-and-bound nodes and seconds after which the solver stops without an answer.
 _NODE_LIMIT, _SECONDS = 20_000, 20.0
 
-#: The solver keeps constraints to within 1e-6 whatever their magnitude. With a rank's memory scaled to this number, it
-#: notices one byte too many in about a megabyte. The sum over all ranks is compared in whole bytes.
+#: The solver keeps constraints to within 1e-6 whatever their magnitude. A rank's limit is scaled to this number, so the
+#: tolerance is 1e-10 of the limit. `fit_exactly` compares the sums over all ranks in whole bytes.
 _RANK_SCALE = 1e4
 
-#: The second attempt leaves this share of the memory free, for plans that fill a rank to the last byte.
+#: Share of the memory that the second attempt leaves free if the first plan exceeds a rank's limit by a few bytes.
 _MARGIN = 1e-9
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
@@ -79,7 +79,7 @@ class _Program:
     pairs: IntArray
 
     def solve(self, limits: list[float]) -> ExactFit:
-        """An arrangement that keeps `limits` within the tolerance of the solver."""
+        """Find an arrangement whose ranks exceed `limits` at most by the tolerance of the solver."""
         unit, count = self.pairs[:, 0], len(self.pairs)
         steps = np.array([u.width / COLUMN_GRANULARITY for u in self.units])[unit]
         most = np.minimum(np.array([u.max_shards for u in self.units], dtype=float)[unit], 1.0)
@@ -97,7 +97,7 @@ class _Program:
         return ExactFit([(u, width, rank) for (u, rank), width in placed if width])
 
     def _unit_constraints(self, steps: FloatArray) -> list[LinearConstraint]:
-        """Steps add up to the width; shards are not too many; a shard has steps, and no fewer than the minimum."""
+        """A unit's steps add up to its width and lie in 1 to `max_shards` shards of at least `min_width` columns."""
         unit, count = self.pairs[:, 0], len(self.pairs)
         of_unit, each = _sum_by(unit, len(self.units)), sparse.eye(count)
         none = sparse.csr_matrix(of_unit.shape)
@@ -112,13 +112,13 @@ class _Program:
         ]
 
     def _memory_constraint(self, limits: list[float]) -> LinearConstraint:
-        """The bytes of every rank, as a share of its limit."""
+        """The bytes of every rank are at most its limit; both are scaled so that the limit is `_RANK_SCALE`."""
         unit, rank = self.pairs.T
         one, two = (
             np.array([u.bytes(steps * COLUMN_GRANULARITY, self.task, self.memory) for u in self.units])[unit]
             for steps in (1, 2)
         )
-        fixed, per_step = 2 * one - two, two - one  # bytes of a shard apart from its columns, and those of 4 columns
+        fixed, per_step = 2 * one - two, two - one  # bytes of a shard without columns, and bytes of 4 columns
         share = _RANK_SCALE / np.maximum(np.array(limits)[rank], 1.0)
         of_rank = _sum_by(rank, self.task.world_size)
         parts = [of_rank @ sparse.diags(bytes_ * share) for bytes_ in (per_step, fixed)]

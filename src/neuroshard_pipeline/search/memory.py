@@ -22,12 +22,12 @@ ADAM_STATE_BYTES = 8
 
 
 class MemoryModel(Parameters):
-    """What counts against the memory of a rank.
+    """Computes the bytes that a shard needs on its rank, and the bytes that shards may use on each rank.
 
     A shard of R rows and D columns needs, in bytes,
-    `R * D * element + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for row-wise
-    Adagrad (one number per row of each column shard), and two fp32 moments per weight for Adam, twice the weights of
-    an fp32 table.
+    `R * D * (bytes per element) + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for
+    row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
+    weight).
 
     Attributes:
         optimizer_state: count the optimizer state of the task's optimizer.
