@@ -9,15 +9,15 @@ from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_tab
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 
-#: Number of draws before a task counts as not fitting. The baseline of [Zha2023] draws once and ignores memory.
+#: Number of placements drawn before the sharder gives up. The baseline of [Zha2023] draws once and ignores memory.
 _ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
 class RandomSharder:
-    """Places each table on a rank drawn uniformly among those with room for it, and starts again where none has room.
+    """Places each table on a rank drawn uniformly from the ranks with enough free memory; starts again if none has.
 
-    Constraints leave a table fewer ranks; tables that are kept together are drawn as one.
+    Only ranks that the constraints allow are drawn. Tables that are kept together are placed as one.
     """
 
     name: str = "random"
@@ -38,7 +38,7 @@ class RandomSharder:
 
 
 def _draw(sizes: IntArray, limits: IntArray, allowed: BoolArray | None, rng: np.random.Generator) -> list[int] | None:
-    """A random rank for each unit, taken in random order; None where one has no room."""
+    """A random rank for each unit, with units placed in random order; None if no rank has room for one of them."""
     free = limits.copy()
     ranks = [0] * len(sizes)
     for index in rng.permutation(len(sizes)).tolist():

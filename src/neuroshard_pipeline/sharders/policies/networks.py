@@ -2,10 +2,10 @@
 
 Both networks compute a representation (D numbers) of every table. At each step they compute a score for every rank from
 the representation of the table to place, the sum of the representations of the tables on the rank, and the features of
-the rank. The weights are the same for all ranks, and the tables of a rank are summed, so that a network works for any
-number of ranks and tables.
+the rank. All ranks share the weights, and the representations of a rank's tables are summed. A network therefore works
+for any number of ranks and tables.
 
-Shapes: U units (tables), W ranks, F table features, K rank features, D numbers of a table's representation, N hidden.
+Shapes: U units (tables), W ranks, F table features, K rank features, D numbers of a representation, N hidden neurons.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +24,8 @@ class Network:
     Attributes:
         represent: `(xp, weights, tables (U, F)) -> (U, D)`, the representations; `xp` is `numpy` or `torch`.
         scores: `(weights, own (..., 1, D), carried (..., W, D), ranks (..., W, K)) -> (..., W)`; `own` represents the
-            table to place, `carried` is the sum over the tables on a rank, divided by the mean number of tables per
-            rank, and `ranks` are the features of the ranks.
+            table to place, `carried` is the sum of the representations of the tables on a rank, divided by the mean
+            number of tables per rank, and `ranks` are the features of the ranks.
         shapes: `(F, K, N) -> {weight: shape}`; weights whose names end in `bias` are initialised with 0.
     """
 
@@ -48,10 +48,10 @@ def _dreamshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:  # no
 
 
 def _dreamshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """Scores linear in the summed tables of a rank and in an embedding of its predicted costs [Zha2022b] §3.3.
+    """Scores, linear in a rank's summed representations and in an embedding of its predicted costs [Zha2022b] §3.3.
 
-    The table to place adds the same number to the scores of all ranks; it influences the choice through the costs that
-    are predicted with it on a rank.
+    `own` adds the same number to the scores of all ranks. The table to place therefore influences the choice only
+    through the costs that are predicted for each rank with this table.
     """
     costs = _rectified(ranks @ weights["cost.in"] + weights["cost.in.bias"])
     costs = _rectified(costs @ weights["cost.out"] + weights["cost.out.bias"])
@@ -74,7 +74,7 @@ def _dreamshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, 
 
 
 def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
-    """The state of a gated recurrent unit after each table; it depends on this table and those before it."""
+    """(U, N) states of a gated recurrent unit after each table; a state depends on this table and the earlier ones."""
     inputs = tables @ weights["gru.in"] + weights["gru.bias"]  # (U, 3 N)
     width = inputs.shape[-1] // 3
     state = inputs[0, :width] * 0.0
@@ -90,7 +90,7 @@ def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
 
 
 def _autoshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """Scores of one hidden layer, from the recurrent state, the tables and the features of a rank [Zha2022a] §4."""
+    """Scores of a network with one hidden layer, whose inputs are `own`, `carried` and `ranks` [Zha2022a] §4."""
     state = ranks @ weights["rank.in"] + carried @ weights["rank.carried"]
     hidden = _rectified(state + own @ weights["rank.own"] + weights["rank.bias"])
     return (hidden @ weights["score"])[..., 0]
