@@ -40,7 +40,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class TableLimits(Parameters):
-    """Base class of parameters that draw a number of tables in proportion to the number of ranks.
+    """Base class of parameters for draws whose number of tables is proportional to the number of ranks.
 
     Attributes:
         dimensions: widths of the tables, drawn uniformly.
@@ -65,7 +65,7 @@ class TableLimits(Parameters):
 
 
 def check_range(params: BaseModel, low_name: str, high_name: str) -> None:
-    """Refuse two limits of which the lower one exceeds the upper one (a ValueError, as pydantic expects)."""
+    """Raise a `ValueError`, as pydantic expects, if the lower limit exceeds the upper limit."""
     low, high = getattr(params, low_name), getattr(params, high_name)
     if low > high:
         raise ValueError(f"{low_name} {low} must be at most {high_name} {high}")
@@ -93,10 +93,10 @@ def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None
 def redraw_until_fits(
     draw: Callable[[], Drawn], needed_bytes: Callable[[Drawn], int], available_bytes: int, name: str
 ) -> Drawn:
-    """Call `draw` until its result needs at most `available_bytes`.
+    """Call `draw` until its result needs at most `available_bytes`, and return this result.
 
     Raises:
-        TaskError: none of `MAX_REDRAWS` results fits; the message calls the sample `name`.
+        TaskError: none of `MAX_REDRAWS` results fits; the message starts with `name`.
     """
     least = None
     for _ in range(MAX_REDRAWS):

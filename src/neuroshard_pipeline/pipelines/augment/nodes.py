@@ -34,14 +34,14 @@ def gather_public_tables(
 def provide_table_pool(
     public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
 ) -> pd.DataFrame:
-    """Generate or read the pool and add derived and public tables; or take the pool of a recording."""
+    """Return the recording's pool if one is given, or else a generated or read pool with derived and public tables."""
     if recording.folder:
         return open_recording(recording).pool
     return varied_pool(base_pool(params), params.batch_size, public, variation)
 
 
 def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.DataFrame:
-    """Draw the pool's ids and compare their reuse histograms with the published ones."""
+    """Draw ids for the pool's tables and compare their reuse histograms with those that Meta published."""
     return reuse_comparison_frame(pool, params.batch_size, params.seed)
 
 
@@ -53,7 +53,7 @@ def provide_compute_samples(
     varied: VariedSampleParams,
     recording: RecordingParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Draw the compute samples and their settings, or take those of a recording."""
+    """Return the compute samples and their settings: the recording's if one is given, or else drawn ones."""
     if recording.folder:
         recorded = open_recording(recording)
         return recorded.samples, recorded.settings
