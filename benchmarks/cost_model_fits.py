@@ -1,8 +1,8 @@
-"""Fits for `bench_cost_models.py`: every model on the same data and the same splits.
+"""Fits every model of `bench_cost_models.py` to the same data and the same splits.
 
-`Estimator` is what the benchmark compares: the product's model, the paper's network, a baseline. The other functions
-are jobs for one process each. A job fits one model, or several that need the same data, and returns rows by the name of
-their table.
+The benchmark compares implementations of `Estimator`: the product's model, the paper's network, and baselines. Each
+`fit_*` function is a job that runs in one process. A job fits one model, or several that need the same data, and
+returns the rows of every result table, by the table's name.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from neuroshard_pipeline.cost_models.measured import CommData, ComputeData, Meas
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrainParams, FitParams
 
-#: Names of the models in tables.
+#: Names of the models in the result tables.
 OURS, PAPER = "universal", "paper"
 
-#: Names of sample sets in tables: held-out samples of the whole campaign, and those of the paper's kind among them.
+#: Names of sample sets in the result tables: all held-out samples of the campaign, and only those of the paper's kind.
 HELD_OUT, HELD_OUT_PAPER = "held out", "held out, paper's kind"
 
-#: Shares of the training samples in the learning curve, besides all.
+#: Shares of the training samples that the learning curve uses, in addition to all of them.
 LEARNING_SHARES = (0.1, 0.25, 0.5)
 
-#: Figures in tables.
+#: Measures of accuracy in the result tables.
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
 
-#: The ablation: shares of training and validation samples whose cost is wrong by a factor of up to 3 up or down.
+#: Shares of the training and validation samples whose cost the ablation multiplies or divides by a factor of up to 3.
 WRONG_SHARES = (0.0, 0.1, 0.3)
-#: Share of the training samples in the ablation, so that its plain network on correct labels is a point of the learning
-#: curve.
+#: Share of the training samples that the ablation uses. It is one of `LEARNING_SHARES`, so the learning curve already
+#: contains the plain network on correct labels.
 ABLATION_SHARE = 0.5
 _LARGEST_LOG_FACTOR = float(np.log(3.0))
 
-#: Variants of the ablation: `distillation`, and the factor on the number of epochs.
+#: Variants of the ablation by name: value of `distillation`, and factor by which the number of epochs is multiplied.
 PLAIN = "plain"
 ABLATION: dict[str, tuple[str, int]] = {PLAIN: ("none", 1), "plain, twice the epochs": ("none", 2), "smc2": ("smc2", 1)}
 
@@ -57,10 +57,11 @@ class Fitted:
     """A fitted model.
 
     Attributes:
-        predict: samples -> forward and backward ms, (N, 2) or (ranks of all samples, 2).
-        intervals: samples -> bounds of forward + backward (N, 2), or of forward and of backward (ranks, 2) each; None
-            for a model without prediction intervals.
-        best_epoch: of the last member to reach its best; None without epochs.
+        predict: samples -> forward and backward ms, (N, 2) for compute samples, (ranks of all samples, 2) for
+            collectives.
+        intervals: samples -> lower and upper bounds in ms: (N, 2) of forward + backward for compute samples; two arrays
+            (ranks of all samples, 2) for collectives, forward and backward. None without prediction intervals.
+        best_epoch: latest of the members' best epochs; None if the benchmark does not report it.
     """
 
     predict: Callable[[Sequence[Any]], np.ndarray]
@@ -73,7 +74,7 @@ class Estimator(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in tables."""
+        """Name in the result tables."""
         ...
 
     def fit(self, data: Any, split: Split) -> Fitted:
@@ -115,7 +116,7 @@ class Baseline:
     seed: int
 
     def fit(self, data: ComputeData, split: Split) -> Fitted:
-        """Fit to the training samples of a split, anew for every prediction."""
+        """Return a model that is fitted to the training samples of a split again at every prediction."""
         training = data.take(split.training)
         return Fitted(
             lambda test: fit_predict_baseline(self.name, training.samples, training.costs_ms, test, seed=self.seed)
@@ -148,7 +149,7 @@ class PaperComm:
 
 
 def fit_everywhere(inputs: ComputeInputs, estimator: Estimator, params: FitParams) -> Tables:
-    """Fit one model to all training samples; test it on held-out samples, on chosen shards and on every group."""
+    """Fit one model to all training samples; test it on held-out samples, `inputs.chosen` and `inputs.groups`."""
     split = split_by(inputs.data, params)
     fitted = estimator.fit(inputs.data, split)
     held_out = inputs.data.take(split.test)
@@ -172,7 +173,7 @@ def fit_on_paper_samples(inputs: ComputeInputs, estimator: Estimator, params: Fi
 
 
 def fit_share(data: ComputeData, estimator: Estimator, params: FitParams, share: float) -> Tables:
-    """One point of the learning curve: a share of the training samples, and the same held-out samples as always."""
+    """Fit one model to a share of the training samples and test it on all held-out samples, for the learning curve."""
     split = _with_share(split_by(data, params), share, params.seed)
     mape = _figures(data.take(split.test), estimator.fit(data, split))["mape"]
     name, seed = estimator.name, params.seed
@@ -183,7 +184,7 @@ def fit_share(data: ComputeData, estimator: Estimator, params: FitParams, share:
 
 
 def _with_share(split: Split, share: float, seed: int) -> Split:
-    """A random share of the training samples; a larger share contains a smaller one."""
+    """A split with a random share of the training samples; for one seed, larger shares contain smaller ones."""
     order = np.random.default_rng(seed).permutation(split.training)
     return Split(np.sort(order[: max(1, round(share * len(order)))]), split.validation, split.test)
 
@@ -200,7 +201,7 @@ def fit_ablation(data: ComputeData, params: ComputeTrainParams, kind: str, wrong
 
 
 def with_wrong_labels(data: ComputeData, share: float, seed: int) -> ComputeData:
-    """A share of the costs multiplied by a random factor, log-uniform from a third to three."""
+    """The samples with a random share of the costs multiplied by log-uniform factors between 1/3 and 3."""
     rng = np.random.default_rng(seed)
     costs = data.costs_ms
     wrong = rng.random(len(costs)) < share
@@ -225,9 +226,9 @@ def _figures(test: ComputeData, fitted: Fitted) -> Row:
 
 
 def fit_comm_models(inputs: CommInputs, params: CommTrainParams) -> Tables:
-    """Measured collectives: one network for all world sizes, the paper's for each, and ours trained without each.
+    """Fit to measured collectives: our model to all world sizes, the paper's to each, and ours to all except each.
 
-    The batch size is not a feature of the paper's network, which therefore gets the samples of the most frequent one.
+    The paper's network has no batch size feature. It is trained and tested on samples of the most frequent batch size.
     """
     data = inputs.data
     ours = OursComm(params)
@@ -242,7 +243,7 @@ def fit_comm_models(inputs: CommInputs, params: CommTrainParams) -> Tables:
 
 
 def _world_size_rows(name: str, estimator: OursComm | PaperComm, training: CommData, test: CommData) -> list[Row]:
-    """Fit to one set, test on the held-out part of another, by world size and direction."""
+    """Fit to `training` and test on the held-out part of `test`; return one row per world size and direction."""
     if len(training.samples) < 10:
         return []
     fitted = estimator.fit(training, split_by(training, estimator.params))
