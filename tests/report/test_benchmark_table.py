@@ -44,7 +44,7 @@ def test_a_suite_without_a_common_task_says_so():
     verdict = {"common_tasks": 0, "possibly_best": [], "best": None, "tasks": 3, "basis": "measured"}
     verdict |= {"sharders": {"one": {}}, "compared": ["one"], "not_run": ["milp"]}
     assert suite_verdict(verdict) == "no task was solved by every compared sharder."
-    assert suite_note(verdict).startswith("No task of 3 was solved by every sharder.")
+    assert suite_note(verdict).startswith("None of the 3 tasks was solved by every sharder.")
     assert suite_note(verdict).endswith("Not run on this suite because they take too long: milp.")
 
 
@@ -59,4 +59,4 @@ def test_recorded_and_modelled_costs_are_labelled():
     note = noise_note({**HARDWARE, "comm_costs_are": "modelled", "recording": {"folder": "x"}})
     assert note.endswith("compute costs are recorded and communication costs are modelled.")
     nothing_twice = {"noise_floor": {"compute": {}, "comm": {}}}
-    assert noise_note(nothing_twice) == "Noise floor: nothing was measured twice."
+    assert noise_note(nothing_twice) == "The noise floor is unknown because nothing was measured twice."

@@ -2,9 +2,9 @@
 
 Shapes: S shards, T distinct tables, P = `len(WORK_TERMS)`, F = `len(CONTEXT_FEATURES)`.
 
-Work terms are non-negative and additive: a kernel that looks up two shards does the work of both. A non-negative
-combination of them is therefore a physical first estimate of the cost that stays plausible far outside the training
-range. Context features are logarithms and shares; they correct that estimate.
+Work terms are non-negative and additive: a kernel that looks up two shards does the work of both. Their combination
+with non-negative prices is a first estimate of the cost. This estimate stays plausible far outside the training range.
+Context features are logarithms and shares; they correct the estimate.
 """
 
 from collections.abc import Sequence
@@ -18,27 +18,27 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
-#: Non-negative work of one shard, with the reason why it takes time. Bytes are in MiB and counts in units of 2**20, so
-#: that prices are ms per MiB or per million items.
+#: Non-negative work terms of one shard: the formula, then the reason why this work takes time. Bytes are in MiB and
+#: counts in units of 2**20, so that prices are ms per MiB or per 2**20 items.
 WORK_TERMS: dict[str, str] = {
     "table": "1: a fused call checks the arguments and lays out the output of every table",
-    "bags": "batch_size: the loop over samples reads offsets for each, with or without ids",
-    "output_bytes": "batch_size * dim: pooled rows are written forward, their gradients read backward",
+    "bags": "batch_size: the loop over samples reads the offsets of every bag, even of an empty one",
+    "output_bytes": "batch_size * dim: the forward pass writes pooled rows, the backward pass reads their gradients",
     "indices": "ids of the batch: each is read, range-checked and converted to an address",
-    "lookup_bytes": "ids * dim: rows are read and added up forward, gradients scattered backward",
+    "lookup_bytes": "ids * dim: the forward pass reads and adds up rows, the backward pass scatters gradients",
     "unique_rows": "distinct rows: each is one random access that caches and prefetchers cannot hide",
     "unique_bytes": "distinct rows * dim: the bytes that come from memory and that the update writes back",
     "cache_lines": "distinct 64-byte lines of these rows: narrow rows share a line but still transfer a whole one",
-    "pages": "distinct 4 KiB pages of these rows: each is an address translation that may miss the TLB",
-    "sort_work": "ids * log2(rows): backward sorts the ids, by radix over the bits of a row number",
-    "half_numbers": "ids * dim where stored in 16 bits: every number is converted",
-    "half_unique": "distinct rows * dim where stored in 16 bits: the update reads, rounds and writes them",
+    "pages": "distinct 4 KiB pages of these rows: each needs an address translation that may miss the TLB",
+    "sort_work": "ids * log2(rows): the backward pass radix-sorts the ids by the bits of their row numbers",
+    "half_numbers": "ids * dim if stored in 16 bits: every number is converted",
+    "half_unique": "distinct rows * dim if stored in 16 bits: the update reads, rounds and writes them",
     "state_lines": "distinct 64-byte lines of optimizer state: read and written by the update",
     "stateless_bytes": "ids * dim under SGD, which may apply gradients id by id without adding them up first",
 }
 
-#: Work terms that also make the launch of a fused call more expensive, once for any number of shards. FBGEMM's forward
-#: takes 0.045 ms longer where an optimizer has state, which is a quarter of a small call.
+#: Work terms that also add a cost per fused call, however many shards have such work. FBGEMM's forward pass takes
+#: 0.045 ms longer if the optimizer has state. This is a quarter of the time of a small call.
 ONCE_TERMS: tuple[str, ...] = ("state_lines",)
 
 #: Context of one shard, with the reason why it changes the price of work.
@@ -63,10 +63,10 @@ CONTEXT_FEATURES: dict[str, str] = {
 
 _MILLION = float(2**20)
 
-#: A typical number of look-ups of a row in each reuse bin: the geometric middle of (lower, upper].
+#: Typical number of look-ups of a row in each reuse bin: 1, 2, and from the third bin on the middle of (lower, upper].
 _BIN_REUSE = np.array([1.0, 2.0] + [2.0**power * 0.75 for power in range(2, NUM_REUSE_BINS)])
 
-#: First and last (exclusive) reuse bin of the four shares of ids.
+#: First reuse bin (inclusive) and last one (exclusive) that each of the four shares of ids covers.
 _ID_SHARE_BINS = {"once_share": (0, 1), "few_share": (1, 4), "some_share": (4, 8), "hot_share": (8, NUM_REUSE_BINS)}
 
 
@@ -96,14 +96,14 @@ def shard_features(shards: Sequence[Shard], batch_size: int, optimizer: str = "s
 
 
 def segment_sums(values: FloatArray, counts: Sequence[int] | NDArray[np.int64]) -> FloatArray:
-    """Sum rows of `values` (S, H) over consecutive segments of `counts` rows: (N, H); an empty segment sums to 0."""
+    """Sums (N, H) of consecutive rows of `values` (S, H): `counts[n]` rows for sum n, which is 0 without rows."""
     totals = np.zeros((len(counts), values.shape[1]))
     np.add.at(totals, np.repeat(np.arange(len(counts)), counts), values)
     return totals
 
 
 def _table_columns(tables: Sequence[Table], batch_size: int) -> dict[str, FloatArray]:
-    """Quantities per table, each (T,)."""
+    """Inputs of the features that are computed per table: arrays (T,) by name."""
     full = [table if table.has_profile else with_profile(table, batch_size) for table in tables]
     reuse = np.array([table.reuse for table in full], dtype=np.float64).reshape(len(full), NUM_REUSE_BINS)
     ids_by_bin = reuse * _BIN_REUSE
@@ -172,7 +172,7 @@ def _context(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, 
 
 
 def _distinct_blocks(columns: dict[str, FloatArray], row_bytes: FloatArray, block_bytes: float) -> FloatArray:
-    """Expected number of distinct memory blocks of the distinct rows, assuming that these are spread evenly: (S,)."""
+    """Expected number of memory blocks (S,) that hold distinct rows, if these lie at random places in the table."""
     blocks = np.maximum(columns["num_embeddings"] * row_bytes / block_bytes, 1.0)
     touched = columns["unique_rows"] * np.maximum(row_bytes / block_bytes, 1.0)
     return blocks * -np.expm1(-touched / blocks)

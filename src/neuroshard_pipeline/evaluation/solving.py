@@ -1,4 +1,4 @@
-"""Solves every task with every sharder of a benchmark, in records that resume: one record per task and sharder."""
+"""Solves every task with every sharder of a benchmark. An interrupted run resumes from one record per such pair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOLVE_COLUMNS = [*_ATTEMPT_COLUMNS, "table", "column_offset", "embedding_dim", "
 
 @dataclass(frozen=True)
 class Job:
-    """One task for one sharder.
+    """One task that one sharder solves.
 
     Attributes:
         key: key of the record; it contains a hash of everything that determines the plans.
@@ -113,7 +113,7 @@ def solve_missing(
     Args:
         jobs: all jobs.
         done: the records of earlier runs.
-        run: applies a function to items and yields outcomes as they finish, as `workers.map_items` does.
+        run: applies a function to items and yields each outcome as soon as it is known, as `workers.map_items` does.
 
     Yields:
         (key, record); the caller stores each before asking for the next.
@@ -139,7 +139,7 @@ class Solver:
     needs_torchrec: bool
 
     def __call__(self, job: Job) -> pd.DataFrame:
-        """All attempts of `job` with their plans, `SOLVE_COLUMNS`."""
+        """The record of `job`: all attempts and their plans, with the columns `SOLVE_COLUMNS`."""
         if self.needs_torchrec:
             require_torchrec()
         return pd.concat([self._attempt(job, seed) for seed in job.seeds], ignore_index=True)
@@ -164,11 +164,11 @@ def _failed(job: Job, seed: int, seconds: float, error: str) -> pd.DataFrame:
 
 
 def gather(jobs: BenchmarkJobs, records: Records) -> tuple[tuple[SeededPlan, ...], pd.DataFrame]:
-    """The results of all jobs, in their order.
+    """Read the results of all jobs from their records, in the order of the jobs.
 
     Returns:
-        Every plan found, with its predicted cost; and `benchmark.attempts`, `task_id, sharder, seed, seconds, error`,
-        where `error` is null if a plan was found.
+        Every plan found, with its predicted cost; and `benchmark.attempts` with the columns `task_id, sharder, seed,
+        seconds, error`, where `error` is null if a plan was found.
     """
     plans: list[SeededPlan] = []
     attempts = []
@@ -202,7 +202,7 @@ def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:
 def plans_to_measure(
     plans: Sequence[SeededPlan], tasks: pd.DataFrame, params: BenchmarkSharderParams
 ) -> tuple[SeededPlan, ...]:
-    """The plans of tasks that can be measured, made with one of the first `measured_seeds` seeds."""
+    """The plans whose task is marked `is_measured` and whose seed is one of the first `measured_seeds`."""
     is_measured = suite_of_tasks(tasks)["is_measured"].to_dict()
     last = params.seed + params.measured_seeds
     return tuple(each for each in plans if is_measured[each.plan.task.task_id] and each.seed < last)
@@ -211,7 +211,7 @@ def plans_to_measure(
 def bench_plan_costs(
     plans: Sequence[SeededPlan], measured: Sequence[SeededPlan], measured_costs: pd.DataFrame
 ) -> pd.DataFrame:
-    """`benchmark.plan_costs`: `search.plan_costs` with a column `seed`; first the measured plans, then the others."""
+    """`benchmark.plan_costs`: `search.plan_costs` plus a column `seed`, the measured plans before all others."""
     known = {_key(each) for each in measured}
     others = [each for each in plans if _key(each) not in known]
     frames = [_with_seeds(measured_costs, measured), _with_seeds(plan_costs_frame([e.plan for e in others]), others)]
@@ -230,7 +230,7 @@ def _with_seeds(plan_costs: pd.DataFrame, plans: Sequence[SeededPlan]) -> pd.Dat
 
 @cache
 def _source_digest() -> str:
-    """A hash of the code that determines plans, so that plans of an older version are not reused."""
+    """A hash of the code that determines plans, so that plans of older code are not reused."""
     root = Path(neuroshard_pipeline.__file__).parent
     rooms = ("tables", "cost_models", "search", "sharders")
     sources = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
@@ -246,7 +246,7 @@ def _saved_digest(model: Any) -> str:
 
 
 def _content(value: Any) -> Any:
-    """Everything in a value whose `repr` may be shortened: nested dataclasses, parameters and models, by field."""
+    """The value with dataclasses, parameters and models replaced by their contents, so that its `repr` is complete."""
     if hasattr(value, "save"):
         return _saved_digest(value)
     if isinstance(value, BaseModel):

@@ -11,7 +11,7 @@ _HEADER = ["sharder", "solved", "cost ms", "vs best", "interval", "predicted ms"
 
 
 def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
-    """All suites as text: per suite a table and one sentence that names the best sharder; then the noise floor.
+    """The benchmark as text: a table and one sentence about the best sharder for every suite, then the noise floor.
 
     Args:
         verdicts: `benchmark.verdicts`.
@@ -64,11 +64,11 @@ def suite_verdict(verdict: Mapping[str, Any]) -> str:
 
 
 def suite_note(verdict: Mapping[str, Any]) -> str:
-    """Which tasks and sharders the table of a suite compares."""
+    """Sentences that say which tasks and sharders the table of a suite compares."""
     basis, common, tasks = verdict["basis"], verdict["common_tasks"], verdict["tasks"]
     left_out = [name for name in verdict["sharders"] if name not in verdict["compared"]]
     who = "every compared sharder" if left_out else "every sharder"
-    parts = [f"No task of {tasks} was solved by {who}."]
+    parts = [f"None of the {tasks} tasks was solved by {who}."]
     if common:
         parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those solved by {who}."]
     if basis == "predicted":
@@ -81,7 +81,7 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
 
 
 def noise_note(hardware: Mapping[str, Any]) -> str:
-    """By how much two independent measurements of the campaign differ, and which costs were not measured."""
+    """Sentences that give the relative difference of two measurements, and say which costs were not measured."""
     compute = "recorded" if hardware.get("recording") else "measured"
     origins = {"compute": compute, "comm": hardware.get("comm_costs_are", "measured")}
     floor = hardware["noise_floor"]
@@ -91,7 +91,7 @@ def noise_note(hardware: Mapping[str, Any]) -> str:
         "forward communication": floor["comm"].get("forward", {}),
     }
     told = [f"{name} {100 * value['median']:.1f} %" for name, value in known.items() if value.get("median") is not None]
-    note = "Noise floor: nothing was measured twice."
+    note = "The noise floor is unknown because nothing was measured twice."
     if told:
         note = f"Noise floor of this campaign (median difference of two measurements): {', '.join(told)}."
     return f"{note} {origin_note(origins)}".strip()

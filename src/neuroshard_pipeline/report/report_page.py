@@ -15,8 +15,8 @@ def render_report(inputs: ReportInputs) -> str:
     """The report as one self-contained HTML page of about 5 MB, of which Plotly is 4.6 MB.
 
     Args:
-        inputs: the data of the run. Plans need not have been measured (the page then compares predicted costs and
-            says so), sharders may have failed tasks, and there need not be a task that every sharder solved.
+        inputs: the data of the run. If no plan was measured, the page compares predicted costs and says so. Sharders
+            may have failed on some tasks, even if this leaves no task that every sharder solved.
     """
     return render_page("report.html", draw_figures(inputs), **_comparison(inputs), **_evidence(inputs))
 
@@ -48,7 +48,7 @@ def _evidence(inputs: ReportInputs) -> dict[str, Any]:
         "plan_accuracy_table": facts.plan_accuracy_table(inputs.summary),
         "measurement_table": facts.measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
         "failures": facts.failure_messages(inputs.compute_costs, inputs.comm_costs),
-        # The noise floor is shown in the table of measurements.
+        # The measurement table already shows the noise floor.
         "hardware_rows": facts.nested_rows(
             {key: inputs.hardware[key] for key in inputs.hardware if key != "noise_floor"}
         ),

@@ -13,7 +13,7 @@ from neuroshard_pipeline.tables.table import Table, scale_rows
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
 
-#: Columns that describe the task in files and frames of tasks; all rows of a task have the same values.
+#: Columns of a task's file or frame that describe the task itself; they have the same value in all rows of a task.
 TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
 
 
@@ -24,7 +24,7 @@ class ShardingTask:
     Attributes:
         tables: at least one table; names are unique.
         world_size: number of ranks (devices).
-        batch_size: the global batch, samples per iteration over all ranks.
+        batch_size: global batch size, in samples per iteration over all ranks.
         memory_bytes: memory for embeddings on every rank, or one number per rank.
         optimizer: one of `OPTIMIZERS`; its state counts against the memory.
         task_id: name of the task in frames and errors.
@@ -69,15 +69,15 @@ def task_from_tables(
 ) -> ShardingTask:
     """The sharding task of a user's tables, with their rows divided by `row_scale`.
 
-    A reuse profile that a table has is kept and scaled (`table.scale_rows`). A table without a profile gets the
-    default profile of its scaled rows.
+    A table with a reuse profile keeps it, with the number of unique rows scaled (`table.scale_rows`). A table without
+    one gets the default profile for its scaled number of rows.
 
     Args:
         tables: the tables at full scale.
         world_size: number of ranks.
-        batch_size: global batch.
+        batch_size: global batch size.
         memory_bytes: memory for embeddings on every rank.
-        row_scale: divisor of the tables' rows; 1 keeps them.
+        row_scale: divisor of every table's number of rows; 1 changes nothing.
         task_id: name of the task in frames and errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Policy gradients (REINFORCE) for both policies, with the cost models' prediction as the reward.
+"""Trains AutoShard's and DreamShard's policies by policy gradients (REINFORCE), rewarded by predicted costs.
 
 Shapes: U units (tables), B rollouts, W ranks, D numbers of a table's representation.
 """
@@ -33,7 +33,7 @@ PROGRESS_COLUMNS = ["policy", "step", "reward", "entropy", "cost_ratio", "valida
 #: Gradients are clipped to this norm, so that a single lucky rollout does not undo earlier training.
 _MAX_GRADIENT = 1.0
 
-#: The cost of a policy's plan counts at most this many times the cost of the best greedy heuristic.
+#: Upper limit of a cost ratio: the predicted cost of a policy's plan divided by that of the best greedy plan.
 _MAX_RATIO = 2.0
 
 Wrap = Callable[[Iterable[int]], Iterable[int]]
@@ -42,7 +42,7 @@ Wrap = Callable[[Iterable[int]], Iterable[int]]
 def solvable_games(
     tasks: Sequence[ShardingTask], models: Models, memory: MemoryModel
 ) -> tuple[list[Game], list[float]]:
-    """Games of the tasks that a greedy heuristic solves, and the predicted cost in ms of the best heuristic's plan.
+    """Games of the tasks that a greedy heuristic solves, and the predicted cost in ms of the best greedy plan of each.
 
     The other tasks cannot be used for training: most have a table that fits no rank as a whole.
     """
@@ -65,23 +65,24 @@ def train_policy(
     provenance: dict[str, Any],
     progress: Wrap = iter,
 ) -> tuple[Policy, pd.DataFrame]:
-    """Train a policy.
+    """Train a policy and keep the weights with the best validation result.
 
     Args:
         kind: a key of `NETWORKS`.
-        tasks: tasks to train on, and tasks that select the weights that are kept.
+        tasks: training tasks, and the validation tasks that decide which weights are kept.
         models: cost models that predict rewards.
         memory: what counts against the memory of a rank.
-        params: schedule of the training.
+        params: how to train.
         provenance: JSON values to store with the policy.
         progress: wraps the steps, for example in a progress bar.
 
     Returns:
-        The policy, and a row of `PROGRESS_COLUMNS` per step. Ratios are means of the predicted cost divided by that of
-        the best greedy heuristic: of drawn rollouts in training, of the highest scores in validation (else null).
+        The policy, and a row of `PROGRESS_COLUMNS` per step. Both ratios divide the predicted cost of the policy's
+        plans by that of the best greedy plans. `cost_ratio` is the mean over the step's drawn rollouts.
+        `validation_ratio` is `cost_ratio()` on the validation tasks, or null in a step without validation.
 
     Raises:
-        PolicyError: no greedy heuristic solves any of the tasks.
+        PolicyError: no greedy heuristic solves any training task, or any validation task.
     """
     started = time.perf_counter()
     training, held_out = (solvable_games(part, models, memory) for part in (tasks.training, tasks.validation))
@@ -100,8 +101,9 @@ def train_policy(
 
 def _no_games(kind: str, tasks: PolicyTasks, training: int, validation: int) -> PolicyError:
     return PolicyError(
-        f"{kind}: of {len(tasks.training)} training and {len(tasks.validation)} validation tasks, whole tables fit "
-        f"{training} and {validation}; raise memory_bytes or lower memory_fill of augment.sharding_tasks"
+        f"{kind}: greedy heuristics fit whole tables for {training} of {len(tasks.training)} training tasks and "
+        f"{validation} of {len(tasks.validation)} validation tasks, and both need at least one; raise memory_bytes or "
+        "lower memory_fill of augment.sharding_tasks"
     )
 
 
@@ -123,17 +125,18 @@ def _train(
 
 
 def cost_ratio(policy: Policy, games: Sequence[Game], greedy_ms: Sequence[float]) -> float:
-    """Mean of the predicted cost of the policy's highest scores, divided by that of the best greedy heuristic.
+    """Predicted cost of the policy's plans divided by that of the best greedy plans, as the mean over games.
 
-    A task that the policy does not fit counts as `_MAX_RATIO`.
+    The policy gives every table to the rank with the highest score. A ratio above `_MAX_RATIO` counts as `_MAX_RATIO`,
+    and so does a game without a plan.
     """
-    rng = np.random.default_rng(0)  # the first rollout ignores what is drawn
+    rng = np.random.default_rng(0)  # not used by the first rollout, which takes the highest scores
     costs = [float(policy.play(game, 1, rng).embedding_cost_ms[0]) for game in games]
     return float(np.mean([min(cost / greedy, _MAX_RATIO) for cost, greedy in zip(costs, greedy_ms, strict=True)]))
 
 
 class _Learner:
-    """The weights in training, the optimizer, and the random generator."""
+    """The weights that are being trained, their optimizer, and the random generator of the training."""
 
     def __init__(self, kind: str, games: list[Game], greedy_ms: list[float], params: PolicyTrainParams):
         self.kind, self.games, self.greedy_ms, self.params = kind, games, greedy_ms, params
@@ -196,7 +199,7 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
-    """(B,) rewards, higher is better; a rollout that ended early gets less than the worst of the others."""
+    """(B,) rewards, higher is better. Rollouts that ended early get the worst of the others minus their deviation."""
     if reward == "balance":
         compute = played.compute_ms
         found = compute.min(axis=1) / np.maximum(compute.max(axis=1), 1e-9)
@@ -209,12 +212,12 @@ def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
 
 
 def _advantage(rewards: FloatArray) -> FloatArray:
-    """Rewards relative to the other rollouts of the same task, in their standard deviations."""
+    """(B,) rewards of one task minus their mean, divided by their standard deviation."""
     return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
 
 
 def _greedy_ms(name: str, problem: Problem) -> float | None:
-    """Predicted cost of a heuristic's plan, or None where it finds none."""
+    """Predicted cost in ms of a heuristic's plan, or None if the heuristic finds no plan."""
     try:
         placement = GreedySharder(name).shard(problem, np.random.default_rng(0))
     except DoesNotFitError:

@@ -1,4 +1,4 @@
-"""The sharding task that is trained, its batches, and the plans of all sharders."""
+"""The sharding task that `train_check` trains, its batches, and every sharder's plan for it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 
 def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[ShardingTask, tuple[Batch, ...]]:
-    """The task and its batches. The samples of a Criteo file replace the pooling factors and profiles of the tables.
+    """The task and its batches. With a Criteo file, pooling factors and profiles are measured on the file's samples.
 
     Args:
         tasks: `augment.sharding_tasks`.
-        params: tables, ranks and samples.
+        params: where tables and samples come from, and the ranks.
 
     Raises:
         NeuroShardError: TorchRec is missing, tables or samples cannot be read, or they do not match.
@@ -57,7 +57,7 @@ def solve_problem(
     """Every sharder's plan for the task.
 
     Raises:
-        CostModelError: the models were measured on other hardware than the plans are trained on.
+        CostModelError: the models' costs were measured on another kind of device than `training.compute_device`.
         TrainCheckError: no sharder found a plan.
     """
     from neuroshard_pipeline.torchrec_bridge.planner import check_hardware
@@ -72,18 +72,18 @@ def solve_problem(
 def _named_task(tasks: pd.DataFrame, params: TrainTaskParams) -> ShardingTask:
     known = tasks["task_id"].unique()
     if params.task_id not in known:
-        raise TrainCheckError(f"no sharding task is called {params.task_id!r}; there are {', '.join(known)}")
+        raise TrainCheckError(f"no sharding task is called {params.task_id!r}; use one of {', '.join(known)}")
     found = tasks_from_frame(tasks[tasks["task_id"] == params.task_id])[0]
     if found.batch_size != params.batch_size:
         raise TrainCheckError(
-            f"the reuse profiles of the task {params.task_id!r} are those of batches of {found.batch_size}; set "
+            f"the reuse profiles of task {params.task_id!r} describe batches of {found.batch_size} samples; set "
             f"train_check.task.batch_size to that number instead of {params.batch_size}"
         )
     return dataclasses.replace(found, world_size=params.world_size, memory_bytes=params.memory_bytes)
 
 
 def _with_profiles(task: ShardingTask, batches: Sequence[Batch]) -> ShardingTask:
-    """The task with the pooling factors and reuse profiles of the batches."""
+    """The task, with pooling factors and reuse profiles measured on the batches."""
     from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
     from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
 
