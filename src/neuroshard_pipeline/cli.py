@@ -24,9 +24,9 @@ from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 _PYDANTIC_PROBLEM = re.compile(r"([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*), input_type=\w+\]$", re.MULTILINE)
 #: The lists of allowed values in pydantic's messages and in those of this project.
 _CHOICES = re.compile(r"^Input should be ('.*')$|use (?:one|some) of ([\w, ]+?)(?:, not '|;|$)")
-#: Pydantic's messages about fields that are missing or that do not exist.
+#: Pydantic's messages about a required field that is not set, and about a field that the type does not have.
 _MISSING, _UNKNOWN = "Field required", "Extra inputs are not permitted"
-#: What pydantic adds to a message about a value that has the wrong type.
+#: Parts of pydantic's messages about invalid values; they are removed.
 _DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
 
@@ -56,7 +56,7 @@ def explain(error: Exception) -> str | None:
 
 
 def parameter_problems(text: str) -> str:
-    """Kedro's report of invalid parameters with one line per problem.
+    """Rewrite Kedro's report of invalid parameters, with one line per problem.
 
     Args:
         text: `Parameter validation failed:` followed by pydantic's report of each parameter, over many lines.
@@ -107,7 +107,7 @@ def _problem(parameter: str, annotation: Any, field: str, message: str, value: s
 
 
 def _choice_hint(message: str, value: str) -> str:
-    """The allowed value that is most similar to a mistyped one."""
+    """A hint at the allowed value that is most similar to a mistyped one, or an empty string."""
     listed = _CHOICES.search(message)
     if not listed:
         return ""
@@ -117,7 +117,7 @@ def _choice_hint(message: str, value: str) -> str:
 
 
 def _field_names(annotation: Any, path: list[str]) -> list[str]:
-    """Field names of a type, or of the type that a path of field names and list positions leads to inside it."""
+    """Names of the fields at `path` inside a type; `path` holds field names and list positions and may be empty."""
     model = _model_of(annotation)
     path = [part for part in path if not part.isdigit()]
     if model is None or not path:

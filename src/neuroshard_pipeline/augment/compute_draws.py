@@ -33,7 +33,7 @@ class ComputeSampleParams(Parameters):
 
     Attributes:
         num_samples: number of samples.
-        batch_size: global batch; the one that the pool's profiles belong to.
+        batch_size: global batch size, to which the reuse profiles of the pool belong.
         dimensions: widths that every table can be drawn with.
         min_tables: smallest number of augmented tables of a sample.
         max_tables: largest number of augmented tables of a sample.
@@ -58,8 +58,8 @@ class ComputeSampleParams(Parameters):
 def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataFrame:
     """Draw sets of `min_tables` to `max_tables` augmented tables, uniformly and without replacement.
 
-    A sample whose weights exceed `memory_bytes` is drawn again as a whole. Derived, public and held-out tables
-    (`variation`) are not drawn.
+    An augmented table is a table with one of the widths in `dimensions`. A sample whose weights exceed `memory_bytes`
+    is drawn again as a whole. Derived, public and held-out tables (`variation`) are not drawn.
 
     Returns:
         `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
@@ -105,7 +105,7 @@ def _compute_sample(index: int, name: str, weight_bytes: IntArray, params: Compu
 
 
 def _check_memory(pool: pd.DataFrame, weight_bytes: IntArray, params: ComputeSampleParams) -> None:
-    """Refuse a memory that is too small for the `min_tables` smallest augmented tables."""
+    """Raise `TaskError` if the `min_tables` smallest augmented tables need more than `memory_bytes`."""
     order = np.argsort(weight_bytes, kind="stable")
     needed = int(weight_bytes[order[: params.min_tables]].sum())
     if needed > params.memory_bytes:

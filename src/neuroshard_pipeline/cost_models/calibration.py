@@ -1,15 +1,15 @@
-"""Calibration of prediction intervals: training samples determine the scale, validation samples a quantile.
+"""Calibration of prediction intervals: a scale is fitted to training samples, a quantile to validation samples.
 
 The coefficients of the scale maximise the likelihood of the relative errors under a Laplace distribution. The quantile
-is the conformal one of the validation errors in units of the scale (Lei et al., "Distribution-Free Predictive Inference
-for Regression", 2018, §5.2). It makes up for training errors that are too small; an inaccurate scale makes intervals
-wider, but their coverage stays right.
+is the conformal quantile of the validation errors divided by the scale (Lei et al., "Distribution-Free Predictive
+Inference for Regression", 2018, §5.2). It corrects the scale, which is too small because errors are smaller on training
+samples than on others. An inaccurate scale makes intervals wider, but their coverage stays right.
 
 This scale was chosen by the interval score (width, plus 20 times the distance of a measurement from its interval) on
-held-out samples, over five splits of 1,200 FBGEMM samples. It scores 0.161; a constant scale 0.180, with a coverage of
-96 % for the cheap half and 83 % for the expensive half; the ensemble's spread alone 0.173; this scale fitted to the
-validation samples 0.167. Conformal quantile regression by boosted trees also scores 0.161, but a search could not
-evaluate it from sums of embeddings.
+held-out samples, over five splits of 1,200 FBGEMM samples. Its score is 0.161. A constant scale has 0.180, with a
+coverage of 96 % for the cheap half and 83 % for the expensive half. The ensemble's spread alone has 0.173, and this
+scale has 0.167 if it is fitted to the validation samples. Conformal quantile regression by boosted trees also has
+0.161, but a search could not evaluate it from sums of embeddings.
 
 Shapes: N samples, S training rows, F context features.
 """
@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.intervals import COVERAGE, SMALLEST_MS, Calibration, member_spread, scale_terms
 
-#: Ridge penalty that pulls the slopes towards 0, a constant scale, where samples are few.
+#: Ridge penalty. If there are few samples, it pulls the slopes towards 0, at which the scale is constant.
 _RIDGE = 0.01
 
 #: Terms that vary less than this count as constant; logarithms of costs and spreads vary far more.
@@ -46,7 +46,7 @@ class Predictions:
 
     @classmethod
     def of(cls, measured: FloatArray, member_costs: FloatArray) -> Self:
-        """From measured costs (N,) and the costs (E, N) that the members predict."""
+        """Predictions from measured costs (N,) and the costs (E, N) that the E members predict."""
         return cls(measured, member_costs.mean(axis=0), member_spread(member_costs))
 
     @property
@@ -56,10 +56,10 @@ class Predictions:
 
 
 def calibrate(training: Predictions, validation: Predictions, training_context: FloatArray) -> Calibration:
-    """Calibrate intervals.
+    """Fit the scale and the quantile of the prediction intervals; return them with the training ranges.
 
     Args:
-        training: predictions for the samples to which the weights were fitted.
+        training: predictions for the samples to which the weights of the model were fitted.
         validation: predictions for other samples.
         training_context: (S, F) context of all training rows.
     """
@@ -102,7 +102,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
 
 
 def conformal_quantile(scores: FloatArray) -> float:
-    """The smallest score that bounds a share `COVERAGE` of new samples, for any distribution of scores.
+    """The smallest score that a share `COVERAGE` of new scores does not exceed, whatever their distribution.
 
     Fewer than nine scores cannot guarantee this; the largest score is then returned.
     """

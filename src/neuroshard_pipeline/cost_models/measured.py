@@ -29,7 +29,7 @@ class Measured(Generic[Sample]):
         samples: N samples.
         costs: per sample, forward and backward ms, finite and above 0: (2,) or (1, 2) for a compute sample, (W, 2) for
             a collective of W ranks.
-        left_out: number of samples whose measurement failed, for collectives on any rank.
+        left_out: number of samples whose measurement failed; a collective failed if any rank failed.
     """
 
     samples: tuple[Sample, ...]
@@ -52,7 +52,7 @@ class Measured(Generic[Sample]):
         return Counter(sample.batch_size for sample in self.samples).most_common(1)[0][0]
 
     def take(self, rows: Sequence[int] | IntArray) -> Measured[Sample]:
-        """Some of the samples, by index."""
+        """The samples with these indices, and their costs."""
         return Measured(tuple(self.samples[row] for row in rows), tuple(self.costs[row] for row in rows), self.left_out)
 
 
@@ -67,12 +67,12 @@ def join_costs(
 
     Args:
         samples: all samples of the campaign.
-        costs_frame: `measure.compute_costs` or `measure.comm_costs`, the rows of a collective in the order of ranks.
+        costs_frame: `measure.compute_costs` or `measure.comm_costs`, with the rows of a collective ordered by rank.
         campaign: `compute` or `comm`.
         wanted: ids of the samples to keep; None for all.
 
     Raises:
-        CostModelError: a measured sample is not among the samples.
+        CostModelError: `costs_frame` holds a sample that is not in `samples`.
     """
     by_id = {sample.sample_id: sample for sample in samples}
     unknown = set(costs_frame["sample_id"]) - set(by_id)
@@ -102,7 +102,7 @@ def _usable(costs_frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Split:
-    """Indices of samples, disjoint, together all of them."""
+    """Indices of the samples of each part; every sample belongs to exactly one part."""
 
     training: IntArray
     validation: IntArray
@@ -110,7 +110,7 @@ class Split:
 
 
 def split_samples(sample_ids: Sequence[str], validation_share: float, test_share: float, seed: int) -> Split:
-    """Split by a hash of the sample's id, so that few samples change sides when more samples are added.
+    """Split by a hash of the sample's id, so that few samples change parts when more samples are added.
 
     Raises:
         CostModelError: fewer than `MIN_SAMPLES` samples.
@@ -133,7 +133,7 @@ def held_out_frame(keys: pd.DataFrame, models: Mapping[str, tuple[FloatArray, Fl
 
     Args:
         keys: `sample_id, rank`, N rows.
-        models: by name, measured costs (N,), predicted costs (N,) and prediction intervals (N, 2), in ms.
+        models: name → measured costs (N,), predicted costs (N,) and prediction intervals (N, 2), in ms.
 
     Returns:
         `model, sample_id, rank, measured_ms, predicted_ms, low_ms, high_ms`.

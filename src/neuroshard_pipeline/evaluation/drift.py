@@ -1,8 +1,8 @@
 """The drift of a machine between two campaigns, estimated from samples that both campaigns measured.
 
-Usually the whole machine has become slower or faster, and the slope is 1. When other jobs load the memory bus,
-however, large lookups slow down several times as much as small ones. Cross-validation over the anchors decides between
-a slope of 1 and a fitted slope.
+The drift is a line through the logarithms of the costs of these samples, the anchors. If all costs have changed by the
+same factor, which is the usual case, its slope is 1. If other jobs load the memory bus, large lookups slow down several
+times as much as small ones. Cross-validation over the anchors decides between a slope of 1 and a fitted slope.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class Drift:
     Attributes:
         intercept: intercept of the line.
         slope: slope of the line.
-        anchors: number of costs that the line was fitted to; 0 if there were none, and costs then stay unchanged.
+        anchors: number of costs that the line was fitted to; if it is 0, costs stay unchanged.
         ratio: median of later / first cost over the anchors.
     """
 
@@ -41,7 +41,7 @@ class Drift:
 
 
 def fit_drift(first_ms: pd.Series, later_ms: pd.Series) -> Drift:
-    """Estimate the drift from the costs of the same samples in two campaigns."""
+    """Estimate the drift from the costs of the same samples, in the same order, in two campaigns."""
     if first_ms.empty:
         return Drift(intercept=0.0, slope=1.0, anchors=0, ratio=1.0)
     first, later = (np.log(costs_ms.to_numpy(dtype=float)) for costs_ms in (first_ms, later_ms))
@@ -72,7 +72,7 @@ def _line(first: FloatArray, later: FloatArray) -> tuple[float, float]:
 def _cross_validated_error(
     fit: Callable[[FloatArray, FloatArray], tuple[float, float]], first: FloatArray, later: FloatArray
 ) -> float:
-    """Median absolute error of the logarithm on anchors that were left out of the fit."""
+    """Median absolute error of the predicted log costs of anchors that were left out of the fit."""
     errors = []
     for fold in range(_FOLDS):
         left_out = np.arange(len(first)) % _FOLDS == fold

@@ -16,12 +16,12 @@ MEASURED_COLUMNS = [f"measured_{part}_ms" for part in PARTS]
 
 
 def plan_costs_frame(plans: Sequence[Plan], measured_ms: Sequence[Sequence[Sequence[float]]] = ()) -> pd.DataFrame:
-    """`search.plan_costs`: one row per plan and rank with predicted and measured costs; NaN where there is none.
+    """`search.plan_costs`: one row per plan and rank with predicted and measured costs; missing costs are NaN.
 
     Args:
         plans: P plans.
-        measured_ms: compute, forward and backward communication cost, each per plan and rank; parts that are missing
-            at the end were not measured.
+        measured_ms: `measured_ms[part][plan][rank]`, with the parts in the order of `PARTS`; the last parts may be
+            missing if they were not measured.
     """
     frames = []
     for index, plan in enumerate(plans):
@@ -42,7 +42,7 @@ def plan_costs_frame(plans: Sequence[Plan], measured_ms: Sequence[Sequence[Seque
 def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
     """Embedding cost and imbalance of every plan.
 
-    The embedding cost is the largest sum of the three parts over the ranks [Zha2023] §2.
+    The cost of a rank is the sum of its three parts. The embedding cost is the largest cost of a rank [Zha2023] §2.
 
     Args:
         plan_costs: `search.plan_costs` or `benchmark.plan_costs`.
@@ -74,17 +74,17 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def basis_of(totals: pd.DataFrame) -> Basis:
-    """Plans are compared by measured cost if any plan was measured, and by predicted cost otherwise."""
+    """The kind of cost by which plans are compared: `measured` if any plan was measured, `predicted` otherwise."""
     return "measured" if totals["measured_ms"].notna().any() else "predicted"
 
 
 def cost_table(costs: pd.DataFrame, sharders: Sequence[str], basis: Basis) -> pd.DataFrame:
-    """Embedding cost in ms by task (rows) and sharder (columns); NaN where there is none.
+    """Embedding cost in ms by task (rows) and sharder (columns); missing costs are NaN.
 
     Args:
         costs: the result of `plan_totals`, or rows of `benchmark.task_costs`.
-        sharders: the columns.
-        basis: the kind of costs.
+        sharders: names and order of the columns.
+        basis: `measured` or `predicted`.
     """
     wide = costs.pivot_table(index="task_id", columns="sharder", values=f"{basis}_ms", sort=False)
     return wide.reindex(columns=list(sharders))

@@ -17,14 +17,14 @@ _KEYS = ["task_id", "sharder"]
 
 
 class VerdictParams(Parameters):
-    """How verdicts are reached.
+    """Parameters of confidence intervals and verdicts.
 
     Attributes:
         confidence: confidence level of the intervals.
         resamples: number of bootstrap resamples.
-        least_tasks: with fewer common tasks there is neither a confidence interval nor a verdict.
-        least_success: a sharder that solves a smaller share of the tasks of a suite is left out when the common
-            tasks are determined.
+        least_tasks: smallest number of common tasks for which there is a confidence interval and a verdict.
+        least_success: smallest share of the tasks of a suite that a sharder must solve to be considered when the
+            common tasks are determined.
         seed: seed of the bootstrap.
     """
 
@@ -46,8 +46,8 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
     Returns:
         `suite, group, is_measured, task_id, sharder`; `seeds` tried and `seeds_solved`; `solved`, whether all seeds
         found a plan; `seconds`, mean per attempt; `error`, the first one; `predicted_ms`, mean over the plans;
-        `measured_ms`, mean over the measured plans (NaN without one); `imbalance`, mean of that of
-        `totals.plan_totals`; `measured_seeds`.
+        `measured_ms`, mean over the measured plans (NaN without one); `imbalance`, mean over the plans of the column
+        of `totals.plan_totals`; `measured_seeds`, number of measured plans.
     """
     grouped = attempts.groupby(_KEYS, sort=False)
     frame = pd.DataFrame(
@@ -76,8 +76,8 @@ def compare_suites(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]
         params: parameters of confidence intervals and verdicts.
 
     Returns:
-        `confidence`, `resamples`, and per suite under `suites` the result of `compare_suite` and `not_run`, the
-        sharders that ran on other suites only.
+        `confidence`, `resamples` and `suites`, which maps every suite to the result of `compare_suite` extended by
+        `not_run`, the sharders that ran on other suites only.
     """
     everyone = list(dict.fromkeys(costs["sharder"]))
     suites = {}
@@ -92,11 +92,11 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
 
     Returns:
         `tasks`; `feasible_tasks`, those that any sharder solved; `basis`, `measured` or `predicted`; `compared`, the
-        sharders that solved enough tasks; `common_tasks`, the tasks that all of these solved and that have a cost for
-        each; `best`, the sharder that is cheaper than every other one by its confidence interval, or None;
-        `possibly_best`, the sharders without a measurable difference from the cheapest mean; under `sharders` what
-        `_sharder_facts` returns; under `pairs` each of `comparison.OURS` compared with every other sharder on all
-        tasks that both solved; under `groups` mean costs on the common tasks.
+        sharders that solved enough tasks; `common_tasks`, the number of tasks for which all compared sharders have a
+        cost; `possibly_best`, the sharder with the lowest mean cost and those without a measurable difference from it;
+        `best`, the only sharder in `possibly_best`, or None; `sharders`, the results of `_sharder_facts` by name;
+        `pairs`, the comparisons of each of `comparison.OURS` with every other sharder on all tasks that both solved;
+        `groups`, the result of `_groups`.
     """
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
@@ -133,12 +133,12 @@ def best_rival(verdict: Mapping[str, Any]) -> str | None:
 
 
 def find_pair(verdict: Mapping[str, Any], ours: str, rival: str | None) -> Mapping[str, Any] | None:
-    """The comparison of two sharders on a suite, or None."""
+    """The comparison of two sharders on a suite, or None if they were not compared."""
     return next((pair for pair in verdict["pairs"] if (pair["ours"], pair["rival"]) == (ours, rival)), None)
 
 
 def _possibly_best(common: pd.DataFrame, bootstrap: Bootstrap) -> list[str]:
-    """The sharder with the lowest mean cost, and those without a measurable difference from it, in their order."""
+    """The sharder with the lowest mean cost, and those without a measurable difference from it."""
     cheapest = str(common.mean().idxmin())
     costs = {str(name): common[name].to_numpy() for name in common.columns}
     ours = costs[cheapest]
@@ -146,12 +146,13 @@ def _possibly_best(common: pd.DataFrame, bootstrap: Bootstrap) -> list[str]:
 
 
 def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
-    """What tables show of one sharder.
+    """Results of one sharder on the tasks of one suite.
 
     Returns:
-        `solved, tried` (tasks), `seeds, measured_seeds`; `seconds, max_seconds` of an attempt; on the common tasks
-        `cost_ms`, `relative` (mean of the cost divided by that of the task's cheapest plan, with its confidence
-        interval), `predicted_ms` and `imbalance`; these four are None without common tasks.
+        `solved, tried`, numbers of tasks; `seeds, measured_seeds`, largest numbers for a task; `seconds, max_seconds`,
+        mean and maximum over the tasks of the seconds per attempt. These means over the common tasks are None if there
+        are none: `cost_ms`, `predicted_ms`, `imbalance` and `relative` (cost / cost of the task's cheapest plan, with
+        its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {
@@ -177,7 +178,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
 
 
 def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Per group the number of tasks, how many of them each sharder solved, and mean costs on the common ones."""
+    """For every group: numbers of tasks and common tasks, tasks solved by each sharder, mean costs on common tasks."""
     groups = {}
     for group, own in costs.groupby("group", sort=False):
         shared = common.loc[common.index.isin(own["task_id"])]

@@ -1,6 +1,6 @@
-"""Times torch.distributed's all-to-all between real processes, forward and backward, from each rank's own start.
+"""Times the forward and the backward all-to-all of torch.distributed between real processes.
 
-Shape letters: W ranks, B global batch size, b[r] samples of it that rank r trains on, D[r] total width of r's shards.
+Shapes: W ranks, B global batch size, b[r] number of samples that rank r trains on, D[r] total width of r's shards.
 """
 
 import time
@@ -22,13 +22,13 @@ _BYTES_PER_FLOAT = 4
 
 
 def batch_split(batch_size: int, world_size: int) -> tuple[int, ...]:
-    """Samples of the global batch per rank; the first ranks take one more if it does not divide evenly."""
+    """Number of samples per rank; the first ranks get one more if `batch_size` does not divide evenly."""
     share, rest = divmod(batch_size, world_size)
     return tuple(share + (rank < rest) for rank in range(world_size))
 
 
 def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]:
-    """Floats that `rank` sends to, and receives from, every rank in the forward all-to-all.
+    """Numbers of floats that `rank` sends to every rank, and receives from every rank, in the forward all-to-all.
 
     The rank has pooled its own D[rank] columns for the whole batch and sends each rank j the b[j] samples that j trains
     on. It receives all D[j] columns of its own b[rank] samples. The backward all-to-all is the transpose.
@@ -68,7 +68,7 @@ class CollectiveBench:
         self._clock = HostClock(rank, world_size, store)
 
     def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
-        """Visit every sample once, in the given order; a sample beyond the buffer becomes a timing with an error."""
+        """Measure every sample once, in the given order. A sample too large for the buffer gets an error instead."""
         timings = []
         self._clock.synchronise(self._device)
         for sample in samples:
@@ -82,9 +82,9 @@ class CollectiveBench:
     def _visit(self, sample: CommSample) -> tuple[float, float]:
         """Forward and backward cost of one visit, ms.
 
-        The times at which ranks leave one collective affect the cost of the next. The backward iterations therefore
-        follow one another after an untimed one, so that the start skew of forward does not affect them: the backward
-        cost of a plan is measured before its start skew is known.
+        The times at which ranks leave one collective affect the cost of the next one. The start skew of the forward
+        collective must not affect the backward cost, because the backward cost of a plan is measured before its start
+        skew is known. All backward iterations therefore run in sequence, after an untimed one.
         """
         skew_ms = sample.start_skew_ms[self._rank]
         iterations = range(self._params.warmup_iterations + self._params.iterations)
@@ -115,12 +115,12 @@ class CollectiveBench:
         return int(now.item()) - self._clock.behind_ns + round(self._params.start_margin_ms * 1e6)
 
     def _wait(self) -> None:
-        """Wait for the end of the collective: gloo returns at its end, NCCL after its launch."""
+        """Wait for the end of the collective: an NCCL call returns after the launch, a gloo call at the end."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def _size_problem(self, sample: CommSample) -> str | None:
-        """Why the sample cannot run, or None; equal on all ranks, because a missing rank would block the others."""
+        """Why the sample cannot run, or None. All ranks get the same answer: a missing rank would block the others."""
         split = batch_split(sample.batch_size, sample.world_size)
         largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))
         needed = _BYTES_PER_FLOAT * largest
@@ -138,7 +138,7 @@ def set_up_rank(
 
 
 def _settle(backend: str, place: Place) -> torch.device:
-    """The device of a rank. A rank on the CPU is pinned to a core; a rank on a GPU needs other threads beside it."""
+    """The device of a rank. A rank on the CPU is pinned to a core; a rank on a GPU is not, as it runs other threads."""
     if backend == "nccl":
         require_devices(backend, place.ranks_here)
         torch.cuda.set_device(place.local_rank)

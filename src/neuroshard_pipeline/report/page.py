@@ -19,7 +19,7 @@ _MIN_WIDTHS_PX = {
 }
 #: Largest widths of figures that are easier to read if they do not fill the whole column.
 _MAX_WIDTHS_PX = {"plan_accuracy": 660}
-#: Height of a figure's title; on the page the title is a heading instead.
+#: Height of a figure's title. It is removed from the figure, because the page shows the title as a heading.
 _TITLE_PX = 40
 
 

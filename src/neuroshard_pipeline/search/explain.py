@@ -10,7 +10,7 @@ _SHARDS_SHOWN = 12
 
 
 def explain_plan(plan: Plan) -> str:
-    """Text with shards, memory and cost per rank, the slowest rank, the best changes not made, and assumptions."""
+    """Text with the shards, memory and cost of every rank, the slowest rank, rejected changes and assumptions."""
     lines = [_headline(plan), ""]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
     for rank, shards in enumerate(plan.shards_by_rank):

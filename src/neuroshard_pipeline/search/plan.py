@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """What a sharder decides: the shards of all tables, and the rank of each. `Plan` checks it.
+    """The result of a sharder: the shards of all tables, and the rank of each. A `Plan` built from it is validated.
 
     Attributes:
         shards: every shard.
@@ -41,7 +41,7 @@ class Placement:
 class PlanCost:
     """Cost of a plan in ms, one number per rank.
 
-    The embedding cost is the largest sum over ranks of compute, backward and forward communication [Zha2023] §2.
+    The cost of a rank is compute + backward and forward communication; the largest is the embedding cost [Zha2023] §2.
     """
 
     forward_compute_ms: tuple[float, ...]
@@ -73,7 +73,7 @@ class RejectedChange:
     Attributes:
         text: the change in words.
         cost_ms: predicted embedding cost with the change.
-        hindrance: the missing memory, or that a constraint forbids the change; empty where the change is allowed.
+        hindrance: why the change is not allowed (missing memory or a constraint); empty if it is allowed.
     """
 
     text: str
@@ -83,7 +83,7 @@ class RejectedChange:
 
 @dataclass(frozen=True)
 class Plan:
-    """Shards and the rank of each: every column of every table covered exactly once, no rank over its memory.
+    """Shards that cover every column of every table exactly once, and a rank for each, within the memory of the ranks.
 
     Attributes:
         task: the sharding task.
@@ -91,14 +91,14 @@ class Plan:
         ranks: `ranks[i]` is the rank of `shards[i]`.
         sharder: name of the sharder that made the plan.
         predicted: predicted cost, or None where no cost model has priced the plan.
-        memory: what counts against the memory of a rank; by default the model of `parameters_search.yml`.
+        memory: memory model of a rank; by default the one of `parameters_search.yml`.
         interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
-            empty where no cost model has priced the plan. This and the two below do not count when plans are compared.
-        rejected: the best single changes that the plan does not make, where they were looked for.
+            empty where no cost model has priced the plan. `==` ignores this attribute and the next two.
+        rejected: the best single changes that the plan does not make; empty if none were sought or found.
         caveats: properties of the task outside the training range of the models, for which the prediction extrapolates.
 
     Raises:
-        PlanError: columns not covered or covered twice, an unknown table, a rank outside the world, more shards on
+        PlanError: columns not covered or covered twice, an unknown table, an invalid rank number, more shards on
             a rank than its memory holds, or a violated constraint of the task.
     """
 
@@ -178,7 +178,7 @@ class Plan:
     ) -> ShardingPlan:
         """The plan as the `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
 
-        Needs the extra `torchrec`. Every table is written as `column_wise`; `torchrec_plan.writer` gives the reason.
+        The extra `torchrec` is required. Every table is written as `column_wise` (reason: see `torchrec_plan.writer`).
         Shards of one table with different widths on one rank are written as a single shard, because TorchRec cannot
         hold them (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its outputs by rank, so a
         model must select them by name.
@@ -201,13 +201,13 @@ class Plan:
 
     def explain(self) -> str:
         """The plan in words: shards, memory and predicted cost per rank, the slowest rank, and the assumptions."""
-        from neuroshard_pipeline.search.explain import explain_plan  # it needs this module
+        from neuroshard_pipeline.search.explain import explain_plan  # `explain` imports this module
 
         return explain_plan(self)
 
 
 def _check_memory(plan: Plan) -> None:
-    """No rank may hold more than its memory."""
+    """Raise `PlanError` if a rank needs more memory than it has."""
     for rank, (used, limit) in enumerate(zip(plan.memory_bytes, plan.memory.limits(plan.task), strict=True)):
         if used > limit:
             raise PlanError(
@@ -217,7 +217,7 @@ def _check_memory(plan: Plan) -> None:
 
 
 def _check_cover(plan: Plan) -> None:
-    """Every table's columns must be covered exactly once."""
+    """Raise `PlanError` if the columns of a table are not covered exactly once."""
     spans = defaultdict(list)
     for shard in plan.shards:
         spans[shard.table.name].append((shard.column_offset, shard.column_offset + shard.embedding_dim))
@@ -236,7 +236,7 @@ def _check_cover(plan: Plan) -> None:
 
 
 def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
-    """Every way in which shards on these ranks violate the constraints of their task, in words."""
+    """Descriptions of all violations of the task's constraints by shards on these ranks."""
     placed: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         placed[shard.table.name].append((shard.embedding_dim, rank))

@@ -13,7 +13,7 @@ from neuroshard_pipeline.search.problem import Problem
 
 
 def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatArray:
-    """How much later than the first rank each rank enters the forward collective, (..., W) [Zha2023] §3.3.
+    """Delay (..., W) of each rank behind the first rank that enters the forward collective [Zha2023] §3.3.
 
     All ranks enter the backward collective together, because all of them have waited for the forward collective and
     for the dense model in between. A rank enters the forward collective of the next iteration when its own compute is
@@ -51,10 +51,10 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     """The plan of a placement: its predicted cost, prediction intervals and caveats.
 
     Args:
-        problem: the task, the models and the memory model; it holds the embeddings of the shards that it has met.
+        problem: the task, the models and the memory model; it also caches the embeddings of shards.
         placement: shards and ranks, of any sharder.
         sharder: the name that the plan carries.
-        rejected: changes for the plan to explain (`changes.rejected_changes`).
+        rejected: changes that the plan does not make (`changes.rejected_changes`), for its explanation.
 
     Raises:
         PlanError: the placement is no valid plan of the task.
@@ -80,7 +80,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
 
 def priced(plan: Plan, models: Models) -> Plan:
-    """The same plan with the costs that `models` predict, for a plan that no search has just made."""
+    """A new plan with the same shards and ranks, and with the costs that `models` predict."""
     return price_plan(Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks), plan.sharder)
 
 
@@ -99,10 +99,10 @@ def _predicted_cost(problem: Problem, sums: FloatArray, dim_sums: IntArray) -> P
 def _intervals_ms(
     problem: Problem, sums: FloatArray, dim_sums: IntArray, cost: PlanCost
 ) -> tuple[tuple[float, float], ...]:
-    """Prediction interval of the cost of every rank.
+    """Lower and upper bound of the prediction interval of every rank's cost, in ms.
 
     The half widths of the three parts add in quadrature, because the errors of their models are independent. The
-    predicted start skews are taken as given.
+    uncertainty of the predicted start skews is ignored.
     """
     models, batch_size = problem.models, problem.task.batch_size
     skew_ms = start_skew_ms(cost.compute_ms, cost.backward_comm_ms)

@@ -1,6 +1,6 @@
-"""The planner of HugeCTR's EMBark [Liu2024]: split the shard with the highest load again and again, place greedily.
+"""HugeCTR's planner EMBark [Liu2024]: it repeatedly splits the shard with the highest load and places greedily.
 
-EMBark distributes ranges of rows and whole tables; here it places column shards, the only ones in this project's plans.
+EMBark distributes ranges of rows and whole tables. This version places column shards, as all plans of this project do.
 
 Shapes: N shards.
 """
@@ -17,8 +17,8 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT
 
-#: A placement counts as better when the load of its busiest rank is lower by this share: a split has a cost that the
-#: loads of the planner do not contain.
+#: A placement counts as better if the load of its busiest rank is lower by at least this share, because a split has a
+#: cost that the loads of the planner do not contain.
 _LEAST_GAIN = 0.01
 
 #: The planner stops after this number of consecutive splits without a better placement.
@@ -27,12 +27,12 @@ _PATIENCE = 10
 
 @dataclass(frozen=True)
 class EmbarkSharder:
-    """Balances the bytes read from memory and the bytes sent, which count more the slower the network is.
+    """Balances a load: bytes read from memory plus bytes sent to other ranks, weighted by `network_slowdown`.
 
     The load of a shard is `pooling factor * width * bytes per element + network_slowdown * width * 4 * (W - 1) / W`,
-    per sample. In each step the shard with the highest load is halved and all shards are placed, heaviest first, each
-    on the rank with room for it whose load is lowest; a shard without room is halved instead. The placement whose
-    busiest rank has the least load wins. The cost models are not used. Deterministic.
+    per sample. Each step halves the shard with the highest load, or the largest shard without room if there is one. It
+    then places all shards, heaviest first. Of the ranks with room, the one with the lowest load is chosen. The best
+    placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
 
     Attributes:
         network_slowdown: time of a byte sent between ranks, divided by the time of a byte read from memory.
@@ -65,7 +65,7 @@ class EmbarkSharder:
         return problem.placement(*best)
 
     def _loads(self, problem: Problem, state: IntArray) -> FloatArray:
-        """(N,) bytes per sample that each shard of `state` moves, with the bytes sent weighted."""
+        """(N,) load of each shard of `state`: bytes read plus weighted bytes sent, per sample."""
         task = problem.task
         read = np.array(
             [
@@ -78,9 +78,10 @@ class EmbarkSharder:
         return problem.width[state] * (read[problem.unit[state]] + sent)
 
     def _next_split(self, problem: Problem, state: IntArray, without_rank: IntArray) -> int | None:
-        """The shard to halve: the largest one where shards have no rank, else the one with the highest load.
+        """The index in `state` of the shard to halve, or None if no shard can be halved.
 
-        Among shards without a rank where one of these can be halved, else among all; None where nothing can be halved.
+        If some shards have no rank, the largest of them that can be halved is chosen, or the largest of all shards if
+        none of them can be halved. If all shards have a rank, the shard with the highest load is chosen.
         """
         can = problem.can_halve[state] & problem.may_split(state)
         if not can.any():
@@ -102,7 +103,7 @@ class EmbarkSharder:
 
 
 def _place(loads: FloatArray, problem: Problem, state: IntArray) -> tuple[IntArray, float, IntArray]:
-    """Greedy placement: ranks (N,), the load of the busiest rank, and the indices of the shards that found no room."""
+    """Greedy placement: ranks (N,), the load of the busiest rank, and the indices of the shards without room."""
     free, carried = problem.limits.copy(), np.zeros(len(problem.limits))
     ranks = np.full(len(state), -1, dtype=np.int64)
     sizes, allowed = problem.bytes[state], problem.allowed_on(state)

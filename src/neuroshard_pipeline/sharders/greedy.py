@@ -1,4 +1,4 @@
-"""Heuristics of [Zha2023] §4.1: largest weight first, on the rank with the smallest sum of weights so far."""
+"""Heuristics of [Zha2023] §4.1, which place the heaviest table first, on the rank with the smallest sum of weights."""
 
 import math
 from collections.abc import Callable
@@ -22,10 +22,10 @@ GREEDY_WEIGHTS: dict[str, Callable[[Table], float]] = {
 
 @dataclass(frozen=True)
 class GreedySharder:
-    """Places whole tables, heaviest first, each on the rank with room for it whose sum of weights is smallest.
+    """Places whole tables, heaviest first. Of the ranks with room, the one with the smallest sum of weights is chosen.
 
     Of equally heavy tables, the one with more bytes comes first, then the one that comes first in the task. Of equally
-    loaded ranks, the one with fewer bytes takes the table, then the lowest.
+    loaded ranks, the one with fewer bytes is chosen, then the one with the lowest number.
 
     Attributes:
         name: a key of `GREEDY_WEIGHTS`.
@@ -37,7 +37,7 @@ class GreedySharder:
         """The placement of the heuristic, which uses neither the cost models nor the generator.
 
         Raises:
-            DoesNotFitError: a table finds no rank with room.
+            DoesNotFitError: no rank has room for a table.
         """
         check_room(problem.task, problem.memory)
         weight, world_size = GREEDY_WEIGHTS[self.name], problem.task.world_size

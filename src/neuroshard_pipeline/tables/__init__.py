@@ -1,6 +1,6 @@
 """Embedding tables, sharding tasks and samples, and one reader per kind of file.
 
-- nouns: `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint), `samples`
+- types: `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint), `samples`
   (ComputeSample, CommSample)
 - ids and reuse: `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
 - a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`

@@ -16,12 +16,12 @@ from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Ta
 #: Smallest look-up count of every reuse bin, (17,).
 LOWEST_COUNTS: IntArray = np.array([1, *(edge + 1 for edge in REUSE_BIN_EDGES)], dtype=np.int64)
 
-#: Largest look-up count of every reuse bin, (17,). The last bin is open; its counts exceed this one only if a batch has
-#: more ids than the profile accounts for.
+#: Largest look-up count of every reuse bin, (17,). The last bin has no upper limit; its counts exceed the value given
+#: here only if a batch has more ids than the profile accounts for.
 HIGHEST_COUNTS: IntArray = np.array([*REUSE_BIN_EDGES, 2 * REUSE_BIN_EDGES[-1]], dtype=np.int64)
 
-#: If a table has more than one id per sample on average, their number has a Gamma-Poisson distribution of this shape
-#: (variance = mean + mean**2 / shape). An assumption, because the public data sets publish no distribution of lengths.
+#: If a table has more than one id per sample on average, the ids per sample have a Gamma-Poisson distribution of this
+#: shape (variance = mean + mean**2 / shape). This is assumed: the public data sets publish no distribution.
 LENGTH_GAMMA_SHAPE = 2.0
 
 
@@ -86,9 +86,9 @@ def look_up_counts(table: Table, indices: int) -> IntArray:
 
 
 def apportion(total: int, shares: FloatArray) -> IntArray:
-    """Whole numbers in proportion to `shares` that sum to `total`, by largest remainder; same shape as `shares`."""
+    """Whole numbers, as many as `shares` and in proportion to them, that sum to `total` (largest remainder method)."""
     exact = total * shares / shares.sum()
-    whole = np.floor(exact + 1e-6).astype(np.int64)  # 2.9999999 is 3 after a division and a multiplication
+    whole = np.floor(exact + 1e-6).astype(np.int64)  # rounding errors may turn 3 into 2.9999999
     missing = total - int(whole.sum())
     if missing > 0:
         whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
@@ -100,8 +100,8 @@ def apportion(total: int, shares: FloatArray) -> IntArray:
 def feasible_rows(rows: IntArray, indices: int) -> IntArray:
     """Rows per reuse bin (17,) that `indices` ids can look up; as few of `rows` as possible change their bin.
 
-    If there are too few ids, rows of the highest bins move to the lowest bin, and the last of them to the bin of the
-    ids that remain. If there are too many ids, one row of the highest bin in use moves up to the bin of the surplus.
+    If there are too few ids, rows of the highest bins move to the lowest bin; the last of them moves down only as far
+    as necessary. If there are too many ids, one row of the highest bin in use moves up to take the surplus.
     """
     rows = rows.copy()
     excess = int(rows @ LOWEST_COUNTS) - indices
@@ -137,8 +137,8 @@ def _bin_of(count: int) -> int:
 def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
     """Counts (U,) of all rows that sum to `indices`, each within its bin.
 
-    All bins have the same mean level, relative to their lowest and highest count. The counts within a bin follow a
-    power law: the relative position of quantile q is q**power, with the power that has this mean.
+    In every bin, the mean count lies at the same fraction `level` between the lowest and the highest count. The counts
+    within a bin follow a power law: quantile q lies at the fraction q**power, and `level` determines the power.
     """
     lowest, highest = np.repeat(LOWEST_COUNTS, rows), np.repeat(HIGHEST_COUNTS, rows)
     room = int((highest - lowest).sum())
@@ -190,7 +190,7 @@ def distinct_rows(num_embeddings: int, count: int, rng: np.random.Generator) -> 
 def bag_lengths(indices: int, batch_size: int, rng: np.random.Generator) -> IntArray:
     """Ids per sample (B,), summing to `indices`.
 
-    If the mean is at most one id per sample, no sample has two: such features have a single value that may be missing.
+    If the mean is at most one id per sample, no sample has two: such a feature has one value, which may be missing.
     Otherwise the lengths have a Gamma-Poisson distribution (`LENGTH_GAMMA_SHAPE`).
     """
     if indices <= batch_size:

@@ -17,7 +17,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: E40
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 
-#: Mean ids per sample and feature where no constraint gives them: TorchRec's default
+#: Mean number of ids per sample and feature if no constraint gives it. This is TorchRec's default
 #: (`planner.constants.POOLING_FACTOR`).
 DEFAULT_POOLING_FACTOR = 1.0
 
@@ -33,7 +33,7 @@ class ModuleTable:
 
     Attributes:
         table: rows, columns and pooling factor, without a reuse profile.
-        module_path: fully qualified name of its `EmbeddingBagCollection`.
+        module_path: fully qualified name of the `EmbeddingBagCollection` that holds the table.
         feature_names: the features whose ids look up this table.
     """
 
@@ -94,7 +94,7 @@ def read_module_tables(
     Raises:
         PlanError: two modules have a table of the same name, a table has an unsupported data type, or a constraint
             names no table of the model.
-        TaskError: a table is impossible, for example because its width is not a multiple of 4; the message names it.
+        TaskError: a table is invalid, for example because its width is not a multiple of 4; the message names it.
     """
     constraints = constraints or {}
     read: dict[str, ModuleTable] = {}
@@ -135,7 +135,7 @@ def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
 
 
 def _sharded_modules(module: nn.Module, path: str, leave_out: Collection[str]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that `DistributedModelParallel` looks up in a plan, in its order."""
+    """Names and modules that `DistributedModelParallel` looks up in a plan; `path` is the name of `module`."""
     if path in leave_out:
         return
     if isinstance(module, _SHARDED_TYPES):

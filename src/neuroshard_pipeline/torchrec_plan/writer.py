@@ -1,9 +1,9 @@
 """Writes a sharding plan in TorchRec's terms, as plain values that JSON can store.
 
-Every table is written as `column_wise`, a table that is not split as a single shard. TorchRec runs one fused lookup and
-one set of collectives per sharding type of a module, and the cost models describe one fused lookup. If unsplit tables
-were table-wise, a step would run 2 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form
-adds a copy that reorders the outputs, which matters only where lookups fill the step.
+Every table is written as `column_wise`; an unsplit table gets a single shard. TorchRec runs one fused lookup and one
+set of collectives per sharding type of a module, and the cost models describe one fused lookup. If unsplit tables were
+table-wise, a step would run 2 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form adds a
+copy that reorders the outputs. The copy matters only if lookups take nearly all of a step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class Devices:
 
     @property
     def ranks_per_host(self) -> int:
-        """Ranks per host, as a number."""
+        """Ranks per host, which is `world_size` if `local_world_size` is None."""
         return self.world_size if self.local_world_size is None else self.local_world_size
 
     def placement(self, rank: int) -> str:
@@ -104,10 +104,10 @@ def with_equal_widths(placed: _Placed) -> _Placed:
     """The shards of one table, changed where needed so that all shards on one rank have the same width.
 
     TorchRec 1.8 assumes that all shards of a table on one rank are as wide as the first of them
-    (`batched_embedding_kernel._gen_named_parameters_by_table_fused`). With other widths `DistributedModelParallel`
-    fails, or an `init_fn` overwrites other tables. If any rank has shards of several widths, each rank of the table
-    gets a single shard of its total width, and the columns are distributed anew: a rank's cost does not depend on
-    which columns it holds. The dimension sums stay the same, and no rank needs more memory.
+    (`batched_embedding_kernel._gen_named_parameters_by_table_fused`). If they are not, `DistributedModelParallel`
+    fails, or an `init_fn` overwrites other tables. If any rank has shards of several widths, every rank with shards
+    of the table gets a single shard of the same total width. Ranks may then hold other columns than before, which
+    does not change their cost. The dimension sums stay the same, and no rank needs more memory.
 
     Args:
         placed: the table's shards and their ranks, in the order of their columns.

@@ -36,7 +36,7 @@ def solve_tasks(
 
 
 def pick_anchors(plans: Plans, first: MeasuredSamples, params: AnchorParams) -> Anchors:
-    """Choose samples of the first campaign that are measured again among the plans."""
+    """Choose the samples of the first campaign that are measured again together with the plans."""
     return choose_anchors(first, params, {plan.task.world_size for plan in plans})
 
 
@@ -52,7 +52,7 @@ def compare_sharders(
 
 
 def export_torchrec_plans(plans: Plans, params: TorchRecExportParams) -> dict[str, dict[str, Any]]:
-    """Write one TorchRec plan per task, of the sharder that the parameters name."""
+    """One TorchRec plan per task, by task id, made by the sharder that the parameters name."""
     return {
         plan.task.task_id: plan_to_json(plan, params.local_world_size, params.compute_device)
         for plan in plans

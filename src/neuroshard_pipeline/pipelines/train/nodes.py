@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[MeasuredSamples, bool]:
-    """Join the first campaign and the samples of the pipeline refine; state whether there are any of the latter."""
+    """Join the first campaign and the samples of the pipeline refine; return also whether refine added any samples."""
     data = training_data(first, refined)
     return data, len(data.sample_ids) > len(first.sample_ids)
 
@@ -28,7 +28,7 @@ def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[Meas
 def train_compute(
     data: MeasuredSamples, is_refined: bool, params: ComputeTrainParams, hardware: Json, lineage: Json
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
-    """Fit the compute cost model."""
+    """Fit the compute cost model; return it with its metrics and held-out predictions."""
     return train_compute_model(
         data.compute_samples,
         data.table_pool,
@@ -42,7 +42,7 @@ def train_compute(
 def evaluate_by_group(
     model: ComputeCostModel, data: MeasuredSamples, held_out: pd.DataFrame
 ) -> tuple[Json, pd.DataFrame]:
-    """Evaluate the compute cost model by groups of samples: tables, batches and table sets that it never saw."""
+    """Metrics and predictions of the compute cost model for groups of held-out samples (`accuracy_by_group`)."""
     return accuracy_by_group(
         model, data.compute_samples, data.table_pool, data.compute_settings, data.compute_costs, held_out
     )
@@ -51,7 +51,7 @@ def evaluate_by_group(
 def train_comm(
     data: MeasuredSamples, is_refined: bool, params: CommTrainParams, hardware: Json, lineage: Json
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
-    """Fit the forward and the backward communication cost model."""
+    """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
     origin = provenance("comm", is_refined, hardware, lineage)
     return train_comm_model(data.comm_samples, data.comm_costs, params, origin)
 

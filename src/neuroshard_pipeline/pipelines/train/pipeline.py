@@ -15,8 +15,8 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
     """Samples and costs → the cost models and how accurate they are on held-out samples.
 
     Args:
-        refined: prefix of the datasets of `REFINED`: by default what earlier runs of the pipeline refine have measured,
-            and `refine.` for what the present run measures.
+        refined: prefix of the datasets named in `REFINED`. The default selects what earlier runs of the pipeline refine
+            have measured; `refine.` selects what the present run measures.
     """
     return Pipeline(
         [first_campaign_node(), refined_samples_node(), *_training(), *_merging()],

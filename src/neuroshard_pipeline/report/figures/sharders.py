@@ -13,10 +13,10 @@ from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """Bars of the mean embedding cost of the tasks that every sharder solved, with one point per task.
+    """One bar per sharder, the mean embedding cost of the tasks that all sharders solved, with one point per task.
 
     Args:
-        plan_costs: `search.plan_costs`; shows measured costs, or predicted ones if nothing was measured.
+        plan_costs: `search.plan_costs`; the figure shows measured costs, or predicted costs if no plan was measured.
     """
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)
@@ -46,10 +46,10 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
 
 
 def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
-    """Every plan's embedding cost divided by that of the cheapest plan of the same task, as points and a box.
+    """Embedding cost of every plan divided by the cost of the cheapest plan of its task, as points and boxes.
 
     Args:
-        plan_costs: `search.plan_costs`; shows all tasks that the sharder solved.
+        plan_costs: `search.plan_costs`; the row of a sharder shows all tasks that it solved.
     """
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)
@@ -68,7 +68,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
 
 
 def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: Sequence[str]) -> go.Figure:
-    """Share of tasks solved by every sharder, one panel per world size.
+    """Share of the tasks that each sharder solved, with one panel per world size.
 
     Args:
         sharding_tasks: `augment.sharding_tasks`.

@@ -1,4 +1,4 @@
-"""Trains a model under several plans in turns, between real processes."""
+"""Trains a model under several plans in turns, with one process per rank."""
 
 import datetime
 import logging
@@ -44,13 +44,13 @@ def train_under_plans(
 ) -> pd.DataFrame:
     """Train the same model from the same weights with the same batches under every plan, in turns.
 
-    The ranks hold the models of all plans at the same time. The turns of a plan are therefore spread over the whole
-    run, and a disturbance of the machine affects all plans alike.
+    The ranks hold the models of all plans at the same time. The turns of every plan can therefore be spread over the
+    whole run, so that a disturbance of the machine affects all plans alike.
 
     Args:
-        plans: plans of one task, each by another sharder.
+        plans: plans of one task, each made by a different sharder.
         batches: global batches, which are trained in a cycle.
-        params: the model, its training and the timed steps.
+        params: parameters of the model, of its training and of the timed steps.
         progress: wraps the iteration over rounds.
 
     Returns:
@@ -73,7 +73,7 @@ def train_under_plans(
 
 @contextmanager
 def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams) -> Iterator[LocalTeam]:
-    """One process per rank. The processes start with the first turn and end with the context.
+    """Yield a team of one process per rank. The processes start with the first turn and end with the context.
 
     Raises:
         TrainCheckError: the backend is nccl and the machine has fewer GPUs than ranks.
@@ -115,7 +115,7 @@ def ask(team: LocalTeam, turn: Turn, sharder: str, timeout_s: float) -> list[Ste
 
 
 def _frame(sharder: str, number: int, answers: list[Steps], warmup_steps: int) -> pd.DataFrame:
-    """The steps of one turn, from every rank's pairs of loss and duration."""
+    """One row per step of a turn, with means over the ranks; `answers` holds the steps of every rank."""
     means = np.mean(np.array(answers), axis=0)  # (steps, 2), over ranks
     at = np.arange(len(means))
     return pd.DataFrame(
@@ -137,7 +137,7 @@ def set_up_rank(
 
     TorchRec is imported here, in the process of the rank.
     """
-    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch.distributed warn of their own deprecated calls
+    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
     world_size = plans[0].task.world_size
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
@@ -186,7 +186,7 @@ class RankTrainer:
         ]
 
     def train(self, turn: Turn) -> Steps:
-        """Train a turn after all ranks have reached its start."""
+        """Wait until all ranks have reached the turn, train its steps and return their losses and durations."""
         dist.barrier()
         return [self._step(turn.plan, number) for number in range(turn.first_step, turn.first_step + turn.steps)]
 
