@@ -16,7 +16,7 @@ from neuroshard_pipeline.datasets.atomic import replacing
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.report import summary_table
 
-#: The dataset that gives nodes the versions of the run's inputs and outputs.
+#: Dataset from which nodes read the versions of the run's inputs and outputs.
 LINEAGE_DATASET = "lineage"
 #: Runtime parameters that configuration files refer to.
 RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint"}
@@ -31,18 +31,18 @@ class MissingVersionError(NeuroShardError):
 
 
 class UnknownParameterError(NeuroShardError):
-    """No pipeline reads a parameter, so that it must be a typing error, or it names an unknown sharder."""
+    """A parameter that no pipeline reads, or one that names a sharder that does not take part in the search."""
 
 
 class ParameterHooks:
-    """Refuse parameters that no pipeline reads. Kedro validates the types of the others before."""
+    """Refuse parameters that no pipeline reads. Kedro has already validated the types of all other parameters."""
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
         """Compare the given parameters with those that the registered pipelines read.
 
         Raises:
-            UnknownParameterError: names the parameter and the most similar one that exists.
+            UnknownParameterError: a parameter is unknown; the message names it and the most similar known one.
         """
         parameters = catalog.load("parameters")
         _refuse_unknown_parameters(parameters)
@@ -60,7 +60,7 @@ def _refuse_unknown_parameters(parameters: dict[str, Any]) -> None:
 
 
 def _nearest(given: str, known: set[str]) -> str:
-    """`; did you mean 'x'?` for the first part of a dotted name that does not exist."""
+    """`; did you mean 'x'?` for the first unknown part of a dotted name; empty if no known name is similar."""
     names, parts = [name.split(".") for name in known], given.split(".")
     for depth in range(len(parts)):
         siblings = {".".join(name[: depth + 1]) for name in names if name[:depth] == parts[:depth]}
@@ -93,7 +93,7 @@ def _leaves(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 class LineageHooks:
     """Record the versions of every run in `data/08_reporting/lineage/<run id>.json`.
 
-    Kedro versions every dataset on its own and does not record which version was made from which.
+    Kedro versions every dataset separately and does not record the input versions that an output was made from.
     """
 
     @hook_impl
@@ -135,7 +135,7 @@ class ProgressHooks:
 
 
 class SummaryHooks:
-    """Print the results of the run: tables, the plan's explanation, and where the report is."""
+    """Print the results of the run: tables, the plan's explanation, and the path of the report."""
 
     @hook_impl
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
@@ -197,7 +197,7 @@ def _refuse_missing_inputs(run_params: dict[str, Any], pipeline: Pipeline, catal
 
 
 def _maker(name: str) -> str:
-    """The pipeline to run for a dataset: `pretrain` if it makes the dataset, otherwise the smallest that does."""
+    """Name of the pipeline to run for a dataset: `pretrain` if it makes the dataset, else the smallest that does."""
     makers = [pipeline for pipeline in set(pipelines) if name in pipelines[pipeline].all_outputs()]
     if "pretrain" in makers:
         return "pretrain"

@@ -1,4 +1,4 @@
-"""The pool of embedding tables: generated with the statistics of Meta's dlrm_datasets, or read from such a file.
+"""The pool of embedding tables: generated with the statistics of Meta's dlrm_datasets, or read from one of its files.
 
 Shapes: T tables, 17 reuse bins.
 """
@@ -18,8 +18,8 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
-#: Spread of the tables: standard deviations of natural logarithms, and limits. These are assumptions, because the
-#: published statistics are sums over tables; they result in a few to millions of unique rows per table at full scale.
+#: Spread of the tables: standard deviations of natural logarithms, and limits. They are assumptions, because the
+#: published statistics are sums over tables. With them, tables at full scale have a few to millions of unique rows.
 _LOG_SPREAD_POOLING = 1.4
 _LOG_SPREAD_REUSE = 1.5
 _LOG_SPREAD_ROWS = 1.6
@@ -37,11 +37,11 @@ class PoolParams(Parameters):
     """Parameters of the table pool.
 
     Attributes:
-        num_tables: T; the published data has 856.
+        num_tables: number of tables, T; the published data has 856.
         batch_size: global batch that the profiles belong to. The published batch is 65536. At a smaller batch the
             unique rows shrink in proportion, so that the look-ups per row do not change, and reuse bins above the batch
             size are folded into the highest remaining bin (see `published.highest_bin`).
-        row_scale: divisor of the tables' rows; at full scale a table has about 4 million rows on average.
+        row_scale: divisor of the tables' rows; with 1, a table has about 4 million rows on average.
         dlrm_dataset: path of a file of facebookresearch/dlrm_datasets that `base_pool` reads the tables from, or None
             for generated tables.
         seed: seed of all draws.
@@ -57,8 +57,8 @@ class PoolParams(Parameters):
 def base_pool(params: PoolParams) -> pd.DataFrame:
     """The pool that `params` asks for: the tables of `dlrm_dataset`, or generated ones.
 
-    Of a file, the first `num_tables` tables are taken that its first `batch_size` samples look up. Their rows are
-    divided by `row_scale`, but not below their unique rows.
+    From a file, the pool takes the first `num_tables` of the tables that the first `batch_size` samples look up. The
+    rows of a table are divided by `row_scale`, but are at least its unique rows.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.
@@ -77,9 +77,9 @@ def generate_pool(params: PoolParams) -> pd.DataFrame:
     """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
 
     Tables differ widely, as real tables do; totals and reuse histograms over all tables are the published ones.
-    Pooling factors and look-ups per unique row have heavy-tailed distributions. The rows per reuse bin of a table
-    follow the published histogram, tilted towards more or less reuse until they meet the table's mean; the bins are
-    reweighted until the sums over tables are right. Rounding to whole rows keeps these sums.
+    Pooling factors and look-ups per unique row have heavy-tailed distributions. The rows of a table in each bin follow
+    the published histogram, tilted towards more or less reuse so that the table has its own mean reuse. The bins are
+    reweighted until the sums over tables are the published ones. Rounding to whole rows keeps these sums.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table. These columns
@@ -104,7 +104,7 @@ def generate_pool(params: PoolParams) -> pd.DataFrame:
 def generated_tables(pool: pd.DataFrame) -> pd.DataFrame:
     """The tables of a pool that come from `base_pool`, without derived and public tables (see `variation`).
 
-    These are the tables that are their own `origin`; all tables of a pool without that column.
+    The `origin` of such a table is the table itself. All tables of a pool without the column `origin` are returned.
     """
     if "origin" not in pool.columns:
         return pool
@@ -112,7 +112,7 @@ def generated_tables(pool: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_targets(params: PoolParams, per_table: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Target ids and unique rows of every table, (T,) each, with the published means."""
+    """Target numbers of ids and of unique rows per table, (T,) each; their means over tables are the published ones."""
     mean_pooling = float(per_table @ MEAN_COUNTS) / params.batch_size
     pooling = np.exp(_LOG_SPREAD_POOLING * rng.standard_normal(params.num_tables))
     indices = _with_mean(pooling, mean_pooling, _LEAST_POOLING, _MOST_POOLING) * params.batch_size
@@ -122,7 +122,7 @@ def _draw_targets(params: PoolParams, per_table: FloatArray, rng: np.random.Gene
 
 
 def _with_mean(values: FloatArray, mean: float, least: FloatArray | float, most: FloatArray | float) -> FloatArray:
-    """`values` (T,) times one factor and clipped, such that their mean is `mean` or as close as the limits allow."""
+    """Scale `values` (T,) by one factor and clip them, so that their mean is as close to `mean` as the limits allow."""
     low, high = -60.0, 60.0  # logarithm of the factor
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -134,7 +134,7 @@ def _with_mean(values: FloatArray, mean: float, least: FloatArray | float, most:
 def _fit_rows(
     indices: FloatArray, unique_rows: FloatArray, per_table: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Rows per table and reuse bin (T, 17) with the published sums over tables and nearly the targets per table."""
+    """Rows per table and reuse bin (T, 17), close to the targets; the sums over tables are the published ones."""
     tables = len(indices)
     bins = np.arange(len(per_table))
     # Tables differ in more than their mean reuse: some have a few hot rows and many cold ones, others have neither.
@@ -150,7 +150,7 @@ def _fit_rows(
 
 
 def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
-    """Shares (T, 17) proportional to weight * exp(tilt * bin), with a tilt per table that makes the mean count `reuse`.
+    """Shares (T, 17) proportional to weight * exp(tilt * bin); the tilt of a table makes its mean count equal `reuse`.
 
     Args:
         weight: weights of the reuse bins, not negative, (17,) or (T, 17).
@@ -168,7 +168,7 @@ def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
 
 
 def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Whole numbers (T, 17) close to `rows`; each sum over tables differs from that of `rows` by less than one row."""
+    """Round `rows` (T, 17), changing each sum over tables by less than one row; a table without rows then gets one."""
     running_sums = np.cumsum(rows, axis=0) + rng.random(rows.shape[1])
     whole = np.diff(np.floor(running_sums), axis=0, prepend=0.0).astype(np.int64)
     empty = np.flatnonzero(whole.sum(axis=1) == 0)
@@ -177,7 +177,7 @@ def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 def _draw_num_embeddings(unique_rows: IntArray, params: PoolParams, rng: np.random.Generator) -> IntArray:
-    """Rows of every table (T,): heavy-tailed, at least its unique rows, with the mean of full scale / `row_scale`."""
+    """Heavy-tailed numbers of rows (T,), at least the unique rows; their mean is `MEAN_NUM_EMBEDDINGS / row_scale`."""
     unused = unique_rows.astype(np.float64) * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
     mean = max(MEAN_NUM_EMBEDDINGS / params.row_scale - float(unique_rows.mean()), 0.0)
     most = np.maximum(MAX_NUM_EMBEDDINGS / params.row_scale - unique_rows.astype(np.float64), 0.0)

@@ -21,17 +21,17 @@ from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
 #: Share of measurements that intervals are calibrated to contain.
 COVERAGE = 0.9
 
-#: Log half width per unit of overshoot. The models were trained without the widest tables, the most pooled tables, the
-#: largest tables, and sets of more than 5 tables; the intervals then cover 98 %, 95 %, 90 % and 94 % of these FBGEMM
-#: samples. The log error's 90th percentile grows from 0.08 just outside the range to 0.15 to 0.18 beyond an overshoot
-#: of 1.
+#: Log half width per unit of overshoot. For a check, models were trained without the widest tables, the most pooled
+#: tables, the largest tables, or sets of more than 5 tables; their intervals cover 98 %, 95 %, 90 % and 94 % of the
+#: FBGEMM samples left out. The 90th percentile of the log error is 0.08 just outside the training range, and between
+#: 0.15 and 0.18 beyond an overshoot of 1.
 OVERSHOOT_SLOPE = 0.2
 
-#: Upper limits of log scale and log half width. Models of a handful of noisy samples reach them; they keep the bounds
-#: and the squares of the bounds finite.
+#: Upper limits of log scale and log half width. Models trained on a handful of noisy samples reach these limits, which
+#: keep the bounds and the squares of the bounds finite.
 _MAX_LOG_SCALE, _MAX_LOG_HALF_WIDTH = 100.0, 230.0
 
-#: Added to the members' spread: closer agreement carries no further information.
+#: Added to the spread of the ensemble members, because closer agreement carries no further information.
 _SPREAD_FLOOR = 1e-3
 
 #: Keeps logarithms of costs finite.
@@ -40,13 +40,13 @@ SMALLEST_MS = 1e-6
 
 @dataclass(frozen=True)
 class Calibration(ArrayGroup):
-    """Maps a cost and the spread of its members to an interval; needs NumPy only.
+    """Maps a cost and the spread of the ensemble members to an interval; needs NumPy only.
 
     Attributes:
         coefficients: (3,) coefficients of the log scale: constant, log cost, log spread; the last is at least 0.
-        quantile: (1,) conformal quantile of the relative error in units of the scale.
+        quantile: (1,) conformal quantile of the absolute log error, in units of the scale.
         low: (F,) smallest training value of every context feature.
-        high: (F,) largest training value.
+        high: (F,) largest training value of every context feature.
         cost_range_ms: (2,) smallest and largest training cost.
     """
 
@@ -59,21 +59,21 @@ class Calibration(ArrayGroup):
     def overshoot(self, context: FloatArray) -> FloatArray:
         """Distance (...) of context (..., F) from the training range, 0 inside it.
 
-        Context features are logarithms and shares, so that their distances are comparable; the largest one counts. A
-        quantity of twice its largest training value has an overshoot of 0.7.
+        Context features are logarithms and shares, so that their distances are comparable; the result is the largest
+        one. A quantity of twice its largest training value has an overshoot of 0.7.
         """
         return np.maximum(np.maximum(self.low - context, context - self.high), 0.0).max(axis=-1)
 
     def interval(self, cost: FloatArray, spread: FloatArray, overshoot: FloatArray) -> FloatArray:
         """Lower and upper bound in ms (..., 2) of predicted costs (...).
 
-        A cost above all training costs, which sets of more shards than any sample reach, adds the logarithm of its
-        ratio to the largest training cost to the overshoot. The bounds of a cost of 0 are 0.
+        Sets of more shards than any sample has can cost more than all training samples. The logarithm of the ratio
+        between such a cost and the largest training cost is added to the overshoot. The bounds of a cost of 0 are 0.
 
         Args:
             cost: (...) in ms.
             spread: (...) `member_spread` of the members' costs.
-            overshoot: (...).
+            overshoot: (...) as `overshoot` returns it.
         """
         beyond = np.log(np.maximum(cost / self.cost_range_ms[1], 1.0))
         log_scale = scale_terms(cost, spread, self.cost_range_ms) @ self.coefficients
@@ -90,7 +90,7 @@ def scale_terms(cost: FloatArray, spread: FloatArray, cost_range_ms: FloatArray)
 
 
 def member_spread(member_costs: FloatArray) -> FloatArray:
-    """Standard deviation of the log costs of ensemble members (E, ...), at most 1: (...)."""
+    """(...) standard deviation of the log costs of ensemble members (E, ...), limited to at most 1."""
     return np.minimum(np.log(np.maximum(member_costs, SMALLEST_MS)).std(axis=0), 1.0)
 
 

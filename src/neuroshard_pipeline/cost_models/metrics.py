@@ -1,4 +1,4 @@
-"""Accuracy of predictions; every figure of `train.metrics` is computed here."""
+"""Computes the accuracy of predictions: every number in `train.metrics`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ Metrics = dict[str, dict[str, Any]]
 
 
 def mape(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Mean absolute error as a share of the measured cost."""
+    """Mean absolute percentage error as a fraction: the mean of |predicted - measured| / measured."""
     truth, guess = _pair(measured, predicted)
     return float(np.mean(np.abs(guess - truth) / truth))
 
@@ -27,7 +27,7 @@ def kendall_tau(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | None) -> dict[str, float | None]:
-    """The figures that are reported for every model.
+    """The accuracy metrics that are reported for every model.
 
     Args:
         measured: costs in ms, all above 0.
@@ -73,7 +73,7 @@ def metrics_of(held_out: pd.DataFrame, floor: Any, parts: Mapping[str, str]) -> 
     Args:
         held_out: as `measured.held_out_frame` returns it.
         floor: see `noise_floor_of`.
-        parts: names of the models, and the part of the cost that each predicts.
+        parts: maps the name of every model to the part of the cost that it predicts.
     """
     return {
         name: held_out_accuracy(held_out[held_out["model"] == name], noise_floor_of(floor, part))
@@ -85,8 +85,8 @@ def noise_floor_of(floor: Any, part: str) -> float | None:
     """The noise floor of a part of the cost.
 
     Args:
-        floor: one number for all parts; None where unknown; or a mapping of parts to numbers or to quantiles, of which
-            `median` is used, as `measurement.noise_floor` returns it.
+        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. A mapping from
+            quantiles to numbers may replace each number; its `median` is then used.
         part: `forward`, `backward` or `total`.
     """
     if isinstance(floor, Mapping):

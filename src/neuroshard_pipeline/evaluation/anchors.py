@@ -19,7 +19,7 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 Sample = TypeVar("Sample", ComputeSample, CommSample)
 
-#: Costs of a sample. Each has its own drift.
+#: Columns with the costs of a sample. Each direction has its own drift.
 DIRECTIONS = ("forward_ms", "backward_ms")
 
 
@@ -61,9 +61,9 @@ def choose_anchors(first: MeasuredSamples, params: AnchorParams, world_sizes: Co
 
     Args:
         first: the first campaign.
-        params: how many anchors there are.
-        world_sizes: the world sizes of communication anchors, or None for all. Every further world size needs a team
-            of ranks.
+        params: numbers of anchors.
+        world_sizes: the world sizes of communication anchors, or None for all. Every world size needs its own team of
+            ranks.
     """
     comm = [sample for sample in first.comm() if world_sizes is None or sample.world_size in world_sizes]
     lookups = evenly_spaced(first.compute(), first.compute_costs, params.compute_samples)
@@ -93,7 +93,7 @@ def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) ->
 
 
 def among(samples: Sequence[Sample], anchors: Sequence[Sample]) -> list[Sample]:
-    """Samples with the anchors evenly spread between them, because a campaign measures neighbours together."""
+    """One list of samples and anchors, mixed evenly because a campaign measures neighbours of the list together."""
     places = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (samples, anchors)])
     together = [*samples, *anchors]
     return [together[place] for place in np.argsort(places, kind="stable")]
@@ -133,13 +133,13 @@ def fit_drifts(first: pd.DataFrame, later: pd.DataFrame) -> dict[str, Drift]:
 def anchors_frame(
     anchors: Anchors, compute_costs: pd.DataFrame, forward_costs: pd.DataFrame, backward_costs: pd.DataFrame
 ) -> pd.DataFrame:
-    """`search.anchors`: costs of the anchors in the first campaign and among the plans.
+    """`search.anchors`: costs of the anchors in the first campaign and in the campaigns of the plans.
 
     Args:
         anchors: samples that were measured again.
-        compute_costs: costs of the campaign of the plans' ranks, which included the compute anchors.
-        forward_costs: costs of the campaign of the plans' forward collectives, which included the anchors.
-        backward_costs: costs of the campaign of their backward collectives, likewise.
+        compute_costs: costs of the plans' ranks and the compute anchors, measured in one campaign.
+        forward_costs: costs of the plans' forward collectives and the communication anchors, from one campaign.
+        backward_costs: costs of the plans' backward collectives and the communication anchors, from one campaign.
 
     Returns:
         `part, sample_id, rank` (null for compute), `first_ms, again_ms`.
@@ -159,7 +159,7 @@ def drifts_of_parts(anchors: pd.DataFrame) -> dict[str, Drift]:
 
 
 def _joined(first: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
-    """Costs of the same samples, or of their ranks, with suffixes `_first` and `_later`; without failures."""
+    """One row per sample (or rank) without error in both campaigns; column suffixes are `_first` and `_later`."""
     keys = [key for key in ("sample_id", "rank") if key in first and key in later]
     known = [costs[costs["error"].isna()] for costs in (first, later)]
     return known[0].merge(known[1], on=keys, suffixes=("_first", "_later"))

@@ -1,4 +1,4 @@
-"""The samples that have to be measured to know the costs of plans, and the costs of plans from those of the samples."""
+"""Lists the samples to measure for plans, and assigns the measured costs of the samples to the plans' ranks."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
 
-#: Start skews are rounded to a tenth of a microsecond, far below the noise of any clock, so that samples coincide.
+#: Start skews are rounded to 0.1 microseconds, far below the noise of any clock, so that more samples are identical.
 _SKEW_DECIMALS = 4
 
 Sample = TypeVar("Sample", ComputeSample, CommSample)
@@ -57,7 +57,7 @@ def rank_compute_samples(plans: Sequence[Plan]) -> PlanSamples[ComputeSample]:
 
 
 def backward_comm_samples(plans: Sequence[Plan]) -> PlanSamples[CommSample]:
-    """Collectives without start skew, whose backward cost is used."""
+    """Collectives of the plans without start skew; only their backward costs are used."""
     return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans])
 
 
@@ -97,7 +97,7 @@ def measured_comm_ms(
 
 
 def _rank_sample(shards: Sequence[Shard], batch_size: int, optimizer: str) -> ComputeSample | None:
-    """The sample of a rank, or None if it is empty; its id is a hash of everything that the cost depends on."""
+    """The sample of a rank, None for an empty rank; the sample id is a hash of everything that the cost depends on."""
     if not shards:
         return None
     keyed = sorted(((_shard_key(shard), shard) for shard in shards), key=lambda pair: pair[0])

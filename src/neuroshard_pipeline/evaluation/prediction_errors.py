@@ -9,7 +9,7 @@ from neuroshard_pipeline.evaluation.totals import PARTS, plan_totals
 
 Figures = dict[str, dict[str, float | int]]
 
-#: Figures that are also computed with what the plans would have cost in the first campaign.
+#: Figures that are also computed from the measured costs without the machine's drift.
 _NET_OF_DRIFT = ("mape", "bias", "coverage_90")
 
 

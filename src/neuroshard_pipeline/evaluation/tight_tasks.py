@@ -13,23 +13,23 @@ from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Maximum number of draws until a task is tight.
+#: Maximum number of draws for one tight task.
 _MAX_DRAWS = 1000
 _TIGHT_STREAM = 11
 
 
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task whose largest table fits no rank, although all tables take only `memory_fill` of the memory.
+    """Draw a task whose largest table fits no rank, although all tables fill only `memory_fill` of all memory.
 
     Args:
         pool: tables to draw from.
-        settings: number and widths of the tables, batch size and memory; its seed and the id of the task decide
-            every draw.
+        settings: number and widths of the tables, batch size and memory. The draws depend only on its seed and
+            on `task_id`.
         task_id: id of the task.
         world_size: number of ranks.
 
     Raises:
-        TaskError: no draw was tight.
+        TaskError: no drawn task was tight.
     """
     fill, batch_size = settings.tight.memory_fill, settings.suites.batch_size
     fewest, most = settings.paper.table_limits(world_size)
@@ -52,7 +52,7 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
 def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
     """Whether only column splits can solve `task`: its largest table fits no rank, but its narrowest shards all fit.
 
-    An example proves the second condition: all tables are cut into shards of the minimum width and packed by size.
+    The second condition is met if all tables, cut into shards of the minimum width, can be packed by size.
     """
     limits = memory.limits(task)
     if max(memory.table_bytes(table, table.embedding_dim, task) for table in task.tables) <= max(limits):

@@ -9,8 +9,8 @@ from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.tables.samples import ComputeSample
 
-#: Bytes written before every timed part of an iteration: twenty times the L2 cache of an H200, so that no weights are
-#: left in it. Writing them keeps the device busy for a fifth of a millisecond. Meanwhile the host launches the lookup,
+#: Bytes written before every timed part of an iteration: twenty times the L2 cache of an H200, so that no weights stay
+#: in the cache. The write keeps the device busy for a fifth of a millisecond. Meanwhile the host launches the lookup,
 #: as in training, where the host runs ahead of the device.
 FLUSH_BYTES = 2**30
 _MAX_ID_CACHE_BYTES = 2**34
@@ -20,8 +20,9 @@ _MAX_ID_CACHE_BYTES = 2**34
 class FbgemmCudaBench(LookupBench):
     """Times lookups on one GPU; see `LookupBench`.
 
-    With `cold_rows` the L2 cache is flushed before the forward and before the backward pass, and the weights move
-    through the arena. `warm` does neither; its costs include the time that the device waits for a launch.
+    With `cold_rows` the L2 cache is flushed before the forward and before the backward pass, and every iteration moves
+    the weights to the next part of the arena. `warm` does neither; its costs include the time that the device waits for
+    a launch.
 
     Raises:
         MeasurementError: the device does not exist; see also `LookupBench`.
@@ -31,7 +32,7 @@ class FbgemmCudaBench(LookupBench):
         require_devices(params.backend, max(params.workers, index + 1))
         torch.cuda.set_device(index)
         device = torch.device("cuda", index)
-        # An operator is built with its own weights, which the arena then replaces: leave room for one sample.
+        # FBGEMM allocates an operator's weights before the arena replaces them: this memory must stay free.
         free_bytes, _ = torch.cuda.mem_get_info(device)
         id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
         super().__init__(params, seed, device, id_cache_bytes)

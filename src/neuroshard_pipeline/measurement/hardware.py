@@ -20,14 +20,14 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _KIB_OR_MIB = re.compile(r"(\d+)([KM])")
 _UNIT_BYTES = {"K": 2**10, "M": 2**20}
 
-#: After a pass over an arena of this many last-level caches, no row of its start is left in the cache.
+#: An arena must be this many times as large as the last-level cache, so that a pass over it evicts its first rows.
 _COLD_ARENA = 4
 
 _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
 
 def fingerprint(backend: str) -> dict[str, object]:
-    """What affects a measurement besides its parameters: device, cores, operating system and library versions.
+    """Properties of this machine that affect a measurement: device, cores, operating system and library versions.
 
     Args:
         backend: backend of the campaign; a GPU backend adds the GPU's model and memory and the CUDA version.
@@ -51,14 +51,14 @@ def fingerprint(backend: str) -> dict[str, object]:
 
 
 def require_same_machine(backend: str, machine: Mapping[str, object]) -> None:
-    """Refuse to measure on a host that differs from the others of a campaign.
+    """Refuse to measure on a host that differs from the host that runs the campaign.
 
     Args:
         backend: backend of the campaign.
         machine: `fingerprint` of the host that runs the campaign.
 
     Raises:
-        MeasurementError: names every difference.
+        MeasurementError: the hosts differ; the message names every difference.
     """
     here = fingerprint(backend)
     unlike = [f"{fact} {here.get(fact)}, not {there}" for fact, there in machine.items() if here.get(fact) != there]
@@ -83,8 +83,8 @@ def describe_hardware(
         compute_noise_floor: noise floor of compute costs (`campaign.CampaignSummary`).
         comm_noise_floor: noise floor of communication costs.
         date: time at which the last campaign was finished (`campaign.CampaignSummary`), None if nothing was measured.
-        recording: needed by the backend `recorded`; the device is then that of the recording, whose card is included.
-        topology: needed by the backend `topology`, and then included.
+        recording: needed by the backend `recorded`; its card and the hardware in this card are then included.
+        topology: needed by the backend `topology`, and included if this backend is used.
     """
     facts: dict[str, object] = {
         **describe_machine(compute.backend),
@@ -113,7 +113,7 @@ def describe_machine(backend: str) -> dict[str, object]:
 def last_level_cache_bytes(folder: Path = _CACHES) -> int | None:
     """Size of the largest cache of the first core, None if the system does not report it.
 
-    On a virtual machine it is the cache of the whole processor, which all guests share.
+    On a virtual machine this is the size of the whole processor's cache, which all guests share.
 
     Args:
         folder: where Linux describes the caches of a core, in one file `index*/size` each.

@@ -8,7 +8,7 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.registry import SharderName, SharderNames
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
-#: Larger than any training job of the coming years, so that a larger value must be a mistake.
+#: Upper limits that no training job of the coming years reaches; a larger value must be a mistake.
 MAX_WORLD_SIZE = 4096
 MAX_BATCH_SIZE = 2**30
 MAX_MEMORY_GIB = 2.0**20
@@ -24,7 +24,7 @@ class ContestParams(Parameters):
     """The sharders that plan every sharding task.
 
     Attributes:
-        sharders: names of sharders, in the order of tables and figures.
+        sharders: names of sharders, in the order in which tables and figures show them.
         seed: seed of sharders that draw random numbers.
     """
 

@@ -23,7 +23,7 @@ MEASURE_PARAMETERS = {
     "params:recording": "params:recording",
     "params:topology": "params:topology",
 }
-#: Records of the three campaigns of plans.
+#: Datasets with the records of the three campaigns that measure plans.
 RECORDS = ["compute_records", "backward_records", "forward_records"]
 
 
@@ -36,7 +36,7 @@ def state_campaigns(
     compute_overrides: ComputeOverrides,
     comm_overrides: CommOverrides,
 ) -> Campaigns:
-    """State how plans are measured: as samples are, except for the parameters that this pipeline overrides."""
+    """The campaigns that measure plans, with the measure stage's parameters and the overrides of this pipeline."""
     return Campaigns(
         ComputeCampaign(compute.overridden(compute_overrides), seed, recording),
         CommCampaign(comm.overridden(comm_overrides), seed, topology),
@@ -50,7 +50,7 @@ def campaigns_node() -> Node:
 
 
 def measuring_nodes() -> list[Node]:
-    """`measurement` → `RECORDS`. Kedro saves every record as it is yielded; an interrupted run resumes from them."""
+    """`measurement` → `RECORDS`. Kedro saves every record as it is yielded; a restarted run skips saved records."""
     compute, backward, forward = RECORDS
     return [
         Node(PlanMeasurement.run_compute, ["measurement", f"{compute}_done"], compute, name="measure_compute"),

@@ -3,9 +3,9 @@
 A round considers moves that take load off the busiest ranks. The compute cost of the two ranks of a move is computed
 exactly. The value of a move is first estimated with a potential, the sum over ranks of (load / largest load)**p, where
 load is compute plus a price per column that approximates communication. The moves that lower the potential most are
-then priced exactly, one by one, and together the best ones that share no rank; the cheapest of these layouts replaces
-the current one if it is cheaper. At a local optimum, a few random moves lead elsewhere; before the search does so
-again, it returns to the best layout found so far.
+then priced exactly, each alone and the best ones in sets of moves that share no rank. The cheapest of the resulting
+layouts replaces the current one if it is cheaper. Where no move helps, the search returns to the best layout found so
+far and applies a few random moves to it.
 
 Shapes: P moves or sets of moves, W ranks.
 """
@@ -33,10 +33,10 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 
 #: Exponent of the potential. It is high enough that a lower load of the busiest rank outweighs higher loads elsewhere;
-#: with 16, a search of 0.8 s gained half as much.
+#: with 16, a search of 0.8 s lowered the cost half as much.
 _POWER = 4.0
 
-#: Moves start from the busiest ranks and lead to the idlest: at least this many, and at least this share of all ranks.
+#: Moves start from the busiest ranks and lead to the idlest: this share of all ranks, but at least this number.
 #: Only load taken off the slowest ranks lowers the cost, and with few ranks a round can consider all of their moves.
 _LEAST_SOURCES, _SOURCES_SHARE = 2, 1 / 16
 _LEAST_TARGETS, _TARGETS_SHARE = 4, 1 / 8
@@ -51,8 +51,8 @@ def local_search(
     """Improve `start` within the budget of `params`.
 
     Returns:
-        The best state found, then the other states in which rounds ended, in ascending order of cost and none more
-        expensive than `start`, which is among them; of states with equal costs only the first one met.
+        `start` and the improved states in which rounds ended, in ascending order of cost. States more expensive than
+        `start` are left out, and of states with equal costs only the first one is kept.
     """
     deadline = time.perf_counter() + (params.time_budget_seconds or float("inf"))
     best = current = layout_of(start.kinds, start.ranks, problem)
@@ -72,7 +72,7 @@ def local_search(
 
 
 def column_price_ms(layout: Layout, problem: Problem) -> float:
-    """Increase of a rank's communication cost when every rank has one column more than now."""
+    """Increase of the mean communication cost of a rank, in ms, for every column that is added to each rank."""
     batch_size = problem.task.batch_size
     more = max(1.0, 0.1 * layout.dims.mean())
     dims = np.stack([layout.dims, layout.dims + more])
@@ -88,8 +88,8 @@ def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -
     Args:
         load: (W,) loads before the moves.
         moves: P moves.
-        loads: compute costs and dimension sums after them.
-        price: `column_price_ms`.
+        loads: compute costs and dimension sums after each move.
+        price: price of one column, as `column_price_ms` returns it.
     """
     top = max(float(load.max()), 1e-12)
     after = ((loads.compute_ms + price * loads.dims) / top) ** _POWER  # (P, 2)
@@ -100,7 +100,7 @@ def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -
 
 
 def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem) -> FloatArray:
-    """(P,) embedding cost after each set of moves, in units of 1e-9 ms."""
+    """(P,) embedding cost, in units of 1e-9 ms, after each of the `sets`, which hold indices of `moves`."""
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
     plan = np.repeat(np.arange(len(sets)), [len(members) for members in sets])
@@ -140,10 +140,10 @@ def _busiest_and_idlest(load: FloatArray) -> tuple[IntArray, IntArray]:
 
 
 def _sets_to_try(moves: Moves, chosen: IntArray, unit_of_shard: IntArray | None) -> list[IntArray]:
-    """Every chosen move alone, and the first 2, 4, 8 ... of those that share no rank together.
+    """Sets of indices of moves: every chosen move alone, and the first 2, 4, 8 ... chosen moves that share no rank.
 
-    Where the number of shards of a unit is limited, these share no unit either, because two splits of one unit could
-    exceed its limit.
+    Where the number of shards of a unit is limited, the moves of a set share no unit either, because two splits of one
+    unit could exceed its limit.
     """
     disjoint: list[int] = []
     used: set[tuple[str, int]] = set()

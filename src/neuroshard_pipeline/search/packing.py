@@ -1,4 +1,4 @@
-"""Packing shards by bytes alone, splitting tables until they fit, and the errors where nothing fits."""
+"""Packs shards by bytes alone, splits tables until they fit, and builds the errors for tasks that do not fit."""
 
 import heapq
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Where no shard that is left over can be halved, one in this many of the other shards is halved at once.
+#: If no left-over shard can be halved, a round halves one in this many of the shards that can be halved.
 _ROUND_DIVISOR = 20
 
 
@@ -62,7 +62,7 @@ def _pack_where_allowed(sizes: Sequence[int], limits: Sequence[int], allowed: Bo
 
 
 def check_room(task: ShardingTask, memory: MemoryModel) -> None:
-    """Refuse a task that no splitting of columns can fit.
+    """Refuse a task that does not fit, however its tables are split by columns.
 
     Raises:
         DoesNotFitError: all tables need more bytes than all ranks have; or the tables restricted to some ranks need
@@ -82,7 +82,7 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
 
 
 def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Split as evenly as allowed, the widest shard of `unit` must fit the largest rank allowed for it."""
+    """Refuse a unit that is too large for its largest allowed rank even when it is split as far as allowed."""
     width = unit.finest[0]
     narrowest = unit.bytes(width, task, memory)
     roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
@@ -118,7 +118,7 @@ def make_room(problem: Problem) -> IntArray:
     """Halve shards until packing by size finds a rank for each; returns the kinds of that state.
 
     A round halves the shards that were left over. Where none of these can be halved, it halves the largest twentieth
-    (at least one) of those that can; of equally large ones, those that come first in placement order.
+    (at least one) of the shards that can be halved; equally large shards are taken in placement order.
 
     Raises:
         DoesNotFitError: shards are left over and nothing can be halved any more.
@@ -144,7 +144,7 @@ def make_room(problem: Problem) -> IntArray:
 
 
 def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> list[int]:
-    """The members of `chosen`, in this order, that can all be halved without too many shards of one unit."""
+    """Those of `chosen`, in this order, that can be halved together without exceeding their units' `max_shards`."""
     if not problem.limits_shards:
         return chosen
     counts = np.bincount(problem.unit[state], minlength=len(problem.units))
@@ -170,7 +170,7 @@ def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
 
 
 def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
-    """The remedies: more memory, or a number of ranks."""
+    """Remedies for a message: more memory, an approximate number of ranks, or looser constraints."""
     return (
         f"raise memory_bytes, or use about {ranks_needed(task, memory)} ranks of {max(memory.limits(task))} bytes each"
         + (", or loosen the constraints" if task.constraints else "")
@@ -196,9 +196,9 @@ def no_rank_for_every_table(problem: Problem, sharder: str, tries: str) -> DoesN
 
 
 def ranks_needed(task: ShardingTask, memory: MemoryModel) -> int:
-    """About the fewest ranks, each with the memory of the task's largest, on which the narrowest shards pack by size.
+    """Approximate number of ranks that the task needs when its tables are split as far as allowed.
 
-    Constraints that name ranks are ignored.
+    Every rank is given the memory of the task's largest rank. Constraints that name ranks are ignored.
     """
     limit = max(memory.limits(task))
     sizes = [unit.bytes(width, task, memory) for unit in units_of(task) for width in unit.finest]

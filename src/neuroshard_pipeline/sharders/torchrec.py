@@ -15,10 +15,10 @@ class TorchRecSharder:
     """TorchRec's `EmbeddingShardingPlanner` for GPUs, table-wise and column-wise, under the memory limits of the task.
 
     TorchRec compares plans by its own cost formulas and never uses the cost models. Two settings make its plans
-    comparable with those of other sharders: its storage estimates come from the memory model that all sharders use, and
-    `min_partition` allows it to split tables, which it never does below 128 columns by default. TorchRec splits a table
-    into equal shards whose number is given. The sharder therefore tries halves first, then quarters and so on, until a
-    plan fits. It is deterministic.
+    comparable with the plans of other sharders. Its storage estimates come from the memory model that all sharders use.
+    `min_partition` allows it to split tables of fewer than 128 columns, which it never does by default. TorchRec needs
+    to be told the number of equal shards of a split table. The sharder therefore tries halves first, then quarters and
+    so on, until a plan fits. The sharder is deterministic.
     """
 
     name: str = "torchrec"
@@ -43,7 +43,7 @@ class TorchRecSharder:
         def shard_bytes(table: Table, width: int) -> int:
             return memory.table_bytes(table, width, task)
 
-        # PyTorch makes modules of tables and refuses names such as `user.id` or `keys`.
+        # TorchRec registers every table as a PyTorch module, and PyTorch refuses names such as `user.id` or `keys`.
         tables = {f"table_{index}": table for index, table in enumerate(task.tables)}
         widest = max(table.embedding_dim for table in task.tables)
         num_parts = 2

@@ -27,7 +27,7 @@ class _TableEntry(BaseModel, extra="forbid", strict=True):
 
 
 class _ConstraintFile(BaseModel, extra="forbid", strict=True):
-    """Content of a file."""
+    """Content of a constraint file."""
 
     tables: dict[str, _TableEntry] = Field(default_factory=dict)
     together: list[list[str]] = Field(default_factory=list)
@@ -36,13 +36,13 @@ class _ConstraintFile(BaseModel, extra="forbid", strict=True):
 
 
 def read_constraints(path: str | Path) -> Constraints:
-    """Constraints from a `.yml`, `.yaml` or `.json` file.
+    """Read constraints from a `.yml`, `.yaml` or `.json` file.
 
-    The keys are optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`),
+    All keys are optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`),
     `together` (a list of lists of names), `min_width` and `max_shards` (for all tables); see `Constraints`.
 
     Raises:
-        TableFileError: one message naming file, key, value and remedy.
+        TableFileError: the file is unreadable or invalid; the message names file, key, value and remedy.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:

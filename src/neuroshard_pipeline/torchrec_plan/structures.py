@@ -1,4 +1,4 @@
-"""TorchRec's `ShardingPlan`: written for a model, and read back into shards and ranks."""
+"""Builds TorchRec's `ShardingPlan` for a model, and reads a `ShardingPlan` back into shards and ranks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def sharding_plan(
     """The `ShardingPlan` of a task's shards on their ranks; `Plan.to_torchrec` documents the other arguments.
 
     Raises:
-        PlanError: task and model differ in a table, its rows or its columns.
+        PlanError: the task and the model differ in the name, rows or columns of a table.
     """
     of_model = read_module_tables(module, leave_out=leave_out)
     _check_tables(task, [entry.table for entry in of_model])
@@ -42,14 +42,14 @@ def sharding_plan(
 
 
 def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
-    """Shards and their ranks, of all modules of a `ShardingPlan`.
+    """The shards of all modules of a `ShardingPlan`, and the rank of each shard.
 
     Args:
         plan: a plan of table-wise and column-wise shards.
-        tables: tables by the names that they have in `plan`.
+        tables: maps table names in `plan` to tables.
 
     Raises:
-        PlanError: the plan has another sharding type, an unknown table, or a table with another number of rows.
+        PlanError: the plan has any other sharding type, an unknown table, or a table with another number of rows.
     """
     placed: list[tuple[Shard, int]] = []
     for module in plan.plan.values():

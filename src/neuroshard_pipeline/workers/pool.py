@@ -1,4 +1,4 @@
-"""Hands items to idle teams and yields outcomes as they finish."""
+"""Hands items to idle teams and yields the outcome of every item when it finishes."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Item:
-    """Something to do.
+    """A job and the teams that can do it.
 
     Attributes:
         job: the job that the team is given (`Team.ask`).
-        group: group of teams that can do it.
+        group: number of the group of teams that can do the job.
     """
 
     job: Any
@@ -31,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Outcome(Generic[Value]):
-    """What became of one item.
+    """Result or failure of one item.
 
     Attributes:
         index: position of the item in the given order.
@@ -46,10 +46,10 @@ class Outcome(Generic[Value]):
 
 @final
 class Pool:
-    """Teams that do items at the same time; a context manager.
+    """Runs items on several teams at the same time; a context manager.
 
-    A team whose worker died gets a new worker with its next item. A team that cannot get one is dropped, and the
-    others do its items.
+    A team whose worker died gets a new worker with its next item. A team that cannot get one is dropped, and
+    the remaining teams do its items.
 
     Args:
         open_teams: called with the first item; returns the teams of every group.
@@ -87,7 +87,7 @@ class Pool:
 
         Args:
             items: taken one at a time, in the given order, when a team becomes idle.
-            attempts: how often an item whose worker died or hung is tried.
+            attempts: maximum number of tries of an item whose worker dies or hangs.
 
         Raises:
             NeuroShardError: a worker raised it.

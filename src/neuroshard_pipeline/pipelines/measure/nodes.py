@@ -28,7 +28,7 @@ def measure_compute(
     seed: int,
     done: Records,
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Measure what is missing of the compute campaign; Kedro saves every record as it is yielded."""
+    """Measure what `done` lacks of the compute campaign; Kedro saves every record as it is yielded."""
     campaign = ComputeCampaign(params, seed)
     for key, record in campaign.run(compute_samples_from_frame(samples, pool, settings), done):
         yield {key: record}
@@ -52,7 +52,7 @@ def reduce_compute_costs(
 def measure_comm(
     samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Records
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Measure what is missing of the communication campaign; Kedro saves every record as it is yielded."""
+    """Measure what `done` lacks of the communication campaign; Kedro saves every record as it is yielded."""
     for key, record in CommCampaign(params, seed).run(comm_samples_from_frame(samples), done):
         yield {key: record}
 
@@ -74,7 +74,7 @@ def describe_measurement(
     recording: RecordingParams,
     topology: TopologyParams,
 ) -> dict[str, Any]:
-    """The hardware that measured, and the noise floor of both campaigns."""
+    """`measure.hardware`: the hardware that the campaigns ran on, and their noise floors."""
     date = max((each.date for each in (compute_summary, comm_summary) if each.date), default=None)
     floors = compute_summary.noise_floor, comm_summary.noise_floor
     return describe_hardware(compute, comm, *floors, date, recording, topology)

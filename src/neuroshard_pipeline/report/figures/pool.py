@@ -1,4 +1,4 @@
-"""Figures of the table pool: its reuse of rows beside the published one, its rows and pooling factors."""
+"""Figures of the table pool: reuse of rows compared with the published data, numbers of rows, pooling factors."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""The placement of whole tables, one after the other, as a game that many rollouts play in lockstep.
+"""Places whole tables one after the other, as a game; many rollouts place the same table at the same time.
 
-Shapes: U units (tables), B rollouts, W ranks, H numbers of a shard embedding, F table features, K rank features.
+Shapes: U units (tables), B rollouts, W ranks, H dimensions of a shard embedding, F table features, K rank features.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from neuroshard_pipeline.search.price import embedding_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import whole
 
-#: Features of a table: its context for the cost model, and its shares of the task.
+#: Features of a table: its context features, its cost and width relative to the mean rank, and its share of memory.
 TABLE_FEATURES: tuple[str, ...] = (*CONTEXT_FEATURES, "log_cost_share", "log_width_share", "bytes_share")
 
-#: Features of a rank, all relative to the mean rank of the task, so that a policy transfers to other tasks.
+#: Features of a rank. Costs and columns are relative to the mean rank, so that a policy transfers to other tasks.
 RANK_FEATURES: dict[str, str] = {
     "forward": "predicted forward compute of the tables on the rank",
     "backward": "predicted backward compute",
@@ -35,10 +35,10 @@ class Game:
 
     Attributes:
         problem: the task, the models and the memory.
-        order: (U,) kinds in descending predicted cost of the table alone, the order in which they are placed.
+        order: (U,) kinds in the order of their placement: by descending predicted cost of the table alone.
         tables: (U, F) table features in that order, as in `TABLE_FEATURES`.
-        rank_ms: predicted compute of a rank if single costs added up and were spread evenly.
-        rank_width: columns of a rank if they were spread evenly.
+        rank_ms: sum of the tables' predicted single costs, divided by the number of ranks.
+        rank_width: sum of the tables' columns, divided by the number of ranks.
     """
 
     problem: Problem
@@ -49,7 +49,7 @@ class Game:
 
 
 def game_of(problem: Problem) -> Game:
-    """The game of a problem whose kinds are its whole tables."""
+    """The game of placing the whole tables of a problem."""
     order = problem.in_placement_order(problem.whole_tables)
     world_size = problem.task.world_size
     cost_ms = problem.cost[order] / COST_UNITS_PER_MS
@@ -64,7 +64,7 @@ def game_of(problem: Problem) -> Game:
 
 
 def _context(problem: Problem) -> FloatArray:
-    """(U, F') context features of every unit; of tables that are kept together, their mean."""
+    """(U, F') context features of every unit; the mean over the tables that are kept together."""
     task = problem.task
     _, context = shard_features([whole(table) for table in task.tables], task.batch_size)
     return np.array([context[list(unit.members)].mean(axis=0) for unit in problem.units])
@@ -74,8 +74,8 @@ class Episode:
     """Rollouts of a game, all at the same step.
 
     Attributes:
-        game: the game.
-        alive: (B,) whether every table so far found a rank.
+        game: the game that is played.
+        alive: (B,) whether every table so far was placed on an allowed rank.
     """
 
     def __init__(self, game: Game, rollouts: int):

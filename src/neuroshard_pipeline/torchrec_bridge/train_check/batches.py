@@ -1,4 +1,4 @@
-"""The global batches that are trained: drawn from the tables' reuse profiles, or read from a Criteo file."""
+"""The global batches of a training run: drawn from the tables' reuse profiles, or read from a Criteo file."""
 
 import itertools
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Batch:
 
 
 def drawn_batches(tables: Sequence[Table], batch_size: int, num_batches: int, seed: int) -> tuple[Batch, ...]:
-    """Batches with ids drawn from the tables' reuse profiles; the label is the sign of the first dense feature."""
+    """Batches with ids from the tables' reuse profiles; the label is 1 if the first dense feature is positive."""
     drawn = []
     for batch_seed in range(seed, seed + num_batches):
         rng = np.random.default_rng([_DENSE_STREAM, batch_seed])
@@ -46,7 +46,7 @@ def drawn_batches(tables: Sequence[Table], batch_size: int, num_batches: int, se
 
 
 def criteo_batches(path: str, tables: Sequence[Table], batch_size: int, num_batches: int) -> tuple[Batch, ...]:
-    """The first batches of a Criteo file; its 26 categories are hashed to the rows of 26 tables, in order.
+    """The first batches of a Criteo file; its category i is hashed to a row of table i, for 26 tables.
 
     Raises:
         TrainCheckError: there are not 26 tables, or the file is too short.
