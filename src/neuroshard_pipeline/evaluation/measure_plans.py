@@ -1,13 +1,13 @@
-"""Measures the costs of plans in three campaigns, each of which needs the costs of those before.
+"""Measures the costs of plans in three campaigns; the third one needs the costs of the first two.
 
 1. Compute: the shards of every rank, one rank at a time.
 2. Backward collectives: all ranks start together.
-3. Forward collectives: each rank enters later by its start skew, which follows from the first two campaigns
-   [Zha2023] §4.
+3. Forward collectives: each rank enters with a delay, its start skew, which follows from the costs of the first two
+   campaigns [Zha2023] §4.
 
 All plans go through each campaign together, so that the machine's drift affects all sharders alike. Ranks with the same
-shards, and plans with the same volumes and start skews, are measured once. Samples of the training campaign can be
-measured among those of the plans (`anchors`).
+shards, and plans with the same volumes and start skews, are measured once. Samples of the training campaign
+(`anchors`) can be measured again between the samples of the plans.
 """
 
 from collections.abc import Iterator
@@ -31,19 +31,19 @@ from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
-#: A raw record of a campaign with its key, as partitioned datasets store them.
+#: Maps the key of one raw record to that record, which is what a partitioned dataset saves.
 NewRecord = dict[str, pd.DataFrame]
 
 
 @final
 @dataclass(frozen=True)
 class PlanMeasurement:
-    """The three campaigns of some plans; each can be resumed from its records.
+    """The three campaigns that measure some plans; each campaign can be resumed from its records.
 
     Attributes:
         plans: plans of any tasks and sharders.
         campaigns: how samples are measured.
-        anchors: samples of an earlier campaign that are measured among those of the plans.
+        anchors: samples of an earlier campaign that are measured again between the samples of the plans.
     """
 
     plans: tuple[Plan, ...]
@@ -51,17 +51,17 @@ class PlanMeasurement:
     anchors: Anchors = NO_ANCHORS
 
     def run_compute(self, done: Records) -> Iterator[NewRecord]:
-        """Measure what the records `done` of the first campaign lack; the caller saves each record that is yielded."""
+        """Measure and yield the records of the first campaign that `done` lacks; the caller saves each of them."""
         for key, record in self.campaigns.compute.run(self._compute_samples(), done):
             yield {key: record}
 
     def run_backward(self, done: Records) -> Iterator[NewRecord]:
-        """Measure what the records `done` of the second campaign lack."""
+        """Measure and yield the records of the second campaign that `done` lacks."""
         for key, record in self.campaigns.comm.run(self._with_anchors(self._backward), done):
             yield {key: record}
 
     def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[NewRecord]:
-        """Measure what the records `done` of the third campaign lack; the first two campaigns are finished."""
+        """Measure and yield the records of the third campaign that `done` lacks; the first two must be finished."""
         samples = self._with_anchors(self._forward(compute, backward))
         for key, record in self.campaigns.comm.run(samples, done):
             yield {key: record}

@@ -1,4 +1,4 @@
-"""Samples with their measured costs: what cost models are trained on, and what anchors are chosen from."""
+"""Samples with their measured costs. Cost models are trained on them, and anchors are chosen from them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 @dataclass(frozen=True)
 class MeasuredSamples:
-    """Compute and communication samples with their costs, as frames of the datasets named here.
+    """Compute and communication samples with their costs. Each frame has the columns of the dataset named.
 
     Attributes:
-        table_pool: `augment.table_pool`, which has every table of the samples.
+        table_pool: `augment.table_pool`; it contains every table of the samples.
         compute_samples: `augment.compute_samples`.
         compute_settings: `augment.compute_sample_settings`.
         compute_costs: `measure.compute_costs`.
@@ -44,7 +44,7 @@ class MeasuredSamples:
         compute: tuple[Sequence[ComputeSample], pd.DataFrame],
         comm: tuple[Sequence[CommSample], pd.DataFrame],
     ) -> MeasuredSamples:
-        """Tabulate samples with tables from `table_pool`, each kind given with its costs."""
+        """Build the frames from samples and their costs; all tables of the samples must be in `table_pool`."""
         return cls(
             table_pool,
             compute_samples_to_frame(compute[0]),
@@ -74,11 +74,11 @@ class MeasuredSamples:
         return [getattr(self, field.name) for field in fields(self)[1:]]
 
     def map_frames(self, function: Callable[[pd.DataFrame], pd.DataFrame]) -> MeasuredSamples:
-        """Apply a function to all frames but the table pool."""
+        """A copy in which `function` has been applied to all frames but the table pool."""
         return MeasuredSamples(self.table_pool, *map(function, self.frames()))
 
     def joined(self, other: MeasuredSamples) -> MeasuredSamples:
-        """The samples of both; `other` has tables of the same pool."""
+        """The samples of `self` and `other`; the table pool of `self` must contain the tables of both."""
         return MeasuredSamples(self.table_pool, *map(_stacked, self.frames(), other.frames()))
 
 
