@@ -13,7 +13,7 @@ from neuroshard_pipeline.evaluation.comparison import Basis
 from neuroshard_pipeline.evaluation.totals import MEASURED_COLUMNS
 from neuroshard_pipeline.report import style
 
-#: Whole tables are grey, darker with more lookups; the shards of a split table share a colour.
+#: A whole table is grey, and darker the more lookups it has. All shards of one split table have the same colour.
 _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _LEGEND = {"whole table": "#b4bac0", "shard of a split table": _SPLIT_COLOURS[0]}
@@ -29,8 +29,8 @@ def plan_picture(
         plan_costs: `search.plan_costs`.
         sharding_tasks: `augment.sharding_tasks`.
         task_id: the task.
-        before: the sharder on the left.
-        after: the sharder on the right.
+        before: the sharder whose plan is on the left.
+        after: the sharder whose plan is on the right.
 
     Raises:
         PlanError: one of the two sharders has no plan for the task.
@@ -59,7 +59,7 @@ def plan_picture(
 
 
 def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
-    """Add the three panels of one plan; a dotted line marks its embedding cost, that of the most expensive rank."""
+    """Add the three panels of one plan. A dotted line marks its embedding cost: the cost of the most expensive rank."""
     figure.add_trace(_shard_bars(shards), row=1, col=column)
     for part in style.PART_NAMES:
         figure.add_trace(_part_bars(costs, part, basis, in_legend=column == 1), row=2, col=column)
