@@ -1,6 +1,6 @@
 """Training of the compute cost model: from frames of samples and costs to a model and its held-out accuracy.
 
-Shapes: N samples, S shards of all samples, E ensemble members, D = 2 directions, C channels.
+Shapes: N samples, S shards of all samples, P work terms, F context features, E members, D = 2 directions, C channels.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compu
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 
-#: Names in the metrics and in the held-out frame, with the part of the cost that each describes.
+#: Maps every name in the metrics and in the held-out frame to the part of the cost that it describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
 
 #: Groups of the random held-out samples: samples drawn as in the paper, and samples of derived tables.
@@ -50,17 +50,17 @@ def compute_data(
     settings_frame: pd.DataFrame | None = None,
     purpose: str = TRAINING,
 ) -> ComputeData:
-    """Join samples with their measured costs; samples without a usable cost are left out and counted.
+    """Samples joined with their measured costs; samples without a usable cost are left out and counted.
 
     Args:
         samples_frame: `augment.compute_samples`.
         pool_frame: `augment.table_pool`.
         costs_frame: `measure.compute_costs`.
-        settings_frame: `augment.compute_sample_settings`; None where all samples are for training, with SGD.
+        settings_frame: `augment.compute_sample_settings`; None if all samples are for training and use SGD.
         purpose: only samples of this purpose are returned.
 
     Raises:
-        CostModelError: a measured sample is not among the samples.
+        CostModelError: `costs_frame` has a sample that `samples_frame` lacks.
     """
     samples = compute_samples_from_frame(samples_frame, pool_frame, settings_frame)
     if settings_frame is None:
@@ -107,7 +107,7 @@ def train_compute_model(
 def fit_compute(
     data: ComputeData, split: Split, params: ComputeTrainParams, provenance: Mapping[str, Any]
 ) -> tuple[ComputeCostModel, Fit]:
-    """Fit a model to the training samples of a split, and calibrate its intervals."""
+    """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit."""
     generator = torch.Generator().manual_seed(params.seed)
     work, context, counts = _sample_features(data.samples)
     rows = FeatureRows(work, context, counts, split)
@@ -130,10 +130,10 @@ def fit_compute(
 def _losses(
     rows: FeatureRows, costs: Tensor, params: ComputeTrainParams, generator: torch.Generator
 ) -> tuple[Loss, Loss | None]:
-    """The loss, and the loss of self-distillation where `params` ask for it."""
+    """The loss without distillation; and the loss with self-distillation, or None if `params` do not select it."""
 
     def predict(weights: dict[str, Tensor], samples: IntArray, noise: float = 0.0) -> Tensor:
-        """(E, n, D) ms of some samples; `noise` is the standard deviation of noise on the standardised context."""
+        """Predicted ms (E, n, D) of n samples. The standardised context gets noise of standard deviation `noise`."""
         _, work, context = rows.of(samples)
         if noise:
             context = context + noise * torch.randn(context.shape, generator=generator)
@@ -143,7 +143,7 @@ def _losses(
         return price(torch, weights, sums)
 
     def error(predicted: Tensor, target: Tensor) -> Tensor:
-        """(E,) relative error of forward, backward and their sum, which is what a search compares."""
+        """(E,) relative losses of forward, backward and their total, added up; a search compares totals."""
         target = target.expand_as(predicted)
         parts = relative_loss(predicted, target, params.small_error).sum(dim=-1)
         total = relative_loss(predicted.sum(dim=-1), target.sum(dim=-1), params.small_error)
@@ -159,7 +159,7 @@ def _losses(
 
 
 def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame:
-    """Predictions beside measurements, as `held_out_frame`; the rank is null, and only the total has an interval."""
+    """Predicted and measured costs as in `held_out_frame`; ranks are null, and only totals have intervals."""
     measured, predicted = data.costs_ms, predict_compute(model, data.samples)
     none = np.full((len(predicted), 2), np.nan)
     models = {
@@ -179,9 +179,10 @@ def accuracy_by_group(
     costs_frame: pd.DataFrame,
     held_out: pd.DataFrame,
 ) -> tuple[Metrics, pd.DataFrame]:
-    """Accuracy of forward + backward by group: samples of tables, batch sizes or table sets without training samples.
+    """Accuracy of forward + backward for groups of samples that differ from the training samples.
 
-    Random held-out samples form two groups for comparison; they combine tables that training samples also have.
+    The samples of a group have tables, batch sizes or sets of tables that no training sample has. For comparison, the
+    random held-out samples form two more groups; their tables also occur in training samples.
 
     Args:
         model: the model to evaluate.
@@ -229,14 +230,14 @@ def _member_totals(model: ComputeCostModel, samples: Sequence[ComputeSample]) ->
 
 
 def _by_setting(evaluate: Callable[..., FloatArray], samples: Sequence[ComputeSample]) -> FloatArray:
-    """Rows (N, K) of `evaluate(shards of samples, batch size, optimizer)`, called once per batch size and optimizer."""
+    """Call `evaluate` once per batch size and optimizer; returns its rows (N, ...) in the order of the samples."""
     groups = _rows_by_setting(samples)
     values = [evaluate([samples[row].shards for row in rows], *setting) for setting, rows in groups.items()]
     return np.concatenate(values)[np.argsort(np.concatenate(list(groups.values())))]
 
 
 def _rows_by_setting(samples: Sequence[ComputeSample]) -> dict[tuple[int, str], list[int]]:
-    """Indices of the samples that share batch size and optimizer."""
+    """Indices of the samples for every (batch size, optimizer)."""
     rows: dict[tuple[int, str], list[int]] = {}
     for row, sample in enumerate(samples):
         rows.setdefault((sample.batch_size, sample.optimizer), []).append(row)
@@ -244,7 +245,7 @@ def _rows_by_setting(samples: Sequence[ComputeSample]) -> dict[tuple[int, str], 
 
 
 def _sample_features(samples: Sequence[ComputeSample]) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Work (S, P) and context (S, F) of all shards, in the order of samples, and shards per sample (N,)."""
+    """Work (S, P) and context (S, F) of all shards in the order of samples, and number of shards per sample (N,)."""
     counts = np.array([len(sample.shards) for sample in samples], dtype=np.int64)
     starts = np.cumsum(counts) - counts
     rows, parts = [], []

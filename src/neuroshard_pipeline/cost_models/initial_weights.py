@@ -1,6 +1,6 @@
-"""Initial weights: the physical part comes from a non-negative linear fit, the rest is random.
+"""Initial weights of the cost models: prices of work come from a non-negative linear fit, the other weights are random.
 
-Shapes: E ensemble members, N samples, P work terms, L launch terms, F context features, D = 2 directions.
+Shapes: E members, N samples, R ranks of samples, P work terms, L launch terms, F context features, D = 2 directions.
 """
 
 import math
@@ -16,22 +16,22 @@ from neuroshard_pipeline.cost_models.compute import DIRECTIONS
 from neuroshard_pipeline.cost_models.compute_features import ONCE_TERMS, WORK_TERMS
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
 
-#: Share of the linear fit's cost that the gated channels have initially.
+#: Share of the fitted prices that all gated channels together have initially.
 _GATED_SHARE = 0.5
 
 #: Lower limit of initial prices as a share of the mean price, so that training can still raise every price.
 _SMALLEST_PRICE_SHARE = 0.02
 
-#: Lower limit of the initial launch cost as a share of the cheapest sample.
+#: Lower limit of the initial launch cost as a share of the cost of the cheapest sample.
 _SMALLEST_LAUNCH_SHARE = 0.05
 
 #: Pressure, in average shards, at which gates are half open initially: far more than a training sample has. A gate that
-#: is half open within the training range is fully open at its upper end, so that the costs of larger sets are too low.
+#: is half open inside the training range is fully open at its end, and the costs of larger sets are predicted too low.
 #: For sets of 15 to 30 tables after training on 1 to 15 (FBGEMM on a CPU), the bias is -4.9 % with 8 shards and a gated
 #: share of 0.15, and -1.6 % with 100 shards and 0.5. The held-out error is the same.
 _HALF_OPEN_SHARDS = 100.0
 
-#: Scale of the last layer: corrections are close to 1 initially.
+#: Initial scale of the last layer; it is small so that corrections start close to 1.
 _SMALL = 0.1
 
 
@@ -52,13 +52,13 @@ def relative_nnls(work: FloatArray, costs: FloatArray) -> FloatArray:
 def compute_weights(
     work: FloatArray, costs: FloatArray, num_context: int, params: ComputeTrainParams, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Weights of the compute network.
+    """Initial weights of the compute network, by name.
 
     Args:
         work: (N, P) scaled work, summed over the shards of every training sample.
-        costs: (N, D) in ms.
-        num_context: F.
-        params: sizes.
+        costs: (N, D) measured ms.
+        num_context: number of context features F.
+        params: sizes of the network.
         generator: draws the random part.
     """
     once_terms = np.array([[name == once for once in ONCE_TERMS] for name in WORK_TERMS], dtype=np.float64)  # (P, L)
@@ -82,13 +82,13 @@ def compute_weights(
 def comm_weights(
     work: FloatArray, costs: FloatArray, num_context: int, params: FitParams, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Weights of one direction of the communication network.
+    """Initial weights of one direction of the communication network, by name.
 
     Args:
-        work: (R, P) scaled work of the ranks of all training samples, the wait first.
-        costs: (R,) in ms.
-        num_context: F.
-        params: sizes.
+        work: (R, P) scaled work of the ranks of all training samples; column 0 is the wait.
+        costs: (R,) measured ms.
+        num_context: number of context features F.
+        params: sizes of the network.
         generator: draws the random part.
     """
     prices = relative_nnls(work, costs)[1:]
@@ -120,7 +120,7 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 def _linear_prices(
     work: FloatArray, launch_terms: NDArray[np.bool_], costs: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Launch (D,), launch terms (L, D) and prices (P, D) of a non-negative linear model, all above zero.
+    """Launch costs (D,), costs of launch terms (L, D) and prices (P, D) from a non-negative linear fit, all above 0.
 
     `launch_terms` (N, L) states which samples have the work of a launch term.
     """

@@ -18,7 +18,7 @@ class FitParams(Parameters):
         batch_samples: samples per step.
         learning_rate: peak of the one-cycle schedule.
         weight_decay: decay of weight matrices (AdamW), per unit of learning rate.
-        small_error: relative error below which the loss is quadratic instead of linear, about the noise floor.
+        small_error: relative error below which the loss is quadratic, not linear; it should be about the noise floor.
         validation_share: share of samples that select the best epoch.
         test_share: share of samples held out for the reported accuracy.
         seed: seed of the split, the initial weights and the order of batches.
@@ -41,9 +41,9 @@ class ComputeTrainParams(FitParams):
     """Training of the compute cost model.
 
     Attributes:
-        gates: number of gated parts of the cost per direction, which are paid only under pressure.
-        pressures: number of quantities whose sums over a rank's shards open the gates.
-        distillation: `none`, or `smc2` for self-distillation with consistency regularisation (`distillation`).
+        gates: number of gated parts of the cost per direction; a gated part counts only as far as its gate is open.
+        pressures: number of pressures, the quantities that open the gates; each is a sum over the shards of a rank.
+        distillation: `none`, or `smc2` for self-distillation with consistency regularisation (module `distillation`).
         distillation_weight: share of the soft targets in the loss.
         view_noise: standard deviation of the noise that the second view adds to the standardised context.
     """
