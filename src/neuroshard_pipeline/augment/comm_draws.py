@@ -12,10 +12,10 @@ from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.tables.frames import comm_samples_to_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
-#: The upper limit of a sample's start skews is drawn from this many decades below `max_start_skew_ms`.
+#: The limit of a sample's start skews is drawn log-uniformly from this many decades up to `max_start_skew_ms`.
 _SKEW_DECADES = 2
 
-#: First entropy word of the generators: it makes the kinds of samples independent at equal seeds.
+#: First seed word of the generators. Other draws have other words, so that they are independent even with equal seeds.
 _COMM_STREAM = 2
 
 
@@ -24,12 +24,12 @@ class CommSampleParams(TableLimits):
 
     Attributes:
         num_samples: number of samples over all world sizes.
-        batch_size: global batch of most samples.
-        other_batch_sizes: global batches of the other samples, drawn uniformly.
+        batch_size: global batch size of most samples.
+        other_batch_sizes: global batch sizes of the other samples, drawn uniformly.
         other_batch_share: probability that a sample has one of `other_batch_sizes`.
-        world_sizes: numbers of ranks; samples take them in turn.
+        world_sizes: numbers of ranks, assigned to the samples in turn.
         max_start_skew_ms: largest delay between the first and the last rank that enter a collective.
-        seed: seed of the draws; a sample depends on the seed and on its own index only.
+        seed: seed of the draws; given the other parameters, a sample depends only on the seed and its own index.
     """
 
     num_samples: int = Field(ge=1, le=10_000_000)
@@ -50,11 +50,11 @@ class CommSampleParams(TableLimits):
 def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
     """Draw the widths of augmented tables and place them on ranks, more or less evenly.
 
-    Tables are placed in descending width, each on the rank with the smallest sum of widths. With a probability that is
-    drawn per sample a table is placed on a random rank instead, so that the imbalance varies from none to severe.
-    Start skews are uniform between 0 and a limit, shifted so that the first rank's is 0. The limit is drawn per sample,
-    log-uniformly over the two decades up to `max_start_skew_ms`: the ranks of a good plan start close together, those
-    of a bad plan do not.
+    Tables are placed in descending order of width, each on the rank with the smallest sum of widths. With a probability
+    that is drawn per sample, a table is placed on a random rank instead, so that the imbalance varies from none to
+    severe. Start skews are uniform between 0 and a limit, shifted so that the earliest rank has 0. The limit is drawn
+    per sample, log-uniformly over the two decades up to `max_start_skew_ms`, because the ranks start close together
+    with a good plan and far apart with a bad one.
 
     Returns:
         `sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`, one row per rank of a sample.
@@ -85,11 +85,11 @@ def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> CommSa
 
 
 def place_widest_first(dims: IntArray, world_size: int, random_share: float, rng: np.random.Generator) -> IntArray:
-    """Place tables in descending width on the rank with the smallest sum of widths.
+    """Place tables in descending order of width, each on the rank with the smallest sum of widths.
 
     Args:
         dims: widths of the tables.
-        world_size: W.
+        world_size: number of ranks W.
         random_share: probability that a table is placed on a random rank instead.
         rng: generator of the random ranks.
 
