@@ -5,9 +5,9 @@ to the same choices; because a rank that is feasible under a tight cap is also f
 a run are always neighbours. States share a run until they differ in a shard. After each step, one call of the compute
 model predicts, for all runs, the cost of the rank that received a shard.
 
-The loop is compiled because one step took thirty small NumPy operations, 0.11 ms, of which the model took a fifth.
-Compiling reduced the time of a whole search to 0.4 of the NumPy time on 50 tables and 4 ranks, and to 0.7 on 1,000
-tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
+The loop is compiled because one step with thirty small NumPy operations took 0.11 ms; the model took a fifth of that.
+Compiling reduced the time of a whole search to 40 % of the NumPy version's time on 50 tables and 4 ranks, and to 70 %
+on 1,000 tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers of a shard embedding.
 """
@@ -30,11 +30,11 @@ class Shards(NamedTuple):
 
     Attributes:
         sequences: (S, N) kinds in placement order.
-        embedding: (Y, H).
+        embedding: (Y, H) shard embeddings.
         width: (Y,) columns.
         bytes: (Y,) memory.
         allowed: (Y, W) whether a kind may be placed on a rank; (0, W) where no constraint names ranks.
-        caps: (M,) ascending.
+        caps: (M,) ascending caps on the dimension sum.
         branches: (S - 1, 3) step, parent state and child state, in order of steps; both states have the same shards
             before this step.
     """
@@ -53,9 +53,9 @@ class Runs(NamedTuple):
 
     Attributes:
         rows: (R,) row numbers; the first `count` of them hold runs, the others are free.
-        state: (R,) state of the run in every row. Like this one, all arrays but `changed` are indexed by row.
-        low: (R,) index of the tightest cap.
-        high: (R,) index of the loosest cap.
+        state: (R,) state of the run in every row. This array and all below it, except `changed`, are indexed by row.
+        low: (R,) index of the tightest cap of the run.
+        high: (R,) index of the loosest cap of the run.
         choices: (R, N) the ranks chosen.
         sums: (R, W, H) summed embeddings.
         dims: (R, W) dimension sums.
@@ -81,7 +81,7 @@ def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple
 
     Args:
         sequences: (S, N) kinds of distinct states in placement order.
-        problem: the problem that numbers the kinds.
+        problem: the sharding problem, which defines the kinds.
         caps: (M,) ascending caps on the dimension sum.
     """
     shards, runs = _shards(sequences, problem, caps), _empty_runs(sequences, problem, len(caps))
@@ -133,8 +133,8 @@ def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
 def _branches(sequences: IntArray) -> tuple[int, IntArray]:
     """The first state, and (S - 1, 3) step, parent and child for every other state, as in `Shards.branches`.
 
-    States are taken in lexicographic order. A state has the longest common beginning with the state before it; its
-    parent is that state or, where that state itself branched off at a later step, the nearest ancestor that did not.
+    States are taken in lexicographic order. Each state shares its longest beginning with its predecessor, which is its
+    parent. If the predecessor branched off at a later step, the parent is its nearest ancestor that did not.
     """
     order = np.lexsort(sequences.T[::-1])
     shared = [0, *(sequences[order[1:]] != sequences[order[:-1]]).argmax(axis=1).tolist()]
@@ -203,7 +203,7 @@ def _branch(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma
 
 @njit(cache=True)
 def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
-    """The feasible rank with the lowest compute cost under the loosest cap of a run; of equal ones the lowest rank."""
+    """The feasible rank with the lowest compute cost under the loosest cap of a run (ties: the lowest rank)."""
     most_columns = shards.caps[runs.high[row]] - shards.width[kind]
     best, best_cost = _NO_RANK, np.inf
     for rank in range(runs.dims.shape[1]):

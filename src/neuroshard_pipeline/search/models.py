@@ -1,4 +1,4 @@
-"""What a search needs from cost models, and the unit in which searches compare costs.
+"""The interface of the cost models that a search uses, and the unit in which searches compare costs.
 
 Shapes: S shards, W ranks, H numbers of a shard embedding.
 """

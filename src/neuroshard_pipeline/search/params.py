@@ -49,8 +49,8 @@ class LocalSearchParams(Parameters):
     Attributes:
         max_rounds: largest number of rounds; a budget in rounds makes results repeatable on any machine.
         time_budget_seconds: wall-clock limit, 0 for none; the search ends when either budget is used up.
-        moves_per_round: number of moves per round whose exact cost is predicted.
-        perturbation_moves: number of random moves that lead away from a local optimum.
+        moves_per_round: number of most promising moves per round; the embedding cost is predicted for these only.
+        perturbation_moves: number of random moves that are applied to leave a local optimum.
     """
 
     max_rounds: Annotated[int, Field(ge=0)]

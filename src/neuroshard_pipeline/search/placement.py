@@ -1,14 +1,15 @@
 """Greedy grid search for the placement of shards [Zha2023] §3.3, for all caps and all states in lockstep.
 
-The algorithm, for one state (a multiset of kinds) and one cap on the dimension sum: take the shards in descending order
-of their cost alone (ties: the table that comes first in the task, then the wider shard). Put each on the feasible rank
-with the lowest predicted compute cost so far (ties: the lowest rank). A rank is feasible when it has the memory, when
-its dimension sum stays within the cap and when the constraints allow the shard there; a shard without a feasible rank
-fails the run. Of the runs that do not fail, the one with the lowest predicted embedding cost wins (ties: the smallest
-cap). Where all runs fail, the shards are packed by size alone (`packing.pack_by_size`, in the same order); where this
-fails as well, the state has no placement. Costs are compared in whole units of 1e-9 ms (`models.quantised`).
+Each attempt places one state (a multiset of kinds) under one cap on the dimension sum. It takes the shards in
+descending order of the cost that each has alone on a rank (ties: the table that comes first in the task, then the wider
+shard). It puts each shard on the feasible rank with the lowest predicted compute cost so far (ties: the lowest rank). A
+rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints allow the shard
+there. An attempt fails if a shard has no feasible rank. Of the attempts that do not fail, the one with the lowest
+predicted embedding cost wins (ties: the smallest cap). If all attempts fail, the shards are packed in the same order by
+size alone (`packing.pack_by_size`). If this fails as well, the state has no placement. Costs are compared in whole
+units of 1e-9 ms (`models.quantised`).
 
-`greedy_runs` implements the runs.
+`greedy_runs` implements the attempts; attempts that make the same choices share one run.
 
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers of a shard embedding.
 """
@@ -54,7 +55,7 @@ def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedStat
 
     Args:
         states: (S, N) kinds of every state, in any order.
-        problem: the problem that numbers the kinds.
+        problem: the sharding problem, which defines the kinds.
         caps: (M,) ascending caps on the dimension sum.
 
     Returns:
@@ -66,7 +67,7 @@ def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedStat
 
 
 def placed_state(kinds: IntArray, ranks: Sequence[int], problem: Problem) -> PlacedState:
-    """A state with given ranks, and its cost."""
+    """The state with shards of `kinds` on `ranks`, and its predicted embedding cost."""
     layout = layout_of(kinds, np.array(ranks, dtype=np.int64), problem)
     return PlacedState(layout.kinds, layout.ranks, layout.cost)
 

@@ -1,10 +1,10 @@
 """Assignment of a plan's ranks to physical ranks whose links differ (after Cloud Collectives).
 
-The cost models assume equal links between the ranks of a host, and between hosts. Where links differ beyond that, the
-order of the ranks changes the real cost of the collectives. Between ranks p and q a byte costs `ms_per_byte[p, q]`.
-Forward, a rank with d columns sends `4 * batch_size / W * d` bytes to each other rank; backward, it receives as many
-from each. A rank sends its messages one after the other and receives them one after the other, both at the same time.
-A collective ends when the slowest rank ends.
+The cost models assume that all links inside hosts are equal, and that all links between hosts are equal. If this is not
+so, the order of the ranks changes the real cost of the collectives. A byte from rank p to rank q takes
+`ms_per_byte[p, q]`. In the forward collective, a rank with d columns sends `4 * batch_size / W * d` bytes to every
+other rank. In the backward collective, it receives as many bytes from every other rank. A rank sends and receives at
+the same time, one message after the other in each direction. A collective ends when the slowest rank ends.
 
 Shapes: W ranks, S candidate swaps.
 """
@@ -20,7 +20,7 @@ _BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
 
 _MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
 
-#: Weight of the mean over ranks, added to the slowest rank: it decides between orders whose slowest ranks are equal.
+#: Weight of the mean time over ranks in `_score`; the mean decides between orders with equal times of the slowest rank.
 _MEAN_WEIGHT = 1e-6
 
 
@@ -34,8 +34,8 @@ def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int)
 
     Args:
         dim_sums: (W,) columns on every physical rank.
-        ms_per_byte: (W, W) from row to column.
-        batch_size: global batch.
+        ms_per_byte: (W, W) cost of a byte from the row's rank to the column's rank.
+        batch_size: global batch size.
     """
     dims, cost = np.asarray(dim_sums, dtype=float), _checked(ms_per_byte, np.size(dim_sums))
     return float(_slowest(_rank_ms(dims[None], cost))[0]) * _BYTES_PER_NUMBER * batch_size / len(dims)
@@ -56,13 +56,14 @@ def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
 def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
     """Reorder the ranks of a plan so that the collectives cost less; shards of one rank stay together.
 
-    The ranks with the most columns are assigned to the cheapest physical ranks; then pairs of ranks are swapped as
-    long as that lowers the cost. The result is deterministic, never more expensive than the given order, and keeps
-    memory limits and constraints. It has no predicted cost (`price.priced` predicts it).
+    Pairs of ranks are swapped as long as that lowers the cost. The swaps start from the given order and, if limits and
+    constraints allow it, from the order in which the ranks with the most columns have the cheapest links; the cheaper
+    result is returned. It is deterministic, never more expensive than the given order, and keeps memory limits and
+    constraints. It has no predicted cost; `price.priced` adds one.
 
     Args:
         plan: any plan.
-        ms_per_byte: (W, W) cost of a byte from row to column, for example from `ms_per_byte_of`.
+        ms_per_byte: (W, W) cost of a byte from the row's rank to the column's rank, for example from `ms_per_byte_of`.
 
     Raises:
         PlanError: the matrix is not (W, W), not finite or has a negative number.
@@ -93,7 +94,7 @@ def _checked(ms_per_byte: ArrayLike, world_size: int) -> FloatArray:
 
 
 def _rank_ms(dims: FloatArray, cost: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(S, W) time of each rank in the forward and in the backward collective, for one byte per column and rank."""
+    """(S, W) time of each rank in the forward and in the backward collective if every column is one byte per rank."""
     forward = np.maximum(dims * cost.sum(axis=1), dims @ cost)
     backward = np.maximum(dims * cost.sum(axis=0), dims @ cost.T)
     return forward, backward
@@ -104,7 +105,7 @@ def _slowest(rank_ms: tuple[FloatArray, FloatArray]) -> FloatArray:
 
 
 def _score(dims: FloatArray, cost: FloatArray) -> FloatArray:
-    """(S,) the number that is minimised: the slowest ranks of both collectives, plus a small share of the mean."""
+    """(S,) minimised number: times of the slowest ranks of both collectives, plus a small share of the mean times."""
     forward, backward = _rank_ms(dims, cost)
     return _slowest((forward, backward)) + _MEAN_WEIGHT * (forward.mean(axis=-1) + backward.mean(axis=-1))
 
