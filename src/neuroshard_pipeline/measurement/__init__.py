@@ -1,25 +1,25 @@
 """Measured costs of fused lookups and all-to-all collectives.
 
-Start with `campaign`; the other files follow in the order in which it depends on them:
+Start with `campaign`. The other files are listed in the order in which it depends on them:
 
     campaign        run, resume and reduce a campaign; measure in memory
-    chunks          what is measured in which order, and the keys of its records
+    chunks          the order of the measurements, and the keys of their records
     pools           the worker teams that measure chunks
     compute_bench   one worker that times FBGEMM lookups on the CPU
     cuda_bench      the same on a GPU
-    lookup_bench    what both have in common
+    lookup_bench    what both benches have in common
     fbgemm          the parts of FBGEMM that they use
     comm_bench      one rank that times torch.distributed collectives of gloo or NCCL
     host_clock      a common clock for ranks on several hosts
-    torchrun_team   the campaign's side of ranks on several hosts
+    torchrun_team   a team that gives orders to ranks on several hosts
     torchrun_ranks  the program that torchrun starts on these hosts
     cuda            the CUDA devices of this host
     recording       compute costs that were recorded elsewhere
     topology        communication costs from a model of a cluster
-    costs           from records to costs and noise floor
+    costs           computes costs and the noise floor from records
     timing          the result of one visit
     params          parameters of the campaigns, including the timing protocol
-    hardware        what a campaign ran on
+    hardware        describes the machine that a campaign ran on
 """
 
 from neuroshard_pipeline.measurement.campaign import (

@@ -1,4 +1,4 @@
-"""A compute worker: FBGEMM lookups on the CPU, and the choice of the bench by backend."""
+"""The bench that times FBGEMM lookups on the CPU, and the set-up of compute workers for every backend."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.workers import settle_on_core, settle_on_free_core
 
-#: Size of the ids that are kept between visits; it suffices for all tables of the CPU profile.
+#: Maximum size, in bytes, of the ids that are kept between visits. It is enough for all tables of the CPU profile.
 ID_CACHE_BYTES = 2**30
 
 
@@ -47,7 +47,7 @@ def make_bench(params: ComputeMeasureParams, seed: int, worker: int) -> LookupBe
     """The bench of a backend; `worker` is the number of the GPU for `fbgemm_cuda`.
 
     Raises:
-        MeasurementError: the device, FBGEMM or memory for the arena is missing.
+        MeasurementError: the backend measures nothing, or the device, FBGEMM or memory for the arena is missing.
     """
     if params.backend == "fbgemm_cuda":
         return FbgemmCudaBench(params, seed, worker)
@@ -67,11 +67,11 @@ def set_up_worker(
     """Build the bench of one worker process; the returned function measures samples by index.
 
     Args:
-        worker: number of the worker, which decides its core or GPU on this host.
+        worker: number of the worker; it selects the core or the GPU on this host.
         samples: samples of the campaign.
         params: parameters of the campaign.
         seed: seed of the ids.
-        machine: fingerprint of the host that runs the campaign; a worker's host on a cluster must have the same.
+        machine: fingerprint of the host that runs the campaign; on a cluster, the worker's host must have the same one.
 
     Raises:
         MeasurementError: the host differs, or the bench cannot be built.
@@ -82,7 +82,7 @@ def set_up_worker(
         params, gpu = params.model_copy(update={"workers": 1}), 0  # Ray shows a worker only its own GPU
     else:
         gpu = worker
-    if not needs_cuda(params.backend):  # the worker of a GPU needs its other threads beside it
+    if not needs_cuda(params.backend):  # a GPU worker has several threads, which need several cores
         settle_on_free_core() if on_cluster else settle_on_core(worker)
     bench = make_bench(params, seed, gpu)
     gc.freeze()  # objects that live as long as the worker need not be collected between chunks

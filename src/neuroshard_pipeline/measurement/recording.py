@@ -43,7 +43,7 @@ class RecordingParams(Parameters):
 
     Attributes:
         folder: folder of the recording, absolute or relative to the working directory. Its table pool and compute
-            samples then replace drawn ones. Null if costs are measured.
+            samples replace those that would be drawn. Null if costs are measured.
     """
 
     folder: str | None
@@ -74,7 +74,7 @@ def open_recording(params: RecordingParams | None) -> Recording:
     """Read a recording.
 
     Raises:
-        MeasurementError: no folder is given, a file, column or field is missing, or the format is another one.
+        MeasurementError: no folder is given, a file, column or field is missing, or the format is not supported.
     """
     if params is None or params.folder is None:
         raise MeasurementError(

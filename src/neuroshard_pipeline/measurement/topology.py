@@ -11,7 +11,7 @@ hosts; the two levels work at the same time. On a level with latency alpha, band
     cost[r]     = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
 
 Ports are full duplex and share their bandwidth evenly between messages, so that any message may be the last one. A
-message waits for the later of its two ranks, and the model assumes that no other message has been sent before that.
+message starts when both of its ranks have started; the model assumes that no other message is sent before that time.
 Data that a rank keeps for itself stay on the device and cost nothing.
 """
 
@@ -69,7 +69,7 @@ def require_topology(params: TopologyParams | None) -> TopologyParams:
 
 
 def topology_costs(samples: Sequence[CommSample], params: TopologyParams) -> pd.DataFrame:
-    """Modelled costs of every rank, in the columns of measured ones.
+    """Modelled costs of every rank, in the same columns as measured costs.
 
     Args:
         samples: samples of any world sizes.
@@ -118,7 +118,7 @@ def _frame(samples: Sequence[CommSample], params: TopologyParams) -> pd.DataFram
 
 
 def _message_bytes(dim_sums: np.ndarray, batch_sizes: np.ndarray) -> np.ndarray:
-    """Bytes that rank i sends to rank j in the forward all-to-all, (N, W, W): i's columns of j's part of the batch."""
+    """Bytes that rank i sends to rank j in the forward all-to-all, (N, W, W): i's columns for j's part of the batch."""
     world_size = dim_sums.shape[1]
     share, rest = np.divmod(batch_sizes, max(world_size, 1))
     split = share[:, None] + (np.arange(world_size) < rest[:, None])  # (N, W)
