@@ -35,10 +35,10 @@ class RivalParams(Parameters):
 
     Attributes:
         milp_time_limit_seconds: `milp` stops after this time with the best plan found so far.
-        milp_gap: `milp` stops when its plan provably costs at most this share more than the best.
-        embark_network_slowdown: hardware assumption of `embark`: the time of a byte sent between ranks, divided by the
-            time of a byte read from memory.
-        policy_rollouts: number of plans that `autoshard` and `dreamshard` make of a task; the one with the lowest
+        milp_gap: `milp` stops when its plan provably costs at most this share more than the optimum.
+        embark_network_slowdown: hardware assumption of `embark`: time to send a byte between ranks, divided by the time
+            to read a byte from memory.
+        policy_rollouts: number of plans that `autoshard` and `dreamshard` each make for a task; the one with the lowest
             predicted cost is returned.
     """
 
@@ -53,10 +53,10 @@ class SharderSettings:
     """Settings of all sharders; the defaults are the values of conf/base/parameters_search.yml.
 
     Attributes:
-        search: beam search of `neuroshard` and `neuroshard_plus`.
-        local_search: local search of `neuroshard_plus`.
+        search: settings of the beam search of `neuroshard` and `neuroshard_plus`.
+        local_search: settings of the local search of `neuroshard_plus`.
         memory: what counts against the memory of a rank, for all sharders.
-        rivals: the rivals.
+        rivals: settings of the rivals.
     """
 
     search: SearchParams = field(default_factory=lambda: SearchParams(**default_values()["neuroshard"]))

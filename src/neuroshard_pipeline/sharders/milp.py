@@ -1,4 +1,4 @@
-"""The best additive plan of whole tables: an integer program in which the cost of a rank is the sum over its tables.
+"""A sharder of whole tables that solves an integer program: the cost of a rank is the sum of the costs of its tables.
 
 Shapes: U units, W ranks, P (unit, rank) pairs that are allowed.
 """
@@ -13,7 +13,7 @@ from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_f
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 
-#: The solver keeps constraints to within 1e-6 only; the second attempt leaves this share of the memory free.
+#: The solver may violate constraints by up to 1e-6. A second attempt therefore leaves this share of the memory free.
 _MARGIN = 1e-5
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
@@ -22,14 +22,14 @@ _INFEASIBLE = 2
 
 @dataclass(frozen=True)
 class MilpSharder:
-    """Places whole tables so that the largest sum over ranks of predicted single-table compute costs is least.
+    """Places whole tables so that the most expensive rank has the lowest sum of predicted single-table compute costs.
 
-    It considers neither communication nor that a fused lookup of many tables costs less than the sum of its tables: the
-    strongest plan that additive costs can find. Deterministic, unless `time_limit_seconds` ends the search.
+    It ignores communication, and that a fused lookup of many tables costs less than the sum of its tables. Its plan
+    is the best one that additive costs can find. It is deterministic unless `time_limit_seconds` ends the search.
 
     Attributes:
         time_limit_seconds: the solver stops after this time with the best plan found so far.
-        gap: the solver stops when its plan provably costs at most this share more than the best.
+        gap: the solver stops when its plan provably costs at most this share more than the optimum.
     """
 
     time_limit_seconds: float
@@ -48,7 +48,7 @@ class MilpSharder:
             if ranks is None:
                 raise self._no_plan(problem, proved=impossible and margin == 0.0)
             used = np.bincount(ranks, weights=problem.bytes[problem.whole_tables], minlength=len(problem.limits))
-            if (used <= problem.limits).all():  # in whole bytes, and not only within the tolerance of the solver
+            if (used <= problem.limits).all():  # exact, not only within the tolerance of the solver
                 return problem.placement(problem.whole_tables, ranks)
         raise self._no_plan(problem, proved=False)
 
@@ -62,9 +62,9 @@ class MilpSharder:
         return whole_tables_do_not_fit(problem, f"{self.name} {found}, {problem.limits.max()} at most")
 
     def _solve(self, problem: Problem, limits: FloatArray) -> tuple[IntArray | None, bool]:
-        """The rank of every unit, or None and whether it is proved that whole units do not fit.
+        """The ranks (U,) or None if no solution was found; and whether it is proved that there is none.
 
-        The unknowns are binary x[u, r] and the largest sum, a continuous number; both are scaled to the order of 1.
+        The unknowns are binary x[u, r] and the largest sum, which is continuous. Costs are scaled to the order of 1.
         """
         from scipy import sparse  # imported late: this takes a third of a second
         from scipy.optimize import Bounds, LinearConstraint, milp
