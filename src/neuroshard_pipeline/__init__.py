@@ -7,7 +7,7 @@
     task = ns.ShardingTask(tables, world_size=8, batch_size=65536, memory_bytes=80 * 2**30)
     print(ns.shard(task, models).explain())
 
-The packages, in the direction of the data: `tables` (tables, shards and tasks), `augment` (random samples and tasks),
+The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples and tasks),
 `measurement` (measured costs), `cost_models` (predicted costs), `search` and `sharders` (plans), `evaluation` (measured
 and compared plans), `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `pipelines`, `datasets`,
 `hooks` and `cli` connect them with Kedro. Importing this package imports none of Kedro, TorchRec and FBGEMM.
