@@ -1,6 +1,6 @@
 """Id statistics of real batches: pooling factors, unique rows and reuse profiles.
 
-Legend of shapes: S samples, N ids, G global batches.
+Shapes: S samples, N ids, G global batches.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ def profile_from_batches(
     """`tables` with the pooling factor, unique rows and reuse profile of real batches.
 
     Unique rows and reuse depend on the batch size. The samples of all `batches` are therefore concatenated and cut into
-    global batches of `batch_size`; remaining samples are not used. Every global batch is measured separately. The
-    result holds the means of ids per sample and of unique rows, and the mean reuse shares weighted by unique rows.
+    global batches of `batch_size`; remaining samples are not used. Every global batch is measured separately.
+    Pooling factors and unique rows are means over the global batches; reuse shares are means weighted by unique rows.
 
     Args:
         batches: batches of any size, such as a few batches of each rank, together at least one global batch. If the
-            model takes several tensors per batch, give all of them: a feature is read from those that hold it.
+            model takes several tensors per batch, give all of them: a feature is read from the tensors that hold it.
         tables: the tables; their present id statistics are replaced.
         batch_size: the global batch size of the plan.
         feature_names: table → the features that look it up; other tables have one feature with their own name.
@@ -90,7 +90,7 @@ def _global_batches(
 
 
 def _read_feature(table: Table, feature: str, batches: Sequence[KeyedJaggedTensor]) -> tuple[IntArray, IntArray]:
-    """Ids per sample (S,) and ids (N,) of one feature over all batches."""
+    """The number of ids per sample (S,) and the ids (N,) of one feature over all batches."""
     found = [batch[feature] for batch in batches if feature in batch.keys()]  # noqa: SIM118, not a mapping
     if not found:
         known = sorted({key for batch in batches for key in batch.keys()})  # noqa: SIM118
