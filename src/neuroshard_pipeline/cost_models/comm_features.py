@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
 
-#: The two collectives of an iteration; each has its own network.
+#: The two collectives of an iteration. The cost model has a neural network for each.
 COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")
 
-#: Non-negative work of one rank in one collective, in ms, counts and MiB, with the reason why it takes time.
+#: Non-negative work terms of one rank in one collective, in ms, counts and MiB, and the reason why each takes time.
 COMM_WORK_TERMS: dict[str, str] = {
     "wait": "ms until the last rank enters: no rank has everything before that",
     "collective": "1: synchronisation",
@@ -29,10 +29,10 @@ COMM_WORK_TERMS: dict[str, str] = {
     "remote_port_bytes": "largest volume sent or received by the rank's network card or by one on another host",
 }
 
-#: Terms that depend on which ranks share a host; 0 where all ranks do.
+#: Terms that depend on which ranks share a host. They are 0 if all ranks share one host.
 REMOTE_TERMS: tuple[str, ...] = tuple(name for name in COMM_WORK_TERMS if name.startswith("remote_"))
 
-#: Context of one rank in one collective, with the reason why it changes the price of work.
+#: Context features of one rank in one collective, and the reason why each changes the cost of the same work.
 COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_world_size": "more peers, smaller messages",
     "log_batch": "rows per message",
@@ -49,7 +49,7 @@ COMM_CONTEXT_FEATURES: dict[str, str] = {
     "wait_per_spread": "0 for the last rank to enter, 1 for the first",
 }
 
-#: Volumes and times below these are negligible; they keep logarithms finite.
+#: Volumes and times below these floors are negligible. The floors keep logarithms finite.
 _FLOOR_MIB = 1e-4
 _FLOOR_MS = 1e-2
 
@@ -67,15 +67,15 @@ def comm_features(
     """Features of every rank: its own volumes, and sums and maxima over ranks.
 
     Sums and maxima do not depend on the order of ranks. A model of these features therefore accepts any world size, and
-    permuting ranks permutes their costs, as long as ranks that share a host still share one.
+    permuting ranks permutes their costs if ranks of one host stay on one host.
 
     Args:
         dim_sums: (..., W) summed widths of each rank's shards.
-        start_skew_ms: (..., W) how much later than the first rank each rank enters.
-        batch_size: global batch size, a number or (...).
+        start_skew_ms: (..., W) how much later than the first rank each rank enters the collective.
+        batch_size: global batch size, one number for all collectives or (...).
         direction: one of `COMM_DIRECTIONS`. In the forward direction, a rank sends the pooled rows of its own shards
             for the samples of all other ranks; in the backward direction, it receives their gradients.
-        ranks_per_host: number of ranks per host, which ranks fill in order; None where all ranks are on one host.
+        ranks_per_host: number of consecutive ranks that share a host; None if all ranks are on one host.
 
     Returns:
         Work (..., W, P) and context (..., W, F), before normalisation.
@@ -170,5 +170,5 @@ def _comm_context(
 
 
 def _over_ranks(reduce: Any, values: FloatArray) -> FloatArray:
-    """`reduce` over ranks; values are sorted first, so that rounding does not depend on the order of ranks."""
+    """`reduce` over ranks, repeated for every rank. Sorting first makes the rounding independent of their order."""
     return np.broadcast_to(reduce(np.sort(values, axis=-1), axis=-1, keepdims=True), values.shape)

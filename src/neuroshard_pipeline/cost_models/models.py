@@ -44,7 +44,7 @@ class CostModels:
             )
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Values of a task that lie outside the training range of the models, whose predictions extrapolate there."""
+        """Messages about values of a task outside the training range of the models, which extrapolate for them."""
         compute = compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {}))
         return (*compute, *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})))
 
@@ -55,7 +55,7 @@ class CostModels:
 
         Args:
             shards: all shards of the rank, which one fused kernel looks up.
-            batch_size: global batch size; None for that of most training samples.
+            batch_size: global batch size; None for the batch size of most training samples.
             optimizer: optimizer that is fused into the backward pass.
         """
         forward_ms, backward_ms = self.compute.predict([shards], _given(batch_size, self.compute), optimizer)[0]
@@ -75,12 +75,12 @@ class CostModels:
     def comm_ms(
         self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward communication cost in ms of every rank, for any world size.
+        """Forward and backward communication cost in ms of every rank, each (..., W), for any world size.
 
         Args:
             dim_sums: (..., W) summed widths of each rank's shards.
             start_skew_ms: (..., W) how much later than the first rank each rank enters the forward collective.
-            batch_size: global batch size; None for that of most training samples.
+            batch_size: global batch size; None for the batch size of most training samples.
         """
         return self.comm.predict(dim_sums, start_skew_ms, _given(batch_size, self.comm))
 
@@ -102,10 +102,10 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
 
     Args:
         path: folder that holds `compute_cost_model/<version>/` and `comm_cost_model/<version>/`.
-        version: a version that both have; None for the newest of each.
+        version: a version that exists for both models; None for the newest version of each model.
 
     Raises:
-        CostModelError: a model or version is missing; names the folder, the available versions and the remedy.
+        CostModelError: a model or version is missing. The message names the folder, the versions and the remedy.
     """
     return CostModels(
         ComputeCostModel.load(version_folder(Path(path) / "compute_cost_model", version)),

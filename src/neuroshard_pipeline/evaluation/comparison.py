@@ -48,7 +48,7 @@ class Bootstrap:
     seed: int
 
     def ratio_of_means(self, ours: FloatArray, theirs: FloatArray) -> Interval:
-        """mean(ours) / mean(theirs) of costs (N,). Both sides are resampled with the same tasks."""
+        """The ratio mean(ours) / mean(theirs) of costs (N,). Every resample draws the same tasks for both."""
         drawn_ours, drawn_theirs = self._means(np.stack([ours, theirs]))
         return self._interval(float(ours.mean() / theirs.mean()), drawn_ours / drawn_theirs)
 
@@ -57,7 +57,7 @@ class Bootstrap:
         return self._interval(float(values.mean()), self._means(values[None])[0])
 
     def _means(self, values: FloatArray) -> FloatArray:
-        """Means (K, R) of values (K, N), where each resample draws N tasks with replacement."""
+        """Means (K, R) of K rows of values (K, N). Each resample draws N tasks with replacement."""
         count = values.shape[1]
         draws = np.random.default_rng(self.seed).multinomial(count, np.full(count, 1.0 / count), size=self.resamples)
         means: FloatArray = values @ (draws / count).T
@@ -75,8 +75,8 @@ class Comparison:
 
     Attributes:
         bootstrap: computes the confidence intervals.
-        least_tasks: with fewer tasks there is neither a confidence interval nor a verdict.
-        basis: which costs are compared; appears in the statements.
+        least_tasks: minimum number of tasks for a confidence interval and a verdict.
+        basis: whether measured or predicted costs are compared. The statements name the basis.
     """
 
     bootstrap: Bootstrap
@@ -92,8 +92,8 @@ class Comparison:
             rival: the column of the second sharder.
 
         Returns:
-            `ours, rival`; `tasks`, the number of tasks compared; `ratio`, the mean cost of `ours` divided by that of
-            `rival`; `low, high`, its confidence interval; `verdict`: `cheaper`, `more expensive`, `no measurable
+            `ours, rival`; `tasks`, the number of tasks compared; `ratio`, mean cost of `ours` / mean cost of `rival`;
+            `low, high`, the confidence interval of the ratio; `verdict`: `cheaper`, `more expensive`, `no measurable
             difference` or `too few tasks`; `statement`, the result as a sentence. Unknown numbers are None.
         """
         both = costs[[ours, rival]].dropna()
@@ -107,7 +107,7 @@ class Comparison:
         return facts | {"statement": self._statement(facts)}
 
     def compare_ours(self, costs: pd.DataFrame, sharders: Sequence[str]) -> list[dict[str, Any]]:
-        """Compare each of `OURS` with every other sharder; see `compare`."""
+        """Compare each of `OURS` with every other sharder. Returns one result of `compare` per pair."""
         pairs = [(ours, rival) for ours in OURS for rival in sharders if ours in sharders and rival != ours]
         return [self.compare(costs, ours, rival) for ours, rival in pairs]
 

@@ -51,14 +51,14 @@ class _Campaign(ABC, Generic[Sample]):
 
     @abstractmethod
     def run(self, samples: Sequence[Sample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure what is missing; nothing with a backend that measures nothing.
+        """Measure the visits that `done` lacks. A backend that measures nothing yields nothing.
 
         Args:
             samples: samples with unique ids; a longer list extends an earlier campaign.
-            done: records of earlier runs.
+            done: records of earlier runs, by key.
 
         Yields:
-            (key, record); the caller stores each before it asks for the next.
+            (key, record). The caller stores each record before it asks for the next one.
         """
 
     @abstractmethod
@@ -166,7 +166,7 @@ class CommCampaign(_Campaign[CommSample]):
         return self._reduced(records, samples).drop(columns="repeats")
 
     def summary(self, records: Records, samples: Sequence[CommSample]) -> CampaignSummary:
-        """Date and noise floor of a finished campaign; modelled costs have none."""
+        """Date and noise floor of a finished campaign; modelled costs have neither."""
         if self.params.backend == "topology":
             return CampaignSummary(None, no_disagreement())
         return super().summary(records, samples)

@@ -1,4 +1,4 @@
-"""What a campaign measures and in which order: chunks, their keys, and what the keys depend on."""
+"""The chunks that a campaign measures, their order and their keys."""
 
 import hashlib
 import json
@@ -30,9 +30,9 @@ class Chunk:
 
     Attributes:
         key: key of the record, `<campaign>/<visit>/<content>`.
-        indices: positions of the samples, in the order in which they are measured.
-        group: world size of the collectives, which decides the team; 0 for compute samples.
-        replica: whether this belongs to the second, independent measurement for the noise floor.
+        indices: positions of the chunk's samples among all samples, in the order in which they are measured.
+        group: world size of the collectives, which determines the team that measures them; 0 for compute samples.
+        replica: whether the chunk belongs to the second, independent measurement for the noise floor.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Visit(NamedTuple):
     Attributes:
         number: number of the round of visits, from 0.
         digest: digest of the sample's content (`digest`).
-        replica: whether it belongs to the second measurement for the noise floor.
+        replica: whether the visit belongs to the second measurement for the noise floor.
     """
 
     number: int
@@ -90,15 +90,15 @@ def planned_chunks(
     """All chunks that remain to be measured, in order.
 
     With `params.shuffle` = `samples`, every round of visits shuffles all samples, so that a sample has other neighbours
-    at every visit: the cheapest samples cost 5 % less between samples like themselves than between all samples. With
-    `chunks`, consecutive samples stay together and the chunks are shuffled. The remainder of a killed campaign, and
-    samples that are added to a campaign, are divided into additional chunks.
+    at every visit. This matters because the cheapest samples cost 5 % less when they are measured among similar samples
+    than among all samples. With `chunks`, consecutive samples stay together and the chunks are shuffled. The remainder
+    of a killed campaign, and samples that are added to a campaign, are divided into additional chunks.
 
     Args:
         samples: all samples of the campaign.
         params: parameters of the campaign.
-        seed: decides the orders, and which samples are measured a second time for the noise floor.
-        campaign: hash that the keys start with.
+        seed: determines the order of visits, and the samples that are measured a second time for the noise floor.
+        campaign: hash of the campaign (`campaign_hash`), the start of every key.
         measured: visits that are already measured.
     """
     known = [digest(sample) for sample in samples]
@@ -123,10 +123,10 @@ def planned_chunks(
 
 
 def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
-    """Numbers of the rounds that visit a sample: all rounds, or fewer at regular distances.
+    """Numbers of the rounds that visit a sample: all rounds, or a smaller number of evenly spaced ones.
 
     Args:
-        sample: a compute sample with more lookups gets fewer visits (`ComputeMeasureParams.thorough_lookup_bytes`).
+        sample: the sample. Compute samples with many lookup bytes get fewer visits (`params.thorough_lookup_bytes`).
         params: parameters of the campaign.
     """
     visits = params.visits
@@ -140,7 +140,7 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
 
 
 def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
-    """The visits in records, by key."""
+    """The visits in `records`, which maps keys of chunks to records."""
     found = set()
     for key, frame in records.items():
         number = int(key.split("/")[1].removeprefix("visit-"))
@@ -150,7 +150,7 @@ def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
 
 
 def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) -> list[_Part]:
-    """The samples by group, followed by those of every group that are measured a second time."""
+    """One part per group with all its samples, then one per group with the samples that are measured again."""
     groups: dict[int, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         groups[sample.world_size if isinstance(sample, CommSample) else 0].append(index)
@@ -163,7 +163,7 @@ def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) ->
 
 
 def _cut(indices: Sequence[int], longest: int) -> list[Sequence[int]]:
-    """Parts of about equal length, at most `longest`: in a short chunk, the start of measuring weighs too much."""
+    """`indices` in parts of about equal length, at most `longest`. Start-up takes too large a share of a short one."""
     parts = -(-len(indices) // longest)
     bounds = [part * len(indices) // max(parts, 1) for part in range(parts + 1)]
     return [indices[start:end] for start, end in pairwise(bounds)]

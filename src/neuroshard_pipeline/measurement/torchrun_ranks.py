@@ -54,7 +54,7 @@ def serve(store: dist.Store) -> None:
 
 @final
 class _Worker:
-    """The bench of a rank, built again for every process group."""
+    """Measures on one rank. Its bench is built again for every process group."""
 
     def __init__(self, rank: int, place: Place, store: dist.Store) -> None:
         self._rank = rank
@@ -65,7 +65,7 @@ class _Worker:
         self._bench: CollectiveBench | None = None
 
     def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Measure the samples of an order; a hung measurement ends this process."""
+        """Measure the samples of an order and return the answer. A hung measurement ends this process."""
         params = CommMeasureParams(**order["params"])
         faulthandler.dump_traceback_later(params.timeout_s, exit=True)
         try:
@@ -92,7 +92,7 @@ class _Worker:
 
 
 def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
-    """The order with this number, or the next order if a campaign died before it wrote this one."""
+    """(number, order) for this number, or for the next order if a campaign died before it wrote this one."""
     while True:
         try:
             store.wait([f"order/{number}"], _LOST_ORDER_AFTER)

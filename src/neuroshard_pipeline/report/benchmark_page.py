@@ -1,4 +1,4 @@
-"""The benchmark as an HTML page: the best sharder of every suite, by how much, and at what search time."""
+"""The benchmark as an HTML page, which compares the costs and the search times of the sharders in every suite."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +68,10 @@ def _suite(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_table(verdict: Mapping[str, Any]) -> list[list[str]]:
-    """Header and one line per sharder: mean cost on the common tasks of each group, and how many tasks it solved."""
+    """Header and one line per sharder, with the mean cost on the common tasks of each group.
+
+    The number of tasks solved follows in brackets if the sharder did not solve every task of the group.
+    """
     groups = verdict["groups"]
     titles = [f"{name} ({values['common_tasks']} of {values['tasks']})" for name, values in groups.items()]
     lines = [[name, *(_group_cell(values, name) for values in groups.values())] for name in verdict["sharders"]]

@@ -10,7 +10,7 @@ from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fi
 def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
 
-    Costs are means over the tasks that every sharder solved: measured ones, or predicted ones if nothing was measured.
+    A cost is a mean over the tasks that every sharder solved. It is measured, or predicted if nothing was measured.
     """
     costs = {}
     for name, values in summary["sharders"].items():
@@ -74,7 +74,7 @@ def comparison_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def as_sentence(statement: str) -> str:
-    """The statement of a comparison as a sentence; a sharder's name at its start keeps its lower case."""
+    """The statement of a comparison as a sentence. A sharder's name at the start is not capitalised."""
     start = "No" if statement.startswith("no ") else statement[:2]
     return f"{start}{statement[2:]}."
 

@@ -1,12 +1,15 @@
 """Beam search over column-wise splits [Zha2023] §3.3.
 
-A state is a multiset of kinds (`problem`). The first state holds the whole tables; where it has no placement, it is the
-state found by `packing.make_room`, or else by `exact_fit.fit_exactly`. One step halves one shard of a state. The
-candidates are, among the distinct shards that can still be halved within the constraints, the N largest in bytes and
-the N most expensive alone (ties: the table that comes first in the task, then the wider shard). They are tried in the
-order of tables, the wider first, and a state that two parents produce is tried once. The K states of lowest cost go on
-to the next step (ties: tried first). After L steps, or when nothing can be halved, the cheapest placed state of all
-steps wins (ties: met first).
+A state is a multiset of kinds (see `problem`). The first state holds the whole tables. If the whole tables have no
+placement, `packing.make_room` finds the first state, or `exact_fit.fit_exactly` if that fails. One step halves one
+shard of a state. Only distinct shards that can be halved within the constraints are considered. The candidates among
+them are the `num_candidates` largest in bytes and the `num_candidates` most expensive when alone on a rank (ties: the
+table that comes first in the task, then the wider shard). Candidates are tried in the order of tables, and wider shards
+of a table first. A state with two parents is tried once. The `beam_width` states of lowest cost are the next beam
+(ties: the state tried first). After `max_steps` steps, or when nothing can be halved, the cheapest placed state of all
+steps wins (ties: the state met first).
+
+Shapes: S states of N shards each.
 """
 
 import numpy as np
@@ -21,7 +24,7 @@ from neuroshard_pipeline.search.progress import with_progress
 
 
 def beam_search(problem: Problem, params: SearchParams) -> list[PlacedState]:
-    """Every placed state that the beam held in some step, in ascending order of cost (ties: met first).
+    """Every placed state that the beam held in some step, in ascending order of cost (ties: the state met first).
 
     Raises:
         DoesNotFitError: the task does not fit the memory of its ranks.
@@ -41,7 +44,7 @@ def beam_search(problem: Problem, params: SearchParams) -> list[PlacedState]:
 
 
 def _first_state(problem: Problem, params: SearchParams) -> PlacedState:
-    """The whole tables, placed, or a state that fits where these do not."""
+    """The placed state of the whole tables or, if these have no placement, another placed state."""
     check_room(problem.task, problem.memory)
     caps = dimension_caps(problem, params)
     placed = place(problem.whole_tables[None], problem, caps)[0]
@@ -57,7 +60,7 @@ def _first_state(problem: Problem, params: SearchParams) -> PlacedState:
 
 
 def _exactly_fitted(problem: Problem, refusal: DoesNotFitError) -> PlacedState:
-    """A state found by integer programming where packing gave up."""
+    """A placed state that integer programming finds after packing failed with the error `refusal`."""
     from neuroshard_pipeline.search.exact_fit import fit_exactly  # imported late: SciPy takes a third of a second
 
     fit = fit_exactly(problem.task, problem.memory)
@@ -70,7 +73,7 @@ def _exactly_fitted(problem: Problem, refusal: DoesNotFitError) -> PlacedState:
 
 
 def _expansions(beam: list[PlacedState], problem: Problem, num_candidates: int) -> IntArray:
-    """(S, N) distinct states one split away from those of the beam, in the order in which they are tried."""
+    """Distinct states (S, N) that are one split away from a state of the beam, in the order in which they are tried."""
     states: dict[bytes, IntArray] = {}
     for placed in beam:
         state = np.sort(placed.kinds)

@@ -14,10 +14,10 @@ UNLIMITED = 2**31
 
 @dataclass(frozen=True)
 class Unit:
-    """A table, or tables kept together, which a search places as a whole or splits.
+    """A table that a search places as a whole or splits, or tables that it keeps together on one rank.
 
     Attributes:
-        members: indices of its tables in the task; a unit of several tables is never split.
+        members: indices of the tables in the task; a unit of several tables is never split.
         name: the tables' names, for messages.
         width: columns of all its tables.
         ranks: the ranks that it may be placed on, ascending, or None for all.
@@ -34,7 +34,7 @@ class Unit:
 
     @property
     def finest(self) -> list[int]:
-        """Widths of its shards when it is split as far as allowed and as evenly as possible, widest first."""
+        """Widths of the shards, widest first, if the unit is split as far as allowed and as evenly as possible."""
         steps = self.width // COLUMN_GRANULARITY
         parts = min(self.max_shards, self.width // self.min_width)
         return [COLUMN_GRANULARITY * (steps // parts + (part < steps % parts)) for part in range(parts)]
@@ -42,7 +42,7 @@ class Unit:
     def bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
         """Memory of a shard of the unit that is `width` columns wide."""
         if len(self.members) > 1:
-            tables = (task.tables[index] for index in self.members)  # a unit of several tables has one width
+            tables = (task.tables[index] for index in self.members)  # never split, so its only width is known
             return sum(memory.table_bytes(table, table.embedding_dim, task) for table in tables)
         return memory.table_bytes(task.tables[self.members[0]], width, task)
 
@@ -63,7 +63,7 @@ def units_of(task: ShardingTask) -> tuple[Unit, ...]:
 
 
 def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None:
-    """(U, W) whether a unit may be placed on a rank; None where every unit may be placed on every rank."""
+    """Whether each of U units may be placed on each of W ranks: (U, W), or None if every unit may be on every rank."""
     if all(unit.ranks is None for unit in units):
         return None
     ranks = np.arange(world_size)

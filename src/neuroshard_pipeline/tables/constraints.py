@@ -10,7 +10,7 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
 @dataclass(frozen=True, slots=True)
 class TableConstraint:
-    """Constraint of the shards of one table.
+    """Constraint on the shards of one table.
 
     Attributes:
         table: name of the table.
@@ -49,8 +49,8 @@ class Constraints:
     Attributes:
         tables: at most one `TableConstraint` per table.
         together: groups of tables that share one rank; their tables are therefore not split.
-        min_width: smallest number of columns of any shard; a narrower table is not split. If a table has a constraint
-            too, the stricter one of both applies; the same holds for `max_shards`.
+        min_width: smallest number of columns of any shard; a narrower table is not split. If a table also has its own
+            constraint, the stricter of the two applies. The same holds for `max_shards`.
         max_shards: largest number of shards of any table, or None for any number.
     """
 
@@ -71,7 +71,7 @@ class Constraints:
         return self != UNCONSTRAINED
 
     def of(self, table: str) -> TableConstraint:
-        """The constraint of `table`, without its group in `together`."""
+        """The own constraint of `table` combined with the limits for all tables. `together` is not included."""
         own = self._by_table.get(table, TableConstraint(table))
         limits = [limit for limit in (own.max_shards, self.max_shards, None if own.split else 1) if limit is not None]
         return TableConstraint(

@@ -28,12 +28,12 @@ def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.Dat
     """The tables of a dlrm_datasets file as a table pool.
 
     `num_embeddings` is the largest id of the whole file plus one. Tables that the batch never looks up are left out,
-    because they have no pooling factor; the names of the others contain their number in the file. Ids are mapped from
-    disk instead of read into memory (7 GB at full scale). A `.gz` file is first unpacked to a temporary file.
+    because they have no pooling factor. The name of a table contains its number in the file. Ids are memory-mapped,
+    because a whole file holds 7 GB of them. A `.gz` file is first unpacked to a temporary file.
 
     Args:
         path: a `.pt` or `.pt.gz` file.
-        batch_size: number of samples, from the first one on, that the profiles refer to; None for all samples.
+        batch_size: the profiles describe the first `batch_size` samples of the file; None for all samples.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.
@@ -86,7 +86,7 @@ def _load(path: Path, plain: Path) -> Any:
     import torch  # this import takes a second, and nothing else in this package needs it
 
     try:
-        # Only the zip format of torch.save can be mapped; files of old torch versions are read.
+        # Only the zip format of torch.save can be memory-mapped; files of old torch versions are read into memory.
         return torch.load(plain, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(plain))
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

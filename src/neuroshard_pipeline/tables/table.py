@@ -7,7 +7,7 @@ from numbers import Integral, Real
 
 from neuroshard_pipeline.errors import TaskError
 
-#: Upper edges of the first 16 reuse bins; the 17th bin is open. A bin holds the rows that one batch looks up
+#: Upper edges of the first 16 reuse bins; the 17th has no upper edge. The bins hold the rows that one batch looks up
 #: (0,1], (1,2], (2,4] ... (16384,32768], >32768 times (facebookresearch/dlrm_datasets, locality_stats.txt).
 REUSE_BIN_EDGES: tuple[int, ...] = tuple(2**power for power in range(16))
 NUM_REUSE_BINS = len(REUSE_BIN_EDGES) + 1
@@ -68,7 +68,7 @@ class Table:
 
     @property
     def has_profile(self) -> bool:
-        """Whether the reuse profile is known; otherwise the documented default profile is assumed."""
+        """Whether the reuse profile is known; otherwise `profile.with_profile` gives a default profile."""
         return self.reuse is not None
 
     @property
@@ -79,7 +79,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The columns `column_offset` to `column_offset + embedding_dim` of a table."""
+    """The columns from `column_offset` up to, but not including, `column_offset + embedding_dim` of a table."""
 
     table: Table
     column_offset: int

@@ -1,6 +1,6 @@
 """A plan as a JSON document, which holds TorchRec's form of the plan and everything needed to restore the plan.
 
-TorchRec can write its plans but cannot read them; this is therefore the file format of plans. Neither writing nor
+TorchRec can write its plans but cannot read them, so this project stores plans in this format. Neither writing nor
 reading needs TorchRec.
 
 The document, version 1 (`SCHEMA`, `SCHEMA_VERSION`):
@@ -17,8 +17,8 @@ The document, version 1 (`SCHEMA`, `SCHEMA_VERSION`):
                         sharding_type, compute_kernel, ranks and
                         sharding_spec.shards[*] = {shard_offsets: [0, column], shard_sizes: [rows, columns],
                         placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}
-    predicted           per rank, the four predicted costs in ms, or null
-    memory              the memory model that the plan was made with
+    predicted           the four fields of `PlanCost`, each a list of ms per rank; or null
+    memory              parameters of the memory model that the plan was made with
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def plan_to_json(
     Args:
         plan: any plan.
         local_world_size: ranks per host, or None where all ranks are on one host.
-        compute_device: where the tables are trained.
+        compute_device: kind of device that the tables are trained on.
         module_path: fully qualified name of the `EmbeddingBagCollection` that holds the tables, or a mapping from every
             table's name to the name of its collection.
 
@@ -126,7 +126,7 @@ def _task_to_json(task: ShardingTask) -> Json:
 
 
 def _table_to_json(table: Table) -> Json:
-    """Numbers become Python floats, so that equal tables have equal hashes."""
+    """The fields of a table, with statistics as Python floats, so that equal tables have equal hashes."""
     return _fields_of(table) | {
         "pooling_factor": float(table.pooling_factor),
         "unique_rows": None if table.unique_rows is None else float(table.unique_rows),
@@ -135,7 +135,7 @@ def _table_to_json(table: Table) -> Json:
 
 
 def _fields_of(record: Table | Constraints | TableConstraint | PlanCost) -> Json:
-    """The arguments that construct `record` again."""
+    """The arguments, by name, from which an equal `record` can be constructed."""
     return {field.name: getattr(record, field.name) for field in fields(record) if field.init}
 
 

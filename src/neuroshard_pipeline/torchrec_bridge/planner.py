@@ -1,4 +1,4 @@
-"""A planner for TorchRec, whose plans `DistributedModelParallel` trains with."""
+"""A planner for TorchRec. It makes the plans with which `DistributedModelParallel` shards a model."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-# Functions of these two modules have the default process group as a default argument. If they are imported after
-# `init_process_group`, as DistributedDataParallel does, they keep the group and its threads alive after
-# `destroy_process_group`. A gloo thread that frees a tensor while the interpreter exits then aborts the process
-# (PyTorch issue 190489).
+# Functions of these two modules have the default process group as a default argument. If the modules are first imported
+# after `init_process_group`, for instance by DistributedDataParallel, these functions keep the group and its threads
+# alive after `destroy_process_group`. A gloo thread that frees a tensor while the interpreter exits then aborts the
+# process (PyTorch issue 190489).
 import torch.distributed.nn
 import torch.distributed.optim  # noqa: F401
 from torch import nn
@@ -38,14 +38,13 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
-#: Share of a rank's memory that tables may not use unless the caller gives another reservation: the default of
-#: TorchRec's `EmbeddingShardingPlanner`.
+#: Default share of a rank's memory that tables may not use, as in TorchRec's `EmbeddingShardingPlanner`.
 DEFAULT_RESERVATION = 0.15
 
 
 @dataclass(frozen=True)
 class PlannerOptions:
-    """What `NeuroShardPlanner` needs only in special cases.
+    """Options of `NeuroShardPlanner` that are needed only in special cases.
 
     Attributes:
         sharder: one of `neuroshard_pipeline.SHARDERS`.
@@ -81,7 +80,7 @@ class NeuroShardPlanner(ShardingPlanner):
 
     Raises:
         PlanError: the topology's device is neither `cuda` nor `cpu`.
-        CostModelError: the models were measured on another kind of device than the topology's.
+        CostModelError: the models were measured on a kind of device that differs from the topology's.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class NeuroShardPlanner(ShardingPlanner):
         )
 
     def _with_profiles(self, read: Sequence[ModuleTable]) -> list[Table]:
-        """Tables with their id statistics, measured on the batches where batches were given."""
+        """The tables with their id statistics, which are measured on the batches if batches were given."""
         batch_size = self.batch_size * self.topology.world_size
         tables = [entry.table for entry in read]
         if self.batches is not None:
@@ -210,7 +209,7 @@ def check_hardware(models: Models, compute_device: str) -> None:
 
 
 def _warn_of_shared_tables(read: Sequence[ModuleTable]) -> None:
-    """A table of several features sends one pooled row per feature; the cost models count a single row."""
+    """Warn of tables with several features: they send one pooled row per feature, but the cost models count one."""
     shared = [entry.table.name for entry in read if len(entry.feature_names) > 1]
     if shared:
         warnings.warn(

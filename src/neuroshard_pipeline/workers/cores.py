@@ -20,8 +20,8 @@ def settle_on_core(rank: int) -> None:
 def settle_on_free_core() -> None:
     """Pin this process to a core that no other process has taken with this function.
 
-    The workers of a cluster do not know each other. Each one locks a file that belongs to its core; the lock lasts as
-    long as the process.
+    The workers of a cluster use lock files to agree on their cores. Each worker locks the file of its core, and the
+    lock lasts as long as the process.
 
     Raises:
         ExecutionError: every core is taken.
@@ -42,8 +42,8 @@ def _settle(core: int) -> None:
     """Pin this process to a core and let it use up its time slices.
 
     Pinning spreads ranks evenly over the cores and keeps them there. SCHED_BATCH, which needs no privilege, prevents a
-    rank that wakes up from interrupting the rank that runs. With 8 ranks on 2 cores, both together make an all-to-all
-    four times faster and reduce its noise to a quarter.
+    rank that wakes up from interrupting the rank that runs. With 8 ranks on 2 cores, pinning and SCHED_BATCH together
+    make an all-to-all four times faster and reduce its noise to a quarter.
     """
     os.sched_setaffinity(0, {core})
     if hasattr(os, "SCHED_BATCH"):
@@ -51,7 +51,7 @@ def _settle(core: int) -> None:
 
 
 def _lock(path: str) -> bool:
-    """Whether this process could lock a file; it then holds the lock until it ends."""
+    """Try to lock a file, and return whether that succeeded. The process then holds the lock until it ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Applies a function to items, one worker per item."""
+"""Applies a function to many items in parallel. Each item is processed by one worker."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,18 +19,18 @@ Value = TypeVar("Value")
 def map_items(
     function: Callable[[Input], Value], items: Iterable[Input], params: WorkerParams, preload: Sequence[str] = ()
 ) -> Iterator[Outcome[Value]]:
-    """Yield an outcome for every item, in the order in which they finish.
+    """Yield an outcome for every item, in the order in which the items finish.
 
     An item whose worker died or hung is tried once more.
 
     Args:
         function: importable function, or instance of an importable class; it is sent to every worker once.
-        items: what it is called with; each is taken when a worker becomes idle.
+        items: the arguments of the calls. The next item is taken when a worker becomes idle.
         params: where the workers run.
         preload: see `LocalTeam`.
 
     Raises:
-        NeuroShardError: `function` raised it. It concerns more than one item, so the map ends.
+        NeuroShardError: `function` raised it. Such an error concerns more than one item, so it ends the whole call.
         ExecutionError: Ray is missing or cannot be reached.
     """
     sharing = params.workers if params.engine == "local" else 1  # Ray itself gives a worker one thread per CPU
@@ -59,7 +59,7 @@ def single_workers(
 
     Args:
         params: where the workers run.
-        setup: see `LocalTeam`; its first argument is always 0, as a worker is alone in its team.
+        setup: see `LocalTeam`; its first argument is always 0, because every team has one worker.
         arguments: number of the worker → the other arguments of `setup`.
         gpus_per_worker: GPUs that one worker occupies besides a CPU.
         preload: see `LocalTeam`.
@@ -77,13 +77,13 @@ def single_workers(
 
 
 def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[Any], tuple[Any, str | None]]:
-    """Give this worker its share of the host's cores."""
+    """Limit this worker to its share of the host's threads, and return what answers its jobs."""
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     return partial(_call, function)
 
 
 def _call(function: Callable[[Any], Any], item: Any) -> tuple[Any, str | None]:
-    """Value and error of one item; only an error of the project ends the map."""
+    """(value, error) of one item. An error of the project is raised instead, which ends `map_items`."""
     try:
         return function(item), None
     except NeuroShardError:

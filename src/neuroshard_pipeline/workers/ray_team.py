@@ -49,10 +49,10 @@ class Cluster:
             ) from problem
 
     def room(self, ask_hosts: bool = False) -> int:
-        """Number of workers of one CPU and `gpus_per_worker` GPUs that fit on the cluster, including running ones.
+        """Number of workers, with a CPU and `gpus_per_worker` GPUs each, that fit on the cluster; running ones count.
 
         Args:
-            ask_hosts: count the hosts that answer now. Ray itself notices a dead host only after half a minute.
+            ask_hosts: count only hosts that answer now. Ray itself notices a dead host only after half a minute.
 
         Raises:
             ExecutionError: no worker fits.
@@ -71,7 +71,7 @@ class Cluster:
         """Start a worker and return its actor.
 
         Raises:
-            TeamLostError: the worker is a replacement, and the hosts that are left have no room for it.
+            TeamLostError: the worker replaces a failed one, and the remaining hosts have no room for it.
         """
         with self._changing:
             if is_replacement and self._running >= (room := self.room(ask_hosts=True)):
@@ -89,12 +89,12 @@ class Cluster:
 
 @final
 class RayTeam:
-    """One worker on a Ray cluster; it starts with the first job, and again after a failure. See `Team`.
+    """One worker on a Ray cluster. It starts with the first job, and with the next job after a failure. See `Team`.
 
     Args:
         cluster: where the worker runs.
         setup: importable function; `setup(0, *arguments())` runs in the worker.
-        arguments: called in this process at every start.
+        arguments: returns the other arguments of `setup`. This process calls it at every start of the worker.
     """
 
     def __init__(self, cluster: Cluster, setup: SetUp, arguments: Callable[[], tuple[Any, ...]]) -> None:
@@ -153,7 +153,7 @@ def _room_on(resources: dict[str, float], gpus_per_worker: int) -> int:
 
 
 def _answering(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The hosts on which an empty task runs."""
+    """The hosts that run an empty task within `_ANSWER_S`."""
     ping = ray.remote(num_cpus=0)(lambda: None)
     asked = {
         ping.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(): node

@@ -40,7 +40,7 @@ def state_campaigns(
     recording: RecordingParams,
     topology: TopologyParams,
 ) -> Campaigns:
-    """State how samples are measured: as in the measure stage."""
+    """Campaigns with the parameters of the measure stage. The backend `recorded` is refused."""
     campaigns = Campaigns(ComputeCampaign(compute, seed, recording), CommCampaign(comm, seed, topology))
     campaigns.require_measuring()
     return campaigns
@@ -61,7 +61,7 @@ def find_new_samples(
     first: MeasuredSamples,
     known: MeasuredSamples,
 ) -> NewSamples:
-    """Search plans and collect the samples in them that the models were not trained on."""
+    """Search for plans, and collect the samples of these plans that the models were not trained on."""
     searched = tqdm(tasks_from_frame(tasks), desc="search", unit=" tasks", disable=None)
     plans = candidate_plans(searched, models, params, settings)
     found = NewSamples.of(plans, first.sample_ids | known.sample_ids, params)
@@ -75,10 +75,10 @@ def find_new_samples(
 
 
 def measure(samples: NewSamples, campaigns: Campaigns, first: MeasuredSamples, params: AnchorParams) -> MeasuredSamples:
-    """Measure the new samples together with anchors, and remove the machine's drift."""
+    """Measure the new samples together with anchors, and remove the machine's drift from their costs."""
     return measure_new(samples, first.table_pool, campaigns, choose_anchors(first, params))
 
 
 def append(known: MeasuredSamples, measured: MeasuredSamples, first: MeasuredSamples) -> dict[str, pd.DataFrame]:
-    """Append the samples of this round to those of earlier rounds."""
+    """Append the samples of this round to those of earlier rounds. Returns one frame per name in `REFINED`."""
     return dict(zip(REFINED, appended(known, measured, first).frames(), strict=True))

@@ -1,4 +1,4 @@
-"""A DLRM-v2 for tables of different widths, and the same model sharded by a plan, with equal initial weights.
+"""A DLRM-v2 for tables of different widths, and its sharding by a plan. Initial weights do not depend on the plan.
 
 Shapes: B samples, T tables, N ids, D the sum of the widths of all tables and of the last dense layer.
 """
@@ -79,11 +79,11 @@ def _initialise(parameters: Iterator[nn.Parameter], seed: int) -> None:
 
 
 def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> NDArray[np.float32]:
-    """The initial weights of a range of a table's columns, (rows, width), whatever shards the columns belong to.
+    """The initial weights (rows, width) of `width` columns from `column_offset` on, the same for every sharding.
 
     They are uniform within ±1/sqrt(embedding_dim * pooling_factor). Pooled rows of all tables then have similar
-    lengths, and every table influences the loss from the first step on, so that an id sent to a wrong rank changes the
-    loss.
+    lengths. Every table therefore influences the loss from the first step on, and an id that is sent to a wrong rank
+    changes the loss.
     """
     limit = 1.0 / math.sqrt(table.embedding_dim * max(table.pooling_factor, 1.0))
     values = np.empty((table.num_embeddings, width), dtype=np.float32)
