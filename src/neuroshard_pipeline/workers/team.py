@@ -1,4 +1,4 @@
-"""What every team of worker processes offers, and what happens inside a worker."""
+"""The interface of teams of worker processes, and the server that answers jobs inside a worker."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, final
@@ -7,7 +7,7 @@ from neuroshard_pipeline.errors import ExecutionError, NeuroShardError
 
 #: `setup(rank, *arguments)` runs once in a worker and returns the function that answers jobs there.
 SetUp = Callable[..., Callable[[Any], Any]]
-#: (kind, content): an answer, an error of the project, or the text of any other exception.
+#: (kind, content). The content is an answer, an error of this project, or the text of any other exception.
 Reply = tuple[str, Any]
 
 
@@ -47,7 +47,7 @@ class JobServer:
         self._answer: Callable[[Any], Any] | None = None
 
     def reply(self, job: Any) -> Reply:
-        """Do a job; `read_reply` turns the result into an answer or an exception."""
+        """Do a job and return its reply; `read_reply` turns the reply into an answer or an exception."""
         try:
             if self._answer is None:
                 self._answer = self._set_up()
