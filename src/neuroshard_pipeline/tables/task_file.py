@@ -13,8 +13,8 @@ from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS
 def read_tasks(path: str | Path) -> list[ShardingTask]:
     """Sharding tasks from a `.csv`, `.parquet` or `.json` file.
 
-    The file has the columns `TASK_ONLY_COLUMNS` and those of a table file (`table_file.REQUIRED_COLUMNS`), and
-    optionally `table_file.OPTIONAL_COLUMNS` and `optimizer`, as `augment.sharding_tasks` does.
+    The file must have the columns `TASK_ONLY_COLUMNS` and `table_file.REQUIRED_COLUMNS`. It may also have
+    `table_file.OPTIONAL_COLUMNS` and `optimizer`. All columns mean the same as in `augment.sharding_tasks`.
 
     Args:
         path: the file.
@@ -23,7 +23,7 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
         The tasks in the order of their first rows.
 
     Raises:
-        TableFileError: one message naming file, row, column, value and remedy.
+        TableFileError: the file is invalid; the message names file, row, column, value and remedy.
     """
     records = read_records(Path(path))
     check_columns(records, (*TASK_ONLY_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, "optimizer"))
