@@ -1,4 +1,4 @@
-"""Moves of the local search: the changes between two ranks, and their effect on the loads of both.
+"""Moves of the local search: changes of the shards of two ranks, and the loads of these ranks afterwards.
 
 Shapes: N shards of a layout, P moves, W ranks, H numbers of a shard embedding.
 """
@@ -15,26 +15,26 @@ from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
-#: No shard, or no kind.
+#: Marks a missing shard or a missing kind in an array of indices.
 NONE = -1
 
-#: A shard is split after these shares of its columns, rounded to whole multiples of 4.
+#: The part that a split moves has one of these shares of the columns, rounded to a multiple of 4.
 _SPLIT_SHARES = np.arange(1, 8) / 8
 
-#: Numbers of columns that one shard of a table passes to another shard of the same table.
+#: Numbers of columns that a shift moves from one shard of a table to another shard of the same table.
 _SHIFTED_COLUMNS = (4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards on ranks, with the sums over every rank that moves change.
+    """Shards placed on ranks, with the totals of every rank.
 
     Attributes:
-        kinds: (N,) kind of every shard.
+        kinds: (N,) kind of every shard (see `problem`).
         ranks: (N,) rank of every shard.
-        sums: (W, H) summed embeddings.
-        dims: (W,) dimension sums.
-        free: (W,) bytes left.
+        sums: (W, H) sum of the shard embeddings of every rank.
+        dims: (W,) sum of the shard widths of every rank.
+        free: (W,) bytes that further shards may use on every rank.
         compute_ms: (W,) predicted compute cost.
         cost: predicted embedding cost in units of 1e-9 ms.
     """
@@ -53,12 +53,12 @@ class Moves:
     """P moves between a source and a target rank.
 
     Attributes:
-        shard: (P,) a shard that leaves the source.
-        other: (P,) a shard that leaves the target, or `NONE`.
+        shard: (P,) index of the shard that leaves the source.
+        other: (P,) index of the shard that leaves the target, or `NONE`.
         to_source: (P,) kind that the source receives, or `NONE`.
         to_target: (P,) kind that the target receives, or `NONE`.
         source: (P,) rank.
-        target: (P,) rank; for a merge within a rank, the source.
+        target: (P,) rank; equal to `source` if two shards of one rank are merged.
     """
 
     shard: IntArray
@@ -72,13 +72,13 @@ class Moves:
         return len(self.shard)
 
     def take(self, which: np.ndarray) -> Moves:
-        """The moves at `which`."""
+        """The moves that `which` selects, an array of indices or a mask."""
         return Moves(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 @dataclass(frozen=True)
 class Loads:
-    """Compute cost and dimension sum of the two ranks of P moves afterwards: (P, 2) each, source first."""
+    """Compute cost (P, 2) and dimension sum (P, 2) of the source and the target after each of P moves."""
 
     compute_ms: FloatArray
     dims: IntArray
@@ -99,7 +99,7 @@ def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
 
 
 def apply_moves(layout: Layout, moves: Moves, problem: Problem) -> Layout:
-    """The layout after moves that share no rank."""
+    """The layout after all moves have been applied. No two moves may share a rank."""
     leaving = np.concatenate([moves.shard, moves.other[moves.other != NONE]])
     stays, lands = moves.to_source != NONE, moves.to_target != NONE
     new_kinds = np.concatenate([np.delete(layout.kinds, leaving), moves.to_source[stays], moves.to_target[lands]])
@@ -112,8 +112,8 @@ def propose(
 ) -> Moves:
     """Relocations, swaps, splits, shifts and merges that take load off `sources`.
 
-    Of each sort there are at most `max_moves`, drawn at random where more are possible. Shifts and merges lead to any
-    rank, the other moves to `targets`.
+    At most `max_moves` moves of each type are drawn at random; shifts and merges count as one type. The target of a
+    shift or merge may be any rank; the target of every other move is one of `targets`.
     """
     shards = np.flatnonzero(np.isin(layout.ranks, sources))
     parts = (
@@ -127,7 +127,7 @@ def propose(
 
 def bytes_added(layout: Layout, moves: Moves, problem: Problem) -> tuple[IntArray, IntArray]:
     """(P,) bytes that each move adds to its source and to its target; negative where it frees memory."""
-    sizes = np.append(problem.bytes, 0)  # the last one is the kind NONE
+    sizes = np.append(problem.bytes, 0)  # the last entry belongs to NONE
     shard_sizes = np.append(problem.bytes[layout.kinds], 0)
     to_source = sizes[moves.to_source] - shard_sizes[moves.shard]
     to_target = sizes[moves.to_target] - shard_sizes[moves.other]
@@ -135,7 +135,7 @@ def bytes_added(layout: Layout, moves: Moves, problem: Problem) -> tuple[IntArra
 
 
 def feasible(layout: Layout, moves: Moves, problem: Problem) -> BoolArray:
-    """(P,) whether both ranks stay within their memory and receive only what constraints allow there."""
+    """(P,) whether both ranks stay within their memory limits and the constraints allow the kinds they receive."""
     to_source, to_target = bytes_added(layout, moves, problem)
     within = moves.source == moves.target
     source_fits = layout.free[moves.source] >= to_source + np.where(within, to_target, 0)
@@ -143,7 +143,7 @@ def feasible(layout: Layout, moves: Moves, problem: Problem) -> BoolArray:
 
 
 def constraints_allow(moves: Moves, problem: Problem) -> BoolArray:
-    """(P,) whether both ranks receive only what constraints allow there."""
+    """(P,) whether the constraints allow both ranks to hold the kinds that they receive."""
     if problem.rank_allowed is None:
         return np.ones(len(moves), dtype=bool)
     unit = np.append(problem.unit, 0)
@@ -161,7 +161,7 @@ def loads_after(layout: Layout, moves: Moves, problem: Problem) -> Loads:
 
 
 def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves) -> np.ndarray:
-    """(P, 2, ...) totals of source and target after each move, from totals (W, ...) and summands of every kind."""
+    """Totals (P, 2, ...) of source and target after each move, from totals (W, ...) and the summand of each kind."""
     shard_kinds = np.append(layout.kinds, NONE)
     leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
     after = np.stack(
@@ -192,7 +192,7 @@ def _swaps(layout: Layout, shards: IntArray, targets: IntArray) -> Moves:
 
 
 def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArray) -> Moves:
-    """One part stays, the other moves to a target."""
+    """Splits of `shards`: one part stays on its rank, and the other part moves to one of `targets`."""
     width = problem.width[layout.kinds[shards]]
     parts = COLUMN_GRANULARITY * np.rint(width[:, None] * _SPLIT_SHARES / COLUMN_GRANULARITY).astype(np.int64)
     least = problem.min_width[problem.unit[layout.kinds[shards]]][:, None]
@@ -210,7 +210,7 @@ def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArra
 
 
 def _shifts(layout: Layout, problem: Problem, shards: IntArray) -> Moves:
-    """Columns move from one shard to another of the same table; in a merge, all of them."""
+    """Moves of some columns (shift) or all columns (merge) of a shard to another shard of the same table."""
     unit = problem.unit[layout.kinds]
     which, other = np.nonzero(unit[shards][:, None] == unit[None, :])
     shard = shards[which]
@@ -227,7 +227,7 @@ def _shifts(layout: Layout, problem: Problem, shards: IntArray) -> Moves:
 
 
 def _shift(layout: Layout, problem: Problem, shard: IntArray, other: IntArray, columns: int | None) -> Moves:
-    """Moves of `columns` columns, or of all where None, from each `shard` to the `other` one of the same table."""
+    """Moves of `columns` columns (all columns if None) from each `shard` to the shard `other` of the same table."""
     unit, width = problem.unit[layout.kinds[shard]].tolist(), problem.width[layout.kinds[shard]]
     moved = width if columns is None else np.full_like(width, columns)
     stays = np.full(len(shard), NONE)

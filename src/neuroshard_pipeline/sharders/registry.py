@@ -1,4 +1,4 @@
-"""Sharders by name, and the functions that run them: one task, or all sharders on all tasks."""
+"""Sharders by name, and functions that run one sharder on one task or several sharders on several tasks."""
 
 import time
 import zlib
@@ -33,7 +33,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Names of the sharders that need a trained policy.
 LEARNED: tuple[str, ...] = tuple(NETWORKS)
 
-#: Names of the sharders that also offer the runners-up of their search.
+#: Names of the sharders that can also return the runners-up of their search.
 SHORTLISTING: tuple[str, ...] = ("neuroshard", "neuroshard_plus")
 
 #: Names of all sharders.
@@ -52,13 +52,13 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-#: The name of a sharder, and names of different sharders, as types of parameters.
+#: Parameter types: the name of one sharder, and the names of several different sharders.
 SharderName = Annotated[str, AfterValidator(_known)]
 SharderNames = Annotated[tuple[SharderName, ...], AfterValidator(_distinct)]
 
 
 def make_sharder(name: str, settings: SharderSettings | None = None, policies: Policies = NO_POLICIES) -> Sharder:
-    """The sharder called `name`, with default settings where None are given.
+    """The sharder called `name`; its settings are the defaults if `settings` is None.
 
     Raises:
         NeuroShardError: no sharder has this name, or it needs a policy that is missing; the message lists the names,
@@ -98,12 +98,12 @@ def shard(
         task: tables, ranks, batch size and memory.
         models: cost models, as `load_cost_models` returns them.
         sharder: one of `SHARDERS`.
-        params: settings of the searches and of the memory model; those of conf/base/parameters_search.yml where None.
+        params: settings of the searches and of the memory model. None means those of conf/base/parameters_search.yml.
         seed: seed of sharders that draw random numbers.
         policies: trained policies, as `load_policies` returns them, for the sharders that need one.
 
     Returns:
-        A plan with its predicted cost, prediction intervals, and the best single changes that it does not make.
+        A plan with its predicted cost, prediction intervals, and the best single changes that were rejected.
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
@@ -118,9 +118,9 @@ def shard(
 def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
     """Reorder the ranks of a plan so that its collectives cost least on the given links between ranks.
 
-    For clusters whose links differ in a way that the cost models do not know; shards of one rank stay together. Every
-    rank is assumed to send and to receive one message after the other (see `search.rank_order`). Memory limits and
-    constraints are kept.
+    Use it if the links of a cluster differ in ways that the cost models do not represent. Shards of one rank stay
+    together. Every rank is assumed to send its messages one after the other, and to receive them one after the other
+    (see `search.rank_order`). Memory limits and constraints are kept.
 
     Args:
         plan: any plan.
@@ -128,7 +128,7 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
         models: cost models that predict the cost of the new order.
 
     Returns:
-        A plan with the same information as that of `shard`.
+        A plan with the same information as a plan that `shard` returns.
 
     Raises:
         PlanError: the matrix has another shape, or a bandwidth is not positive.
@@ -156,11 +156,11 @@ def shortlist(
         count: largest number of plans.
 
     Returns:
-        Plans with their predicted cost; the first is the plan of `shard`.
+        Plans with their predicted cost; the first one is the plan that `shard` returns.
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
-        NeuroShardError: the sharder offers no runners-up.
+        NeuroShardError: the sharder cannot return runners-up.
     """
     made = make_sharder(sharder, settings) if sharder in SHORTLISTING else None
     if not isinstance(made, NeuroShard):
@@ -198,27 +198,27 @@ def solve_all(
     progress: Callable[[Iterable[ShardingTask]], Iterable[ShardingTask]] = iter,
     policies: Policies = NO_POLICIES,
 ) -> Solutions:
-    """Run every sharder on every task.
+    """Run every sharder on every task and return all plans and attempts.
 
-    The seconds of an attempt end when its shards have ranks, before the plan is priced.
+    The seconds of an attempt include the search and the placement, but not the final prediction of the plan's cost.
 
     Args:
         tasks: sharding tasks with distinct `task_id`.
-        sharder_names: names out of `SHARDERS`.
+        sharder_names: names from `SHARDERS`.
         models: cost models.
         settings: as in `shard`.
-        seed: as in `shard`; the random numbers of a task and sharder do not depend on what else runs.
+        seed: as in `shard`; the random numbers of a task and sharder do not depend on other tasks and sharders.
         progress: wraps the iteration over tasks, for example in a progress bar.
         policies: as in `shard`.
 
     Raises:
-        NeuroShardError: an unknown sharder or a missing policy, before any work is done.
+        NeuroShardError: a sharder is unknown or its policy is missing; raised before the first task is solved.
     """
     from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
 
     settings = settings or SharderSettings()
     sharders = [make_sharder(name, settings, policies) for name in sharder_names]
-    compile_ahead()  # before seconds are counted
+    compile_ahead()  # so that no attempt includes the compilation
     plans, attempts = [], []
     for task in progress(tasks):
         for sharder in sharders:
