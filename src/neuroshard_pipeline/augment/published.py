@@ -1,8 +1,8 @@
 """Statistics that Meta published about its synthetic look-up data; generated pools have the same statistics.
 
 Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files
-(856 tables, global batch 65536). Shares are rounded to three digits there, so that bins with few but frequently used
-rows have a share of unique rows of 0. Their rows are derived from the ids and a typical count (`rows_per_table`).
+(856 tables, global batch 65536). The file rounds shares to three decimals, so that bins of few but frequently used rows
+have 0 as their share of unique rows. `rows_per_table` derives the rows of these bins from ids and a typical count.
 """
 
 import numpy as np
@@ -11,10 +11,10 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES
 
-#: Mean rows of a table. An assumption, because the statistics do not contain it: 856 tables with these rows and width
-#: 64 are 0.9 TB of fp32 weights, the order of magnitude of published production models.
+#: Mean number of rows of a table. This is an assumption, because the statistics do not contain it: 856 tables of this
+#: size and width 64 have 0.9 TB of fp32 weights, the order of magnitude of published production models.
 MEAN_NUM_EMBEDDINGS = 4.0e6
-#: Rows of the largest tables, as in MLPerf DLRM-v2. Also an assumption.
+#: Number of rows of the largest tables. This is also an assumption; the number is that of MLPerf DLRM-v2.
 MAX_NUM_EMBEDDINGS = 40e6
 
 
@@ -33,14 +33,14 @@ SHARE_OF_INDICES: FloatArray = np.array([
     0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019,
 ])  # fmt: skip
 
-#: Mean relative position of counts between the lowest and the highest count of their bin. The ids per row of those bins
-#: whose share of unique rows has at least two digits result in 0.36 to 0.41.
+#: Assumed position of the mean count of a bin between the lowest count (0) and the highest count (1). The bins whose
+#: published share of unique rows has at least two digits have positions of 0.36 to 0.41.
 _LEVEL_WITHIN_BIN = 0.385
 
-#: Mean look-ups of a row of each reuse bin, (17,).
+#: Mean number of look-ups of a row in each reuse bin, (17,).
 MEAN_COUNTS: FloatArray = LOWEST_COUNTS + _LEVEL_WITHIN_BIN * (HIGHEST_COUNTS - LOWEST_COUNTS)
 
-#: The rows of bins below this one are the published share of unique rows; those of the others are derived from ids.
+#: Rows in bins below this one follow from the published share of unique rows; rows in other bins follow from the ids.
 _FIRST_BIN_FROM_INDICES = 7
 
 
@@ -66,8 +66,8 @@ def fold(shares: FloatArray, batch_size: int) -> FloatArray:
 def rows_per_table(batch_size: int) -> FloatArray:
     """Mean unique rows of a table in every reuse bin, (17,), for a batch of `batch_size`.
 
-    Rows shrink in proportion to the batch, so that reuse does not change. Ids of folded bins become rows of the
-    highest bin.
+    The number of rows is proportional to the batch size, so that reuse does not change. Ids of folded bins are
+    converted to rows of the highest bin.
     """
     shrink = batch_size / BATCH_SIZE / TABLES
     indices = fold(SHARE_OF_INDICES, batch_size) * INDICES * shrink
@@ -80,7 +80,7 @@ def rows_per_table(batch_size: int) -> FloatArray:
 def published_shares(batch_size: int) -> tuple[FloatArray, FloatArray]:
     """Published shares of unique rows and of ids per reuse bin, (17,) each, folded for `batch_size` (`highest_bin`).
 
-    Folding moves the shares of ids as they are, and the shares of rows by the number of rows that have these ids.
+    Folding adds up shares of ids; the shares of rows follow from the numbers of rows (`rows_per_table`).
     """
     full = highest_bin(batch_size) == NUM_REUSE_BINS - 1
     rows = SHARE_OF_UNIQUE_ROWS if full else rows_per_table(batch_size)

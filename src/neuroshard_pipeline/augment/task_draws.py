@@ -1,4 +1,4 @@
-"""Draws sharding tasks from the table pool [Zha2023] §4.1."""
+"""Draws sharding tasks from the table pool, as in [Zha2023] §4.1."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,10 +25,10 @@ class ShardingTaskParams(TableLimits):
     Attributes:
         world_sizes: numbers of ranks, all different.
         tasks_per_world_size: number of tasks for each of `world_sizes`.
-        batch_size: global batch; the one that the pool's profiles belong to.
+        batch_size: global batch size; the reuse profiles of the pool must belong to the same size.
         memory_bytes: memory of every rank.
-        memory_fill: largest share of the memory of all ranks that the weights of a task take.
-        seed: seed of the draws; a task depends on the seed, its world size and its index only.
+        memory_fill: largest share of the memory of all ranks that the weights of a task may occupy.
+        seed: seed of the draws; a task depends only on the seed, its world size and its index.
     """
 
     world_sizes: WorldSizes
@@ -56,9 +56,9 @@ class FileTaskParams(Parameters):
     Attributes:
         task_id: name of the task in frames and in the report.
         world_size: number of ranks.
-        batch_size: global batch.
+        batch_size: global batch size.
         memory_bytes: memory of every rank.
-        row_scale: divisor of the tables' rows.
+        row_scale: divisor of every table's number of rows.
     """
 
     task_id: str = Field(min_length=1)
@@ -75,7 +75,7 @@ def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFra
     narrowest shard exceeds the memory of one rank are not drawn, because no plan could place them.
 
     Returns:
-        `augment.sharding_tasks`: one row per table of a task, see `frames.TASK_COLUMNS`; profiles are the pool's.
+        `augment.sharding_tasks`: one row per table of a task, see `frames.TASK_COLUMNS`. The pool gives the profiles.
 
     Raises:
         TaskError: the pool is too small, or no task fits the memory.

@@ -29,7 +29,7 @@ _INTEGER = re.compile(rb"(-?[0-9]{1,18})?")
 _CATEGORY = re.compile(rb"([0-9a-fA-F]{1,8})?")
 _LINE = re.compile(rb"[01](?:\t(?:-?[0-9]{1,18})?){%d}(?:\t(?:[0-9a-fA-F]{1,8})?){%d}" % (NUM_INTEGERS, NUM_CATEGORIES))
 
-#: Multipliers of the finaliser of SplitMix64 (Steele et al., OOPSLA 2014), and its increment, the golden ratio.
+#: SplitMix64 (Steele et al., OOPSLA 2014): multipliers of the finaliser, and the increment 2**64 / golden ratio.
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -43,9 +43,9 @@ class CriteoBatch:
     """Consecutive samples of a file.
 
     Attributes:
-        labels: 1 for a click, otherwise 0, (B,).
-        integers: log(1 + x) of the integer features x, 0 if x is negative or missing, (B, 13).
-        categories: the category features, `MISSING` if missing, (B, 26).
+        labels: (B,) 1 for a click, otherwise 0.
+        integers: (B, 13) log(1 + x) of every integer feature x; 0 if x is negative or missing.
+        categories: (B, 26) category features; `MISSING` if missing.
     """
 
     labels: NDArray[np.float32]
@@ -85,9 +85,9 @@ def hashed_ids(categories: NDArray[np.int64], num_embeddings: int, feature: int)
     `num_embeddings`.
 
     Args:
-        categories: (B,), `MISSING` if missing.
+        categories: (B,) values of the feature; `MISSING` if missing.
         num_embeddings: rows of the table.
-        feature: number of the feature; features with equal values thus have different collisions.
+        feature: number of the feature; the hash depends on it, so that different features have different collisions.
     """
     present = categories != MISSING
     mixed = categories[present].astype(np.uint64) + np.uint64((feature + 1) * _GOLDEN % 2**64)

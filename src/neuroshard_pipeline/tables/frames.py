@@ -26,7 +26,7 @@ from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS
 
 TABLE_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "pooling_factor", *PROFILE_COLUMNS)
 
-#: A pool has no widths: samples and tasks draw them.
+#: A pool has no widths; a width is drawn for every table of a sample or task.
 POOL_COLUMNS: tuple[str, ...] = tuple(column for column in TABLE_COLUMNS if column != "embedding_dim")
 
 TASK_COLUMNS: tuple[str, ...] = (*TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
@@ -35,7 +35,7 @@ _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
 
 def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
-    """`TABLE_COLUMNS`, one row per table, and `data_type` if any table is not fp32. Unknown profiles are NaN."""
+    """A frame of `TABLE_COLUMNS`, plus `data_type` if any table is not fp32; unknown reuse profiles are NaN."""
     unknown = (np.nan,) * len(PROFILE_COLUMNS)
     rows = [
         (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor)
@@ -53,7 +53,7 @@ def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
 def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
     """Tables of a frame with `TABLE_COLUMNS`, or of a pool with `POOL_COLUMNS`.
 
-    A table of a pool gets the smallest possible width; the caller replaces it. Profile columns may be missing or NaN.
+    A table of a pool gets the smallest possible width; the caller has to set it. Profile columns may be missing or NaN.
 
     Raises:
         TaskError: a column is missing or a value is impossible.
@@ -82,13 +82,13 @@ def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
 
 
 def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
-    """`TASK_COLUMNS`, one row per table of every task.
+    """A frame of `TASK_COLUMNS`, one row per table of every task.
 
-    Tables without a reuse profile get the default one. The columns `data_type` and `optimizer` are added if any value
-    differs from fp32 and sgd.
+    Tables without a reuse profile get the default one. The column `data_type` is added if any value is not fp32, and
+    the column `optimizer` if any value is not sgd.
 
     Raises:
-        TaskError: the ranks of a task differ in memory, or it has constraints; the frame has no columns for these.
+        TaskError: the ranks of a task differ in memory, or a task has constraints; the frame has no columns for either.
     """
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
@@ -142,7 +142,7 @@ def compute_samples_from_frame(
 ) -> list[ComputeSample]:
     """Join the three frames of compute samples.
 
-    Equal tables of equal width are one object in all samples, so that work per table can be shared.
+    Shards with the same table and width are the same object in all samples, so that callers can process each one once.
 
     Args:
         samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
@@ -192,7 +192,7 @@ def compute_settings_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
 
 
 def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:
-    """Communication samples of `sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`.
+    """Communication samples of a frame of `sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`.
 
     Returns:
         The samples in the order of their first rows; the rows of a sample may have any order.

@@ -13,12 +13,12 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
-#: Exponent of the assumed popularity of rows: the popularity of the k-th row is proportional to k**-exponent. With this
-#: exponent, a table with the mean rows (4 million) and the mean pooling factor (15.81) of the published pool has its
-#: mean number of unique rows (150,042) at its batch size of 65536 (`augment.published`); a test solves for it.
+#: Exponent of the assumed popularity of rows: the popularity of the k-th row is proportional to k**-exponent. At batch
+#: size 65536, a table with 4 million rows and a pooling factor of 15.81 then has 150,042 unique rows. These last three
+#: numbers are the means of the published pool (`augment.published`); a test solves for the exponent.
 DEFAULT_POPULARITY_EXPONENT = 1.128
 
-#: The most popular rows are summed one by one, all others in buckets that are an eighth of an octave wide.
+#: Number of the most popular rows, which have a bucket each. The buckets of all other rows are 1/8 octave wide.
 _EXACT_RANKS = 256
 _BUCKETS_PER_OCTAVE = 8
 
@@ -43,7 +43,7 @@ def reuse_histogram(indices: IntArray) -> tuple[int, FloatArray, FloatArray]:
 
 
 def reuse_counts(indices: IntArray) -> FloatArray:
-    """Number of unique rows in every reuse bin, and of the ids (N,) that look them up: (2, 17)."""
+    """Number of unique rows in every reuse bin, and number of the ids (N,) that look up these rows: (2, 17)."""
     counts = np.unique(indices, return_counts=True)[1]
     bins = reuse_bin(counts)
     return np.stack([np.bincount(bins, weights, NUM_REUSE_BINS) for weights in (np.ones(len(counts)), counts)])
@@ -58,12 +58,12 @@ def batch_indices(pooling_factor: float, batch_size: int) -> int:
 def default_profile(num_embeddings: int, pooling_factor: float, batch_size: int) -> tuple[float, tuple[float, ...]]:
     """Expected unique rows and reuse shares of a table without a known profile.
 
-    It assumes that N = batch_size * pooling_factor ids are independent draws, with a popularity of rows that is
-    proportional to k**-`DEFAULT_POPULARITY_EXPONENT`. A row of popularity p is then looked up Binomial(N, p) times. The
-    expectations are sums over buckets of similar rows: about 300 terms for 40 million rows.
+    The N = batch_size * pooling_factor ids are assumed to be independent draws. The popularity of the k-th row is
+    assumed to be proportional to k**-`DEFAULT_POPULARITY_EXPONENT`. A row of popularity p is looked up Binomial(N, p)
+    times. The expectations are sums over buckets of similar rows: about 300 terms for 40 million rows.
 
     Returns:
-        Unique rows (at most `num_embeddings`) and 17 shares of them that sum to 1.
+        The number of unique rows (at most `num_embeddings`), and their shares in the 17 reuse bins, which sum to 1.
 
     Raises:
         TaskError: a value is not positive, or there are too many rows.

@@ -1,6 +1,6 @@
 """Reads CSV, Parquet and JSON files as records, which give typed access to the values of a row.
 
-This module knows formats; `table_file` and `task_file` know columns.
+This module handles file formats; `table_file` and `task_file` handle columns.
 """
 
 import csv
@@ -23,7 +23,7 @@ class Record:
     Attributes:
         path: the file.
         where: position of the row in the file, such as `line 7`.
-        values: raw value of every column that the row gives.
+        values: raw values of the row, by column.
     """
 
     path: Path
@@ -31,18 +31,18 @@ class Record:
     values: dict[str, Any]
 
     def problem(self, column: str, what: str) -> TableFileError:
-        """The error that names file, row, column and value."""
+        """An error that names file, row, column and value, followed by `what`."""
         value = repr(self.values.get(column))
         shown = value if len(value) <= 60 else value[:57] + "..."
         return TableFileError(f"{self.path}: {self.where}, column {column!r}: {shown} {what}")
 
     def is_empty(self, column: str) -> bool:
-        """Whether the row gives no value."""
+        """Whether the row has no value in `column`."""
         value = self.values.get(column)
         return value is None or (isinstance(value, str) and not value.strip())
 
     def text(self, column: str, remedy: str = "give a text") -> str:
-        """A text; whole numbers are converted.
+        """The value of `column` as text; whole numbers are converted.
 
         Raises:
             TableFileError: the cell is empty or of another type; the message ends with `remedy`.
@@ -55,7 +55,7 @@ class Record:
         return str(value).strip()
 
     def number(self, column: str) -> float:
-        """A finite number.
+        """The value of `column` as a finite number.
 
         Raises:
             TableFileError: the cell is empty or holds another value.
@@ -63,7 +63,7 @@ class Record:
         return float(self._numeric(column, "1.5"))
 
     def count(self, column: str) -> int:
-        """A whole number; `1000.0` is accepted.
+        """The value of `column` as a whole number; `1000.0` is accepted.
 
         Raises:
             TableFileError: the cell is empty or holds another value.
@@ -88,7 +88,7 @@ class Record:
 
 
 def _parse_number(value: Any) -> int | float | None:
-    """The number that a raw value represents, or None; floats overflow to infinity."""
+    """The number that a raw value represents, or None. Text of a number too large for a float becomes infinity."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     if not isinstance(value, str):

@@ -1,11 +1,11 @@
-"""Samples: what one measurement runs, the shards of one rank or the data volumes of one pair of collectives."""
+"""Samples: one measurement runs one sample, either the shards of one rank or one pair of collectives."""
 
 from dataclasses import dataclass
 
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER
 
-#: Purpose of the samples that models are trained on; all other purposes are groups of evaluation samples
+#: Purpose of the samples that models are trained on; all other purposes name groups of evaluation samples
 #: (`augment.varied_draws`).
 TRAINING = "training"
 
@@ -16,7 +16,7 @@ class ComputeSample:
 
     Attributes:
         sample_id: name; equal names mean equal shards.
-        batch_size: global batch, because every rank looks up its tables for the whole batch.
+        batch_size: global batch size, because every rank looks up its tables for the whole batch.
         shards: at least one shard; several shards may belong to one table.
         optimizer: optimizer that is fused into the backward pass, one of `task.OPTIMIZERS`.
     """
@@ -41,9 +41,9 @@ class CommSample:
 
     Attributes:
         sample_id: name.
-        batch_size: global batch.
-        dim_sums: sum of the widths of the shards of every rank.
-        start_skew_ms: delay of every rank after the first one, when it enters the forward collective.
+        batch_size: global batch size.
+        dim_sums: for every rank, the sum of the widths of its shards.
+        start_skew_ms: how much later than the first rank each rank enters the forward collective.
     """
 
     sample_id: str
