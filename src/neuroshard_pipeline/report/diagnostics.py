@@ -1,4 +1,4 @@
-"""Errors of the cost models on held-out samples: by property of the sample, by predicted cost, and the largest."""
+"""Errors of the cost models on held-out samples, by sample property and by predicted cost, and the largest errors."""
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ PROPERTIES = {
 def compute_errors(held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
     """Held-out compute samples (forward + backward) with their properties and their relative `error`.
 
-    The error is predicted / measured - 1: below 0 where the prediction is too low.
+    The error is predicted / measured - 1; it is negative if the prediction is too low.
     """
     known = table_pool[["table", "num_embeddings", "pooling_factor"]]
     grouped = compute_samples.merge(known, on="table").groupby("sample_id", sort=False)
@@ -35,7 +35,7 @@ def compute_errors(held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_
 
 
 def buckets(rows: pd.DataFrame, column: str, count: int) -> pd.Series:
-    """The number of every row's bucket: at most `count` buckets with equally many rows, ordered by `column`."""
+    """Bucket number of every row. Rows are ordered by `column` and divided into at most `count` equal buckets."""
     ranks = rows[column].rank(method="dense")
     return pd.qcut(ranks, min(count, max(int(ranks.nunique()), 1)), labels=False, duplicates="drop")
 
@@ -78,7 +78,7 @@ def _calibration_of(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def worst_samples(errors: pd.DataFrame, most: int = 10) -> list[list[str]]:
-    """Header and one line for each of the compute samples with the largest errors, the largest error first.
+    """Lines of a table: a header, then the compute samples with the largest absolute errors, the largest error first.
 
     Args:
         errors: the result of `compute_errors`.

@@ -1,4 +1,4 @@
-"""One look for every figure: a colour per sharder, a colour per part of the cost, one Plotly template.
+"""The common style of all figures: a colour per sharder, a colour per part of the cost, one Plotly template.
 
 The colours are those of Okabe and Ito, "Color Universal Design" (2008). People with any common form of colour
 blindness can distinguish them.
@@ -47,7 +47,7 @@ DIRECTION_COLOURS = {"forward": "#0072B2", "backward": "#E69F00"}
 #: A thin dotted line that marks a reference value.
 REFERENCE_LINE = {"color": INK, "width": 1, "dash": "dot"}
 
-#: A scatter plot draws at most this many points; more make the page heavy without showing more.
+#: A scatter plot draws at most this many points; more points would only make the file of the page larger.
 MAX_POINTS = 1200
 
 
@@ -76,7 +76,7 @@ def faded(colour: str, opacity: float) -> str:
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every n-th row, at most `MAX_POINTS` rows."""
+    """Every n-th row of `frame`, with the smallest n that leaves at most `MAX_POINTS` rows."""
     return frame.iloc[:: max(math.ceil(len(frame) / MAX_POINTS), 1)]
 
 
@@ -121,7 +121,7 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def _tick_text(tick: float) -> str:
-    """`0.02`, `50`, `20k`, `1M`."""
+    """The label of a tick, such as `0.02`, `50`, `20k` or `1M`."""
     for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if tick >= unit:
             return f"{tick / unit:.0f}{suffix}"

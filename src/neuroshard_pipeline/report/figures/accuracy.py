@@ -85,7 +85,7 @@ def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] 
 
 
 def _by_sharder(frame: pd.DataFrame, order: list[str]) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of every sharder; the cheapest sharder is last, so that it is drawn on top."""
+    """The rows of every sharder. The sharder with the cheapest plans is last, so that its points are drawn on top."""
     return [(name, frame[frame["sharder"] == name]) for name in reversed(order)]
 
 
@@ -143,7 +143,7 @@ def _noise_band(low: float, high: float, noise_floor: float) -> go.Scatter:
 
 
 def _finished(figure: go.Figure, title: str, height: int, *, columns: int) -> go.Figure:
-    """The styled figure, with its legend above the panels and their titles."""
+    """The styled figure; the legend lies above the titles of the panels."""
     style.styled(figure, title, height=height)
     figure.update_layout(legend={"y": 1.02 if columns == 1 else 1.09, "traceorder": "reversed"}, margin={"t": 132})
     return figure

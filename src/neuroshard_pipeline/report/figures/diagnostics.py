@@ -1,4 +1,4 @@
-"""Figures of the errors of the cost models: by property of the sample, and how well predictions are calibrated."""
+"""Figures of the errors of the cost models by sample property, and of the calibration of the predictions."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def errors_by_feature(
 
 
 def calibration(held_out: pd.DataFrame) -> go.Figure:
-    """By predicted cost: measured ÷ predicted cost, coverage of the prediction intervals, and Kendall's τ.
+    """Measured ÷ predicted cost, coverage of the prediction intervals and Kendall's τ, all against predicted cost.
 
     Args:
         held_out: `train.held_out`; models without prediction intervals are left out.

@@ -38,7 +38,7 @@ def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) ->
 def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
     """Spread of repeated measurements against the cost, one point per sample.
 
-    The spread is `spread_ms` as a share of forward + backward cost; samples that were measured once have none.
+    The spread is `spread_ms` as a share of forward + backward cost; samples that were measured only once are left out.
 
     Args:
         compute_costs: `measure.compute_costs`; failed samples are left out.
@@ -72,7 +72,7 @@ def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> 
 
 
 def succeeded(costs: pd.DataFrame) -> pd.DataFrame:
-    """Rows without an error and with both costs."""
+    """The rows that have no error and both costs."""
     has_error = costs["error"].notna() & (costs["error"].astype(str) != "")
     return costs[~has_error].dropna(subset=["forward_ms", "backward_ms"])
 
@@ -92,7 +92,7 @@ def log_edges(values: pd.Series, bins: int = 40) -> np.ndarray:
 
 
 def histogram(values: pd.Series, edges: np.ndarray, name: str, colour: str, unit: str) -> go.Bar:
-    """Bars with the number of values per bin; counted here because Plotly cannot bin on a logarithmic axis."""
+    """Bars of the number of values per bin. This function counts them because Plotly has no logarithmic bins."""
     counts, _ = np.histogram(values.dropna(), bins=edges)
     spans = [f"{low:.3g} to {high:.3g} {unit}" for low, high in itertools.pairwise(edges)]
     return go.Bar(
