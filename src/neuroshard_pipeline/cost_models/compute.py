@@ -46,20 +46,20 @@ _CHUNK_SETS = 4096
 #: Added to summed pressures before their logarithm is taken; the pressure of an average shard is about 1.
 _PRESSURE_FLOOR = 1e-6
 
-#: Far smaller than any scaled work: work / (work + this) is 1 for any work and 0 for none.
+#: Far smaller than any positive scaled work, so that work / (work + `_NO_WORK`) is 1 for any work and 0 without work.
 _NO_WORK = 1e-9
 
 
 def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Embeddings of shards: what each shard adds to the channels of its rank.
 
-    `embedding = (work @ price) * correction(context)`. The last L channels count the shards that have a launch term,
-    which is a work term that makes every launch more expensive.
+    `embedding = (work @ price) * correction(context)`. A launch term is a work term that makes every launch more
+    expensive; each of the last L channels is 1 if the shard has the launch term, else 0.
 
     Args:
         xp: array module.
         weights: `log_price` (E, P, C - L), the weights of `network.correction` with C - L outputs, and `once.terms`
-            (E, P, L), which is 1 for the launch terms.
+            (E, P, L), which is 1 at the launch terms and 0 elsewhere.
         work: (S, P), non-negative.
         context: (S, F), standardised.
 
@@ -72,13 +72,13 @@ def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
 
 
 def price(xp: Xp, weights: Weights, sums: Array) -> Array:
-    """Costs of shard sets from their summed embeddings; adding to a sum never lowers a cost.
+    """Costs of shard sets from their summed embeddings; a larger sum never has a lower cost.
 
-    `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch, and what the launch
-    terms add to it (for example an optimizer with state, whose tensors are passed along), is paid once for any number
-    of shards. The base is paid for every shard. A gated part is paid as far as the pressure of the whole set (for
-    example on the caches) opens its gate. With all gates open the cost is additive, so that sets far larger than any
-    training sample are priced in proportion.
+    `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch and the launch
+    terms are counted once for any number of shards; for example, an optimizer with state passes more tensors to every
+    launch. The base is the sum over all shards. A gated part is multiplied by the opening of its gate, between
+    0 and 1, which grows with the pressure of the whole set (for example on the caches). With all gates open, the costs
+    of shards add up, so that the cost of a set far larger than any training sample grows in proportion.
 
     Args:
         xp: array module.
@@ -109,7 +109,7 @@ class ComputeCostModel:
     A search embeds every shard once, adds embeddings up as it places shards, and prices millions of sums.
 
     Attributes:
-        network: its weights are those of `COMPUTE_WEIGHTS`.
+        network: the trained network; its weights have the names `COMPUTE_WEIGHTS`.
         batch_size: global batch size of most training samples.
         provenance: hardware, data versions and training settings, JSON values.
     """
@@ -135,16 +135,16 @@ class ComputeCostModel:
 
         Args:
             sums: (..., H).
-            batch_size: global batch size of the embeddings, which already contain its whole effect.
+            batch_size: global batch size; ignored, because the embeddings already contain its whole effect.
 
         Returns:
-            (..., 2). A sum of zeros costs a launch without work; the caller must give empty ranks the cost 0.
+            (..., 2). A sum of zeros has the cost of a launch without work; the caller must give empty ranks the cost 0.
         """
         costs = [by_member.mean(axis=0) for _, by_member in self._member_costs(sums)]
         return _joined(costs, sums)
 
     def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:  # noqa: ARG002
-        """90 % prediction intervals of forward + backward: lower and upper bound in ms (..., 2).
+        """90 % prediction intervals of forward + backward cost: lower and upper bound in ms (..., 2).
 
         An interval is wide where the ensemble members disagree. It also widens with the cost-weighted overshoot of the
         shards, and where the total cost exceeds all training costs (`intervals.Calibration`). Arguments are those of
@@ -166,7 +166,7 @@ class ComputeCostModel:
         return self._per_sample(self.costs_from_sums, samples, batch_size, optimizer)
 
     def interval(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
-        """Lower and upper bound in ms of forward + backward of every sample: (N, 2); 0 for a sample without shards."""
+        """90 % prediction interval in ms of the forward + backward cost of every sample: (N, 2); 0 without shards."""
         return self._per_sample(self.interval_from_sums, samples, batch_size, optimizer)
 
     def member_totals(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
@@ -181,7 +181,7 @@ class ComputeCostModel:
         batch_size: int,
         optimizer: str,
     ) -> FloatArray:
-        """`evaluate` the sums of every sample: (N, 2); samples without shards get 0."""
+        """Results of `evaluate` for the summed embeddings of every sample: (N, 2); samples without shards get 0."""
         if not any(samples):
             return np.zeros((len(samples), 2))
         values = evaluate(self._sums(samples, batch_size, optimizer), batch_size)
@@ -217,7 +217,7 @@ class ComputeCostModel:
         """Read the files that `save` wrote; the loaded model predicts identically.
 
         Raises:
-            CostModelError: missing, truncated or incompatible files; the message names file and remedy.
+            CostModelError: a file is missing, truncated or incompatible; the message names file and remedy.
         """
         stored = checkpoint.load_checkpoint(folder, "ComputeCostModel")
         stored.require(_FORMULA)

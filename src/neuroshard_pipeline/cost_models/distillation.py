@@ -1,12 +1,12 @@
 """Self-distillation with consistency regularisation, an option for noisy measurements.
 
 The method is SMC-2 ("Self-discipline on multiple channels", arXiv 2304.14224, with two channels), transferred from
-classification to costs. Every batch passes through the network as two views, the channels: once unchanged, and once
-with noise added to the context. The prediction of each channel is stored as a soft target. In the next epoch, the loss
-of a channel is a weighted mean of its errors against the measured cost and against the other channel's soft target, so
-that a wrong measurement has less influence.
+classification to costs. Every batch passes through the network twice, in two channels: unchanged in the first one,
+and with noise added to the context in the second one. The prediction of each channel is stored as a soft target. In
+the next epoch, the loss of a channel is a weighted mean of its errors against the measured cost and against the other
+channel's soft target. A wrong measurement therefore has less influence.
 
-Shapes: E ensemble members, N all samples, n samples of a batch, D = 2 directions.
+Shapes: E ensemble members, N training samples, n samples of one batch, D = 2 directions.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ class SelfDistillation:
         """Start without soft targets.
 
         Args:
-            predict: `(weights, sample indices, noise of the context) -> (E, n, D)` ms.
+            predict: `(weights, sample indices, standard deviation of the noise) -> (E, n, D)` predicted ms.
             loss: `(predicted (E, n, D), target) -> (E,)`.
             costs: (N, D) measured ms.
             members: E.
-            weight: share of the soft targets in the loss, from the second epoch on.
+            weight: weight of the soft targets in the loss from the second epoch on, between 0 and 1.
             view_noise: standard deviation of the second channel's noise, in units of the standardised context.
         """
         self._predict, self._loss, self._costs, self._weight = predict, loss, costs, weight
@@ -46,7 +46,7 @@ class SelfDistillation:
         self.soft = torch.full((2, members, *costs.shape), torch.nan)  # (channel, E, N, D)
 
     def __call__(self, weights: Weights, samples: IntArray) -> Tensor:
-        """(E,) loss of a batch, the mean of both channels."""
+        """(E,) loss of the batch `samples`, averaged over both channels; the predictions are stored as soft targets."""
         predicted = [self._predict(weights, samples, noise) for noise in self._noises]
         losses = []
         for channel, own in enumerate(predicted):

@@ -1,8 +1,8 @@
 """Refinement: samples of the best plans and their runners-up are measured and added to the training data.
 
-The costs of new samples are converted to those of the first campaign (`anchors`), so that one model can be trained on
-both. The frames of new samples have two extra columns: `round`, the number of the run that measured them, and
-`campaign`, a hash of the first campaign. Samples of another first campaign are ignored.
+The machine's drift since the first campaign is removed from the new costs (`anchors`), so that one model can be trained
+on both campaigns. The frames of new samples have two extra columns: `round`, the number of the run that measured them,
+and `campaign`, a hash of the first campaign. Samples with the hash of another first campaign are ignored.
 """
 
 import hashlib
@@ -41,10 +41,10 @@ class RefineParams(Parameters):
     Attributes:
         tasks_per_world_size: number of tasks for each world size of the augment stage.
         sharders: sharders whose plans are used; they must be able to list runners-up.
-        plans_per_task: plans of every sharder and task that are used: the best one and its runners-up.
+        plans_per_task: number of plans that each sharder contributes per task: the best plan and its runners-up.
         max_compute_samples: maximum number of new compute samples; those of the best plans come first.
         max_comm_samples: maximum number of new communication samples.
-        seed: seed of the tasks of the first round, different from the seeds of all other stages.
+        seed: seed of the sharders; tasks use `seed` + 1000 * round. It differs from the seeds of all other stages.
     """
 
     tasks_per_world_size: tuple[int, ...] = Field(min_length=1)
@@ -55,7 +55,7 @@ class RefineParams(Parameters):
     seed: int = Field(ge=0)
 
     def draw_tasks(self, pool: pd.DataFrame, like: ShardingTaskParams, round_number: int) -> pd.DataFrame:
-        """The tasks of one round, like `like` but for number and seed; every round has other tasks."""
+        """A frame of tasks drawn with the parameters `like`, except that their number and the round's seed are new."""
         changes = {"tasks_per_world_size": self.tasks_per_world_size, "seed": self.seed + 1000 * round_number}
         tasks = sharding_tasks(pool, ShardingTaskParams.model_validate(like.model_dump() | changes))
         return tasks.assign(task_id=f"refine-{round_number}-" + tasks["task_id"])
@@ -75,7 +75,7 @@ class NewSamples:
 
     @classmethod
     def of(cls, plans: Sequence[Plan], known: Collection[str], params: RefineParams) -> Self:
-        """New samples of `plans`, those of the first plans first; `known` has the ids of the training data."""
+        """New samples in the order of `plans`, up to the maxima of `params`. `known`: ids of training samples."""
         compute = new_compute_samples(plans, known)[: params.max_compute_samples]
         return cls(tuple(compute), tuple(new_comm_samples(plans, known)[: params.max_comm_samples]))
 
@@ -83,7 +83,7 @@ class NewSamples:
 def candidate_plans(
     tasks: Iterable[ShardingTask], models: Models, params: RefineParams, settings: SharderSettings
 ) -> list[Plan]:
-    """Plans of every sharder and task: all best ones, then all second-best ones, and so on.
+    """Plans of every sharder and task: all best plans, then all second-best plans, and so on.
 
     A task for which a sharder finds no plan is skipped.
     """
@@ -120,7 +120,7 @@ def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[Comm
 def measure_new(
     samples: NewSamples, table_pool: pd.DataFrame, campaigns: Campaigns, anchors: Anchors
 ) -> MeasuredSamples:
-    """Measure new samples together with anchors, and convert their costs to those of the first campaign."""
+    """Measure new samples together with anchors, and remove the drift from their costs."""
     compute_costs, compute_drifts = measure_as_at_first(
         samples.compute, (anchors.compute, anchors.compute_costs), campaigns.compute.measure
     )
@@ -135,7 +135,7 @@ def measure_new(
 
 
 def campaign_id(first: MeasuredSamples) -> str:
-    """A hash of the pool and the costs of the first campaign; it changes if either is made anew."""
+    """A hash of the pool and the costs of the first campaign; it changes if either of them changes."""
     frames = (
         first.table_pool[["table", "num_embeddings", "pooling_factor", "unique_rows"]],
         first.compute_costs[["sample_id", "forward_ms", "backward_ms"]],
@@ -146,7 +146,7 @@ def campaign_id(first: MeasuredSamples) -> str:
 
 
 def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
-    """The samples of earlier rounds that belong to the present first campaign; others are ignored with a warning."""
+    """The samples of `refined` that were measured for the campaign `first`; others are ignored with a warning."""
     present = campaign_id(first)
     others = {campaign for frame in refined.frames() if len(frame) for campaign in frame["campaign"]} - {present}
     if others:
@@ -160,7 +160,7 @@ def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSam
 
 
 def appended(known: MeasuredSamples, new: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
-    """The samples of all rounds with `EXTRA_COLUMNS`; `known` are those of earlier rounds (`of_campaign`)."""
+    """The samples `known` from earlier rounds (`of_campaign`) and the `new` samples, with `EXTRA_COLUMNS`."""
     number, campaign = next_round(known), campaign_id(first)
     return known.joined(new.map_frames(lambda frame: frame.assign(round=number, campaign=campaign)))
 
@@ -172,5 +172,5 @@ def training_data(first: MeasuredSamples, refined: MeasuredSamples) -> MeasuredS
 
 
 def next_round(known: MeasuredSamples) -> int:
-    """The number of the next round, from 1."""
+    """The number of the next round; the first round has number 1."""
     return 1 + max((int(frame["round"].max()) for frame in known.frames() if len(frame)), default=0)

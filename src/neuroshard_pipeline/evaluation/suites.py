@@ -1,6 +1,6 @@
 """The benchmark's suites of sharding tasks, each determined by its parameters.
 
-Tasks are drawn from a pool of the benchmark's own: no cost model and no policy has been trained on its tables.
+Random tasks have tables of a pool that only the benchmark uses; no cost model or policy is trained on these tables.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ SUITE_COLUMNS: tuple[str, ...] = ("suite", "group", "is_measured")
 _SCALE_STREAM = 12
 
 
-#: A group of a suite and a task in it.
+#: The name of a group within a suite, and one task of this group.
 GroupedTask = tuple[str, ShardingTask]
 
 
@@ -80,12 +80,12 @@ def _check_unique(tasks: pd.DataFrame) -> None:
 
 
 def _renamed(tables: Sequence[Table]) -> list[Table]:
-    """Tables with new names. The ids that are looked up in a table are drawn by its name."""
+    """The tables with new names. A table's name seeds the draw of its ids, so that a renamed table gets new ids."""
     return [replace(table, name=f"bench_{table.name}") for table in tables]
 
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
-    """Equally many tasks for every maximum dimension; the smallest dimensions get the remainder."""
+    """The same number of tasks for every maximum dimension; any remainder goes, one each, to the smallest maxima."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):

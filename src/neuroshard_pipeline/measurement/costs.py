@@ -42,7 +42,7 @@ def make_record(
 
 
 def load_rows(records: Records, campaign: str) -> pd.DataFrame:
-    """All rows of one campaign in the order of their keys: `RAW_COLUMNS` and `key`."""
+    """All rows of one campaign, ordered by the key of their record, with the columns `RAW_COLUMNS` and `key`."""
     frames = [loaded(records[key]).assign(key=key) for key in sorted(records) if key.startswith(f"{campaign}/")]
     if not frames:
         return pd.DataFrame(columns=[*RAW_COLUMNS, "key"])
@@ -50,7 +50,7 @@ def load_rows(records: Records, campaign: str) -> pd.DataFrame:
 
 
 def loaded(record: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The frame of a record that may not have been read yet."""
+    """The frame of a record; it is loaded if `record` is a function."""
     return record if isinstance(record, pd.DataFrame) else record()
 
 
@@ -64,7 +64,7 @@ def reduce_rows(
         samples: samples to reduce; rows of other samples, or of samples whose content has changed, are ignored.
         statistic: reduces the visits to a cost, separately for forward and backward
             (`CampaignParams.visit_statistic`).
-        replica: reduce the second, independent measurements instead; samples without one are then left out.
+        replica: reduce the second, independent measurements instead, and leave out samples that have none.
 
     Returns:
         `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks.
@@ -92,7 +92,7 @@ def reduce_rows(
 
 
 def _rows_of(rows: pd.DataFrame, samples: Sequence[AnySample], may_miss: bool) -> pd.DataFrame:
-    """The rows of the given samples, with their position in the column `order`."""
+    """The rows of the given samples, with the position of the sample in the column `order`."""
     names, contents = [sample.sample_id for sample in samples], [digest(sample) for sample in samples]
     wanted = pd.DataFrame({"order": range(len(samples)), "sample_id": names, "digest": contents})
     rows = rows.merge(wanted, on=["sample_id", "digest"])
@@ -111,9 +111,9 @@ def relative_disagreement(
     """The noise floor: the relative difference between two independent measurements of the same samples.
 
     Returns:
-        `samples`, the number of samples that were measured twice, and for `forward`, `backward` and `total` the
-        `median` and the 90th percentile `p90` of |a - b| / mean(a, b) over samples and ranks; null if no sample was
-        measured twice.
+        `samples` is the number of samples that were measured twice. `forward`, `backward` and `total` each contain the
+        `median` and the 90th percentile `p90` of |a - b| / mean(a, b) over samples and ranks; both are null if no
+        sample was measured twice.
     """
     both = reduce_rows(rows, samples, statistic).merge(
         reduce_rows(rows, samples, statistic, replica=True), on=["sample_id", "rank"], suffixes=("", "_again")
@@ -130,5 +130,5 @@ def relative_disagreement(
 
 
 def no_disagreement() -> dict[str, object]:
-    """The noise floor where nothing was measured: as `relative_disagreement`, with every value null."""
+    """The result of `relative_disagreement` for no measurements: 0 samples, and null for all other values."""
     return {"samples": 0, **{name: {"median": None, "p90": None} for name in _COMPARED}}
