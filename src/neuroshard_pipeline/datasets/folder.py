@@ -53,18 +53,18 @@ class _FolderDataset(AbstractVersionedDataset[Any, Any]):
 
 
 class CostModelDataset(_FolderDataset):
-    """An object whose class has `save(folder)` and the class method `load(folder)`; loading never unpickles."""
+    """An object whose class has `save(folder)` and the class method `load(folder)`; nothing is unpickled."""
 
     def __init__(
         self, filepath: str, model: str, version: Version | None = None, metadata: dict[str, Any] | None = None
     ) -> None:
-        """Set the folder of the versions and the class that reads them.
+        """Set the folder of the versions and the class that loads them.
 
         Args:
             filepath: folder of the versions.
-            model: dotted path of the class.
+            model: dotted path of the class that has `load`.
             version: Kedro's load and save version.
-            metadata: for kedro-viz.
+            metadata: metadata for kedro-viz.
         """
         super().__init__(filepath, version, metadata)
         module, _, name = model.rpartition(".")
@@ -78,7 +78,7 @@ class CostModelDataset(_FolderDataset):
 
 
 class JSONFolderDataset(_FolderDataset):
-    """`{name: document}` as one JSON file per name."""
+    """A dictionary `{name: document}`, stored as one JSON file per name."""
 
     def _read(self, folder: Path) -> dict[str, Any]:
         return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}

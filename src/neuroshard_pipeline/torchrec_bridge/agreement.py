@@ -1,6 +1,6 @@
-"""Collectives that do not hang when a rank fails: every rank exchanges its error as it would its result.
+"""Collectives that do not hang when a rank fails, because a failed rank sends its error in place of a result.
 
-If the first rank raises inside TorchRec's `invoke_on_rank_and_broadcast_result`, every other rank waits for its result
+If the first rank raises inside TorchRec's `invoke_on_rank_and_broadcast_result`, every other rank waits for the result
 until the timeout of the process group. The functions here send the error instead, and raise it on every rank.
 """
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.ProcessGroup:
-    """`pg`, or the default process group where it is None, if it has `world_size` ranks.
+    """The process group `pg`, or the default process group if `pg` is None. The group must have `world_size` ranks.
 
     Raises:
         PlanError: there is no process group, or it has another number of ranks.
@@ -69,7 +69,7 @@ def computed_on_first_rank(pg: dist.ProcessGroup, compute: Callable[[], T]) -> T
 
 
 def _attempt(call: Callable[[], Any]) -> list[Any]:
-    """The result of `call` and None, or None and an error that can be sent to other ranks."""
+    """`[result of call, None]`, or `[None, error]` if `call` raised; the error can be sent to other ranks."""
     try:
         return [call(), None]
     except NeuroShardError as error:

@@ -1,4 +1,4 @@
-"""A team of processes of this host."""
+"""A team of worker processes on this host."""
 
 import multiprocessing
 import signal
@@ -15,7 +15,7 @@ from typing import Any, final
 
 from neuroshard_pipeline.workers.team import JobServer, SetUp, TeamFailedError, read_reply
 
-#: Workers are forked from a server process that has imported the needed modules and inherits nothing from this one.
+#: Workers are forked from a server process that has imported the needed modules and inherits nothing from this process.
 START_METHOD = "forkserver"
 _ROOM = "neuroshard_pipeline.workers"
 _EXIT_GRACE_S = 5.0
@@ -31,15 +31,15 @@ class _Member:
 
 @final
 class LocalTeam:
-    """Processes of this host; they start with the first job, and again after a failure. See `Team`.
+    """Worker processes on this host. They start with the first job, and again after a failure (see `Team`).
 
     Args:
         size: number of processes.
         setup: importable function; `setup(rank, *arguments())` runs in every process.
-        arguments: called in this process at every start.
+        arguments: returns the other arguments of `setup`; called in this process at every start of the workers.
         spawn: start each process from scratch, as CUDA requires, instead of forking it from a server.
         preload: names of modules that the server imports once, so that a worker starts within a hundredth of a
-            second. Only the program's first team decides: there is one server.
+            second. A program has one server, so that only the modules of its first team have an effect.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class LocalTeam:
 def _without_main() -> Iterator[None]:
     """Keep multiprocessing from running the program's main script again in every worker.
 
-    Under the `kedro` command that script would import all of Kedro, which takes a second in each of many ranks. A
-    plain user script would need the guard `if __name__ == "__main__"`.
+    Otherwise, the script of the `kedro` command would import all of Kedro in every worker, which takes a second each,
+    and a user's script would need the guard `if __name__ == "__main__"`.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -1,4 +1,4 @@
-"""Parameters of the training check, and its error."""
+"""Parameters of the training check, and the error that it raises."""
 
 from typing import Literal, Self
 
@@ -17,11 +17,12 @@ class TrainTaskParams(Parameters):
 
     Attributes:
         tables: path of a file of embedding tables.
-        row_scale: divisor of the file's rows.
-        task_id: a task of `augment.sharding_tasks` whose unscaled tables are trained instead of the file's, or null.
+        row_scale: divisor of the number of rows of every table in the file.
+        task_id: name of a task of `augment.sharding_tasks`, or null to train the tables of the file. Tables of a
+            task are not scaled.
         world_size: number of ranks, one process each, all on this host.
         batch_size: global batch, of which every rank trains an equal share.
-        memory_gib: memory for embeddings on every rank, GiB, which plans must respect.
+        memory_gib: memory limit for embeddings on every rank, GiB.
         criteo_file: a click log in Criteo's format with the samples, or null to draw samples from the tables' reuse
             profiles.
         num_batches: number of distinct global batches, which are trained in a cycle.
@@ -46,7 +47,7 @@ class TrainTaskParams(Parameters):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory for embeddings on every rank."""
+        """Memory limit for embeddings on every rank, bytes."""
         return int(self.memory_gib * 2**30)
 
 
@@ -55,18 +56,18 @@ class TrainingParams(Parameters):
 
     Attributes:
         backend: backend of torch.distributed; `gloo` trains on CPUs, `nccl` on one GPU per rank.
-        dense: the dense network is replicated (`ddp`) or sharded by `fully_shard` (`fsdp2`).
+        dense: whether the dense network is replicated (`ddp`) or sharded by `fully_shard` (`fsdp2`).
         dense_layers: widths of the layers that process the dense features.
         cross_layers: number of layers of the cross network [Wang2021, arXiv 2008.13535].
         cross_rank: rank of the low-rank matrices of the cross network.
         over_layers: widths of the layers after the cross network, without the last one, whose width is 1.
         learning_rate: learning rate of SGD, for tables and dense network.
-        rounds: number of turns of every plan; each round trains all plans in a new random order.
+        rounds: number of rounds; in each round every plan has one turn, in a new random order.
         warmup_steps: steps at the start of every turn that are not timed.
         steps_per_round: steps of every turn that are timed.
         loss_tolerance: largest accepted relative difference between the losses of two plans at the same step.
         threads: threads of every rank on CPUs; with 1 thread every rank is pinned to one core.
-        timeout_s: a rank has failed if a turn or a collective takes it longer than this.
+        timeout_s: seconds after which an unfinished turn or collective counts as failed.
         seed: seed of the initial weights and of the order of turns.
     """
 
