@@ -25,7 +25,7 @@ BIN_LABELS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """Sums over the ids of one batch of several tables.
+    """Counts over the ids of one batch, summed over several tables.
 
     Attributes:
         batch_size: global batch.
@@ -41,7 +41,7 @@ class PoolStatistics:
 
     @property
     def cumulative_shares(self) -> dict[str, tuple[FloatArray, FloatArray]]:
-        """Published and drawn cumulative histogram, (17,) each, of `unique_rows` and of `indices`."""
+        """Published and drawn cumulative histograms, (17,) each, by quantity: `unique_rows` and `indices`."""
         published = published_shares(self.batch_size)
         drawn = (self.rows_by_bin, self.indices_by_bin)
         return {

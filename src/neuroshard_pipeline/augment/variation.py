@@ -6,11 +6,12 @@ tables that are derived from them.
 
 Columns that are added to a pool:
 
-    origin           the pool table that a table was derived from; a pool table names itself, a public table its set
+    origin           the pool table that a table was derived from; for a pool table its own name, for a public
+                     table the name of its set
     batch_size       global batch that the table's profile belongs to
     data_type        storage type of the weights
     held_out         whether the table is kept out of training
-    default_profile  whether the table has the default profile, as a user's table without a known profile
+    default_profile  whether the table has the default profile, like a user's table without a known profile
 """
 
 import math
@@ -59,12 +60,12 @@ class VariationParams(Parameters):
         interpolation_batch_size: a global batch between two of `batch_sizes` that no training sample has.
         extrapolation_batch_size: a global batch above all `batch_sizes`.
         fp16_share: share of derived tables with 16-bit weights.
-        row_factors: range of the factor between the rows of the origin and of a derived table.
+        row_factors: range of the factor that multiplies the number of rows of the origin.
         small_table_share: share of derived tables that have a number of rows from `small_table_rows` instead. Such
             tables (weekdays, countries, age groups) are frequent in public data sets and rare in the pool.
         small_table_rows: range of the rows of these small tables.
-        pooling_factors: range of the factor for the pooling factor.
-        reuse_factors: range of the factor for the look-ups per unique row; the profile is tilted to reach it.
+        pooling_factors: range of the factor that multiplies the pooling factor of the origin.
+        reuse_factors: range of the factor that multiplies the look-ups per unique row; reuse shares are tilted to fit.
         single_valued_share: share of derived tables with exactly one id per sample, like most features of public
             data sets.
         default_profile_share: share of derived tables that have the default profile.
@@ -108,7 +109,7 @@ def varied_pool(
 
     Args:
         base: a pool of distinct tables, see `pool.base_pool`.
-        batch_size: global batch that its profiles belong to.
+        batch_size: global batch that the profiles in `base` belong to.
         public: public table sets by name. Their tables are called `<set>/<table>` and are all held out; those without a
             profile get the default one.
         params: parameters of the appended tables.
@@ -138,24 +139,24 @@ def is_held_out(pool: pd.DataFrame) -> pd.Series:
 
 
 def is_derived(names: pd.Series) -> pd.Series:
-    """Whether each name is that of a derived table."""
+    """Whether each name is the name of a derived table."""
     return names.str.contains(_DERIVED_MARK, regex=False)
 
 
 def public_name(set_name: str, table: str) -> str:
-    """Name in the pool of a table of a public set."""
+    """Name that a table of a public set has in the pool."""
     return f"{set_name}/{table}"
 
 
 def _held_out(names: Sequence[str], params: VariationParams) -> set[str]:
-    """A random choice of tables, at least one."""
+    """A random choice of `names`, at least one: the pool tables that are kept out of training."""
     rng = np.random.default_rng([_HELD_OUT_STREAM, params.seed])
     count = max(1, round(params.held_out_share * len(names)))
     return {names[index] for index in rng.permutation(len(names))[:count]}
 
 
 def _derived_tables(origins: Sequence[Table], own_batch: int, batch_size: int, params: VariationParams) -> pd.DataFrame:
-    """Pool rows of the tables of one batch size, derived from `origins` in turn, in a random order."""
+    """Pool rows of the tables derived for one batch size; `origins` are used in turn, in a random order."""
     rng = np.random.default_rng([_VARIATION_STREAM, params.seed, batch_size])
     order = rng.permutation(len(origins))
     default = rng.random(params.tables_per_batch_size) < params.default_profile_share
@@ -171,7 +172,7 @@ def _derived(
 ) -> Table:
     """Derived table `number` of a batch size.
 
-    Its profile is the one of the ids that `ids.draw_ids` draws for the table, exactly.
+    Its profile describes exactly the ids that `ids.draw_ids` draws for this table.
     """
     rng = np.random.default_rng([_VARIATION_STREAM, params.seed, batch_size, number])
     row_factor, small_rows, pooling_factor, reuse_factor = (
@@ -203,9 +204,10 @@ def _derived(
 def _tilted_profile(
     origin: Table, reuse_factor: float, indices: int, most_rows: float, own_batch: int, batch_size: int
 ) -> tuple[float, tuple[float, ...]]:
-    """Unique rows and reuse shares: those of the origin, tilted until rows are looked up `reuse_factor` times as often.
+    """Unique rows and reuse shares of a derived table.
 
-    At most `most_rows` unique rows are left, with more look-ups per row where necessary.
+    The reuse shares of the origin are tilted until a unique row is looked up `reuse_factor` times as often. At most
+    `most_rows` unique rows are left, with more look-ups per row where necessary.
     """
     assert origin.unique_rows is not None and origin.reuse is not None  # noqa: PT018 (tables of a pool have both)
     own = max(batch_indices(origin.pooling_factor, own_batch), 1) / origin.unique_rows

@@ -22,7 +22,7 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import TRAINING
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Table
 
-#: First entropy words of the generators.
+#: First number in the seeds of the random generators, one per kind of sample.
 _VARIED_STREAM, _EVALUATION_STREAM = 6, 7
 
 #: Purposes of evaluation samples, in addition to the names of the public table sets.
@@ -30,7 +30,7 @@ UNSEEN_TABLES, INTERPOLATION, EXTRAPOLATION = "unseen_tables", "batch_interpolat
 
 
 class VariedSampleParams(Parameters):
-    """Parameters of varied samples; their numbers of tables and their memory are those of `ComputeSampleParams`.
+    """Parameters of varied samples; `ComputeSampleParams` limits their numbers of tables and their memory.
 
     Attributes:
         num_samples: number of training samples.
@@ -38,10 +38,10 @@ class VariedSampleParams(Parameters):
         dimensions: widths of the tables.
         dimension_weights: relative frequency of each width.
         rowwise_adagrad_share: share of samples whose backward pass has row-wise Adagrad instead of SGD.
-        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are: they
-            have neighbouring pooling factors, and one width that is halved at random.
+        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. Such
+            tables have neighbouring pooling factors, and each has the same width or a half, a quarter, … of it.
         similar_rows_share: share of these samples in which tables with equal pooling factors also have neighbouring
-            numbers of rows. Several small tables together use the caches better than each of them among large ones.
+            numbers of rows. Several small tables use the caches better together than each of them among large ones.
         seed: seed of all draws.
     """
 
@@ -68,7 +68,7 @@ _FIELDS = ["batch_size", "data_type", "default_profile", "pooling_factor", "tabl
 
 
 class _Sample(NamedTuple):
-    """One drawn sample: its settings, the rows of a group, and their widths."""
+    """One drawn sample: its settings, its tables (rows of a group), and their widths."""
 
     sample_id: str
     purpose: str
@@ -80,7 +80,7 @@ class _Sample(NamedTuple):
 def varied_samples(
     pool: pd.DataFrame, params: ComputeSampleParams, variation: VariationParams, varied: VariedSampleParams
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Draw training samples of derived tables that are not held out; they take `variation.batch_sizes` in turn.
+    """Draw training samples of derived tables that are not held out; samples have `variation.batch_sizes` in turn.
 
     Returns:
         Samples as from `compute_samples`, and their settings `sample_id, optimizer, purpose`, one row per sample.
@@ -104,7 +104,7 @@ def evaluation_samples(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Draw `varied.samples_per_group` samples for each purpose other than training.
 
-    - `unseen_tables`: held-out tables, alternately of the pool and derived, at batch sizes of training
+    - `unseen_tables`: held-out tables at batch sizes of training; every second sample has derived tables
     - `batch_interpolation` and `batch_extrapolation`: tables of training at batch sizes that no training sample has
     - the name of each public table set: its tables, with their widths halved at random
 
@@ -137,7 +137,7 @@ def _varied_sample(
     params: ComputeSampleParams,
     varied: VariedSampleParams,
 ) -> _Sample:
-    """Distinct tables of one group, each with a width."""
+    """Draw a sample: distinct tables of one group, each with a width."""
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
 
     def draw() -> tuple[_Group, IntArray]:
@@ -152,7 +152,7 @@ def _varied_sample(
 def _choose(
     group: _Group, rng: np.random.Generator, params: ComputeSampleParams, varied: VariedSampleParams
 ) -> tuple[_Group, IntArray]:
-    """Rows of the group, and their widths."""
+    """Draw rows of the group, and a width for each."""
     weights = np.asarray(varied.dimension_weights) / sum(varied.dimension_weights)
     size = len(group)
     count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), size)

@@ -54,7 +54,7 @@ class Checkpoint:
     """A model that was read from disk.
 
     Attributes:
-        folder: where it was read.
+        folder: the folder that the model was read from.
         description: content of `model.json`.
         arrays: content of `weights.safetensors`.
     """
@@ -80,7 +80,7 @@ class Checkpoint:
             expected: values by field, for example lists of feature names.
 
         Raises:
-            CostModelError: names the values that differ.
+            CostModelError: a field is missing or differs; the message names it.
         """
         for name, value in expected.items():
             stored = self.field(name)
@@ -93,7 +93,7 @@ class Checkpoint:
                 raise CostModelError(f"{self.folder / MODEL_FILE}: {name} is {stored!r}, not {value!r}; {REMEDY}")
 
     def take(self, names: Set[str], prefix: str = "") -> Weights:
-        """Arrays by name, which are stored as `<prefix><name>`.
+        """The arrays `names`, which are stored as `<prefix><name>`; the keys of the result have no prefix.
 
         Raises:
             CostModelError: names the missing arrays.
@@ -108,7 +108,7 @@ def save_checkpoint(folder: Path | str, kind: str, description: Mapping[str, Any
     """Write a model.
 
     Args:
-        folder: is created where missing.
+        folder: the folder to write; it is created if it is missing.
         kind: name of the model class, checked on loading.
         description: JSON values, for example feature names and provenance.
         weights: arrays by name.
@@ -155,11 +155,11 @@ def version_folder(
     """Folder of one version of a model.
 
     Args:
-        folder: holds all versions in Kedro's layout, `<folder>/<version>/<name of folder>/`.
+        folder: folder of all versions in Kedro's layout, `<folder>/<version>/<name of folder>/`.
         version: None for the newest.
         noun: what the model is called in messages.
-        command: trains such a model.
-        error: type of the error.
+        command: command that trains such a model, for messages.
+        error: type of the exception to raise.
 
     Raises:
         NeuroShardError: there is no model or no such version; names the folder, the available versions and the remedy.

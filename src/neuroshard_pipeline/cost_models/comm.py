@@ -38,15 +38,15 @@ COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
 #: of 8 ranks take 3.8 ms instead of 8.6 ms on one core of an AMD EPYC.
 _CHUNK_RANKS = 1024
 
-#: More columns than any rank holds: 5,000 tables of the widest kind.
+#: Largest summed width that is accepted: more columns than any rank holds, 5,000 tables of the largest width.
 MAX_DIM_SUM = 1e8
 
 
 def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Costs of one direction of an all-to-all, rank by rank.
 
-    `cost = wait * factor + (transfer work @ price) * factor`, with two learned factors. A rank waits until the last
-    rank enters, except where the wait overlaps with its own transfers, and pays for its share of the volume.
+    `cost = wait * factor + (transfer work @ price) * factor`, with two learned factors. The first summand is the wait
+    for the last rank, as far as it does not overlap with the rank's own transfers. The second is the rank's transfers.
 
     Args:
         xp: array module.
@@ -81,8 +81,8 @@ class CommCostModel:
     def predict(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> tuple[FloatArray, FloatArray]:
         """Forward and backward cost in ms of every rank, from its own start until it has all data.
 
-        The backward collective follows the dense model's gradients, which all ranks have at the same time: its cost
-        does not depend on the start skew.
+        The backward collective starts when the dense model's gradients are ready, on all ranks at the same time. Its
+        cost therefore does not depend on the start skew.
 
         Args:
             dim_sums: (..., W) summed widths of each rank's shards.
@@ -123,7 +123,7 @@ class CommCostModel:
     def member_costs(
         self, direction: str, dim_sums: ArrayLike, start_skew_ms: ArrayLike | None, batch_size: int
     ) -> FloatArray:
-        """Cost of every rank in ms, predicted by each member: (E, ..., W); without start skews, they are 0."""
+        """Cost of every rank in ms, predicted by each member: (E, ..., W); start skews of None mean 0."""
         return self._evaluate(direction, dim_sums, start_skew_ms, batch_size)[0]
 
     def _interval(
@@ -192,7 +192,7 @@ _FORMULA = {
 
 
 def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
-    """Ranks per host of the hardware in a model's provenance; None unless it is a modelled cluster of several hosts."""
+    """Ranks per host from a model's provenance; None unless its hardware is a modelled cluster of several hosts."""
     hardware = provenance.get("hardware")
     topology = hardware.get("topology") if isinstance(hardware, Mapping) else None
     return int(topology["gpus_per_host"]) if topology else None

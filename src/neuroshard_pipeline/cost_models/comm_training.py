@@ -34,10 +34,10 @@ from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
-#: Names in the metrics and in the held-out frame, with the part of the cost that each describes.
+#: Names of the two networks in the metrics and in the held-out frame, each with its direction.
 _PARTS = {f"comm_{direction}": direction for direction in COMM_DIRECTIONS}
 
-#: The wait keeps its unit: a rank that waits 3 ms longer pays 3 ms more.
+#: Work terms that are not scaled. The wait stays in ms, because a rank that waits 3 ms longer costs 3 ms more.
 _UNSCALED = (list(COMM_WORK_TERMS).index("wait"),)
 
 
@@ -88,7 +88,7 @@ def train_comm_model(
 def fit_comm(
     data: CommData, split: Split, params: CommTrainParams, provenance: Mapping[str, Any]
 ) -> tuple[CommCostModel, dict[str, Fit]]:
-    """Fit a model to the training samples of a split, and calibrate its intervals."""
+    """Fit a model to the training samples of a split, and calibrate its intervals; return model and fits."""
     networks, fits, contexts = {}, {}, {}
     for direction in COMM_DIRECTIONS:
         rows, context = _rank_rows(data, split, direction, ranks_per_host_of(provenance))
@@ -113,7 +113,7 @@ def fit_comm(
 
 
 def _fit_direction(rows: FeatureRows, data: CommData, split: Split, params: CommTrainParams, direction: str) -> Fit:
-    """The network of one direction; its costs are relative to those of single ranks."""
+    """Fit the network of one direction; the loss is the relative error of each rank's cost."""
     generator = torch.Generator().manual_seed(params.seed)
     costs = _measured(data, direction)
     seen = rows.in_training
@@ -131,7 +131,7 @@ def _fit_direction(rows: FeatureRows, data: CommData, split: Split, params: Comm
 def _rank_rows(
     data: CommData, split: Split, direction: str, ranks_per_host: int | None
 ) -> tuple[FeatureRows, FloatArray]:
-    """Features of all ranks, in the order of samples and ranks, and their context (R, F) before scaling."""
+    """Features of all ranks, in the order of samples and ranks, and the context (R, F) before scaling."""
     parts = [
         comm_features(*_inputs(sample, direction), sample.batch_size, direction, ranks_per_host)
         for sample in data.samples
@@ -172,7 +172,7 @@ def comm_intervals(model: CommCostModel, samples: Sequence[CommSample]) -> tuple
 
 
 def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:
-    """Predictions beside measurements, as `held_out_frame`."""
+    """Frame of predictions and measured costs, see `held_out_frame`."""
     predicted, intervals = predict_comm(model, data.samples), comm_intervals(model, data.samples)
     worlds = [sample.world_size for sample in data.samples]
     ranks = np.concatenate([np.arange(world) for world in worlds])

@@ -35,7 +35,7 @@ class Fit:
 
     Attributes:
         weights: weights of every member at its best epoch, float64.
-        best_epoch: per member.
+        best_epoch: best epoch of every member.
         epochs: passes over the training samples until early stopping.
     """
 
@@ -57,12 +57,12 @@ def fit(
 
     Args:
         weights: initial weights, members first.
-        loss: selects the best epoch.
+        loss: loss on the validation samples, which selects the best epoch.
         split: training and validation samples.
-        params: schedule.
+        params: batch size, learning rate and early stopping.
         generator: draws the order of batches.
         title: name of the model in the progress bar and in errors.
-        training_loss: is minimised; None for `loss`.
+        training_loss: loss that training minimises; None to minimise `loss`.
 
     Raises:
         CostModelError: the loss is not a finite number.
@@ -73,7 +73,7 @@ def fit(
     for epoch in (bar := tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)):
         for batch in _batches(split.training, params.batch_samples, generator):
             optimizer.zero_grad()
-            (training_loss or loss)(learned, batch).sum().backward()  # members do not share weights: one sum serves all
+            (training_loss or loss)(learned, batch).sum().backward()  # no shared weights: each member gets its gradient
             optimizer.step()
             schedule.step()
         with torch.no_grad():
@@ -147,7 +147,7 @@ class FeatureRows:
         Args:
             work: (R, P), rows in the order of samples.
             context: (R, F).
-            counts: as the attribute.
+            counts: (N,) rows per sample.
             split: names the training samples.
             unscaled: indices of work terms that keep their unit.
         """
@@ -160,14 +160,14 @@ class FeatureRows:
         self._starts = np.concatenate([[0], np.cumsum(counts)])
 
     def of(self, samples: IntArray) -> tuple[Tensor, Tensor, Tensor]:
-        """Row numbers (R',), work (R', P) and context (R', F) of some samples, in their order."""
+        """Row numbers (R',), work (R', P) and context (R', F) of `samples`, in this order."""
         ranges = [np.arange(self._starts[sample], self._starts[sample + 1]) for sample in samples]
         rows = torch.from_numpy(np.concatenate(ranges))
         return rows, self._work[rows], self._context[rows]
 
 
 def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Tensor:
-    """Huber loss of the log cost: a relative error, linear for outliers of the measurement.
+    """Huber loss of the difference of log costs: a relative error, which is linear for outliers.
 
     Args:
         predicted: ms.
@@ -175,7 +175,7 @@ def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Te
         small_error: relative error at which the loss changes from quadratic to linear.
 
     Returns:
-        Loss of that shape, in units of `small_error`: about 1 at the noise floor.
+        Loss of the same shape: 0.5 where the relative error is `small_error`.
     """
     gap = torch.abs(torch.log(torch.clamp(predicted, min=1e-6)) - torch.log(measured)) / small_error
     return torch.where(gap < 1.0, 0.5 * gap * gap, gap - 0.5)

@@ -1,8 +1,8 @@
 """What both cost models share: a trained network with the scaling of its features, and the correction of prices.
 
 Formulas are written once for NumPy (inference) and torch (training): `xp` is the array module, `numpy` or `torch`, and
-weights are a dict of its arrays, with the ensemble members first. Weights that must be positive are stored as
-logarithms.
+weights are a dict of arrays of this module, with the ensemble members first. Weights that must be positive are stored
+as logarithms.
 
 Shapes: E ensemble members, R rows (shards or ranks), S training rows, P work terms, F context features, H hidden units.
 """
@@ -60,7 +60,7 @@ class Normalisation(ArrayGroup):
 
     @classmethod
     def fit(cls, work: FloatArray, context: FloatArray, unscaled: Sequence[int] = ()) -> Self:
-        """Statistics of training rows.
+        """Compute the normalisation from the statistics of training rows.
 
         Args:
             work: (S, P).
@@ -93,7 +93,7 @@ class Network:
     """A trained ensemble.
 
     Attributes:
-        weights: float64 arrays, ensemble members first.
+        weights: float64 arrays by name; their first dimension is the ensemble members.
         normalisation: scaling of the features.
         calibration: calibration of the prediction intervals; None until training has calibrated the network.
     """

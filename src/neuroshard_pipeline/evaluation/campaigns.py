@@ -9,7 +9,7 @@ from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, descr
 from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
-#: What a campaign measured, and the samples that it was about.
+#: The records of a campaign, and the samples that it measured.
 ComputeRecords = tuple[Records, Sequence[ComputeSample]]
 CommRecords = tuple[Records, Sequence[CommSample]]
 
@@ -19,8 +19,8 @@ class Campaigns:
     """How compute and communication samples are measured.
 
     Attributes:
-        compute: compute campaigns. Their seed must be that of the samples that the models are trained on, so that a
-            table has the same ids everywhere.
+        compute: compute campaigns. Their seed must be the seed of the campaign that measured the training samples, so
+            that a table has the same ids everywhere.
         comm: communication campaigns.
     """
 
@@ -28,7 +28,7 @@ class Campaigns:
     comm: CommCampaign
 
     def hardware(self, compute: ComputeRecords, backward: CommRecords, forward: CommRecords) -> dict[str, Any]:
-        """Describe the hardware and the noise floor of finished campaigns, one per part of the cost of plans."""
+        """Describe the hardware and the noise floors of finished campaigns, one campaign per part of the cost."""
         lookups = self.compute.summary(*compute)
         gradients, outputs = self.comm.summary(*backward), self.comm.summary(*forward)
         floors = {"backward": gradients.noise_floor["backward"], "forward": outputs.noise_floor["forward"]}
@@ -52,7 +52,7 @@ class Campaigns:
         """Refuse a compute backend that can only look up samples that were recorded before.
 
         Raises:
-            MeasurementError: names the backend and the backends that measure.
+            MeasurementError: the backend is `recorded`; the message names the backends that measure.
         """
         if self.compute.params.backend == "recorded":
             raise MeasurementError(

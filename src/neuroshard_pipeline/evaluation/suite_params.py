@@ -29,8 +29,8 @@ class SuiteParams(Parameters):
 
     Attributes:
         names: some of `SUITES`.
-        user: suites of the user: name to path of a file of sharding tasks (`tables.task_file`).
-        tasks: number of tasks of each suite that is drawn (`paper_4`, `paper_8`, `tight`); other suites list theirs.
+        user: suites of the user: path of a file of sharding tasks (`tables.task_file`) by name of the suite.
+        tasks: number of tasks in each random suite (`paper_4`, `paper_8`, `tight`); the other suites list their tasks.
         batch_size: global batch of every task of this project.
         most_measured_ranks: plans of tasks with more ranks than this are not measured.
         seed: seed of the tasks that are drawn.
@@ -54,14 +54,14 @@ class SuiteParams(Parameters):
 
 
 class PaperSuiteParams(TableLimits):
-    """Tasks as [Zha2023] §4 draws them, with one group per maximum dimension: `paper_4` and `paper_8`.
+    """Tasks of `paper_4` and `paper_8`, drawn as in [Zha2023] §4, with one group of tasks per maximum dimension.
 
     Attributes:
-        dimensions: widths of tables; the group with maximum dimension d draws from those up to d.
+        dimensions: widths of tables; the group with maximum dimension d draws from the widths up to d.
         min_tables_per_4_ranks: minimum number of tables of a task per 4 ranks.
         max_tables_per_4_ranks: maximum number of tables of a task per 4 ranks.
         memory_bytes: memory of every rank.
-        memory_fill: maximum share of the memory of all ranks that the weights of a task take.
+        memory_fill: maximum size of the weights of a task, as a share of the memory of all ranks.
     """
 
     memory_bytes: int = Field(gt=0)
@@ -73,7 +73,7 @@ class TightSuiteParams(Parameters):
 
     Attributes:
         world_sizes: numbers of ranks; the tasks cycle through them.
-        memory_fill: share of the memory of all ranks that the tables take.
+        memory_fill: size of the tables, as a share of the memory of all ranks.
     """
 
     world_sizes: tuple[int, ...] = Field(min_length=1)
@@ -86,8 +86,8 @@ class ScaleSuiteParams(Parameters):
     Attributes:
         num_tables: number of tables of each task.
         world_sizes: number of ranks of each task.
-        row_scale: the tables have the rows of the full-scale pool divided by this.
-        memory_fill: share of the memory of all ranks that the tables take.
+        row_scale: divisor of the rows of the full-scale pool.
+        memory_fill: size of the tables, as a share of the memory of all ranks.
     """
 
     num_tables: tuple[int, ...] = Field(min_length=1)
@@ -111,7 +111,7 @@ class PublicTask(Parameters):
         task_id: id of the task.
         world_size: number of ranks.
         memory_bytes: memory of every rank.
-        row_scale: the rows of the tables are divided by this.
+        row_scale: divisor of the rows of the tables.
     """
 
     suite: Annotated[str, Field(pattern="^(criteo|hugectr_t510)$")]

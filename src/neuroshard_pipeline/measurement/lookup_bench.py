@@ -1,4 +1,4 @@
-"""Times FBGEMM's fused table-batched lookup, forward and backward separately: the part that all devices share.
+"""Times the forward and the backward pass of FBGEMM's fused table-batched lookup: the code that all devices share.
 
 Shape letters: N ids of a sample, B batch size, D sum of the widths of the sample's shards.
 """
@@ -22,20 +22,21 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table, whole
 
-#: Operators kept between visits, more than the default profile has. Building one takes 2 ms; it occupies about 60 kB.
+#: Number of operators kept between visits: more than the default parameters need. An operator takes 2 ms to build and
+#: occupies about 60 kB.
 OPERATOR_CACHE_SIZE = 8192
-#: Garbage is collected up to this generation before a chunk. A full collection visits all operators and takes 0.3 s.
+#: Oldest generation that is garbage-collected before a chunk. A full collection scans all operators and takes 0.3 s.
 _YOUNG_GENERATIONS = 1
 #: Duration of the untimed visits at the start of a chunk. Without them, a worker that has just waited for its next
-#: chunk overestimates the first sample by 5 %; the effect is gone by the tenth.
+#: chunk overestimates the first sample by 5 %; the effect is gone by the tenth sample.
 SETTLING_S = 0.02
 #: Weights start at a multiple of this many floats, which is a cache line.
 ALIGNMENT_FLOATS = 16
-#: Floats of weights per float of optimizer state: each row has one state and at least four 16-bit weights. The state of
-#: a sample lies at the same relative place as its weights, so that it is as cold.
+#: Floats of weights per float of optimizer state: each row has one state and at least four 16-bit weights. States and
+#: weights of a sample lie at the same relative position in their arenas, so that both are equally cold in the caches.
 FLOATS_PER_STATE = 2
 
-#: The update is real, but so small that weights remain normal floats throughout a campaign.
+#: Every backward pass updates the weights, but so little that they remain normal floats throughout a campaign.
 LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
 _SETTLING_BATCH = 512
@@ -47,7 +48,7 @@ class LookupBench(ABC):
 
     All samples share one weight arena: an operator works on a view of it, so that no sample has to initialise weights.
     Ids are drawn once per table and stay on the device. The operator is FBGEMM's training module, which TorchRec uses
-    too, so that the cost includes the fixed cost per call of training.
+    too, so that the cost includes the fixed cost that every call has in training.
 
     Args:
         params: protocol and size of the arena.

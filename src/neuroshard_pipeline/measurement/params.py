@@ -16,7 +16,7 @@ class CampaignParams(Parameters):
     """Parameters of both kinds of campaigns: how a cost is timed, and how visits form a campaign.
 
     A campaign visits every sample `visits` times (expensive samples fewer times if its parameters say so). Every round
-    of visits has its own random order, so that the visits of one sample are spread over the whole campaign and a slow
+    of visits has a different random order. This spreads the visits of one sample over the whole campaign: a slow
     minute of the machine affects one visit of many samples instead of all visits of a few. One visit runs
     `warmup_iterations` untimed and then `iterations` timed iterations. Forward and backward are timed and reduced
     separately.
@@ -28,10 +28,10 @@ class CampaignParams(Parameters):
         iteration_statistic: reduces the iterations of a visit to its cost. `min` suits lookups on one core, because
             disturbances only add time. `median` suits collectives: their ranks share cores and run in a different
             order every time, and the minimum would pick a lucky order.
-        visit_statistic: reduces the visits of a sample to its cost. `lower_quartile` excludes disturbed visits but
-            depends on several others. Repeated timings on one core vary in both directions, because each visit places
-            the rows at a different address; `min` would pick a lucky address. `median` suits devices whose clock
-            varies in both directions.
+        visit_statistic: reduces the visits of a sample to its cost. `lower_quartile` excludes disturbed visits and,
+            unlike `min`, depends on several visits. Repeated timings on one core vary in both directions, because each
+            visit places the rows at a different address; `min` would pick a lucky address. `median` suits devices whose
+            clock varies in both directions.
         threads: threads of the kernels of one worker, or of one rank.
         chunk_samples: number of samples in a chunk, which are measured one after another and saved together. A killed
             run loses at most this many visits per worker.
@@ -60,7 +60,7 @@ class CampaignParams(Parameters):
         return forward_ms, backward_ms
 
     def overridden(self, overrides: BaseModel) -> Self:
-        """These parameters with the fields that `overrides` states replaced, and validated again as a whole.
+        """A copy in which the fields that are set in `overrides` are replaced; the copy is validated as a whole.
 
         Args:
             overrides: `ComputeOverrides` for a compute campaign, `CommOverrides` for a communication campaign.
@@ -84,8 +84,8 @@ class ComputeMeasureParams(CampaignParams):
             move to another place of a large arena before every iteration, so that every row comes from memory. This
             resembles training, where a new batch and the rest of the model pass through the caches in between. `warm`:
             the weights stay in place, and an iteration finds them in the caches as far as they fit.
-        arena_bytes: memory for the weights of one worker, several times the last-level cache for cold rows. A sample
-            with more weights becomes a row with an error.
+        arena_bytes: memory for the weights of one worker. For cold rows, choose several times the last-level cache. A
+            sample with more weights becomes a row with an error.
         thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer visits, in inverse
             proportion. Its iterations are long and vary less, and the most expensive eighth of all samples would
             otherwise take half of the campaign. Null: every sample gets all visits.
@@ -126,7 +126,7 @@ class CommMeasureParams(CampaignParams):
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
         buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more becomes
             rows with an error.
-        start_margin_ms: time between the agreement on a common start and that start; all ranks must be waiting by then.
+        start_margin_ms: time from the agreement on a common start to the start itself, when all ranks must be waiting.
     """
 
     backend: Literal["gloo", "nccl", "topology"]

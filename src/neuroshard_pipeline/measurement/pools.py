@@ -20,7 +20,7 @@ from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.workers import Item, LocalTeam, Pool, Team, single_workers
 
-#: Modules that the server of all local workers imports once.
+#: Modules that the fork server, which starts all local workers, imports once.
 PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measurement.fbgemm")
 #: A chunk is given up after this many consecutive samples that each killed their worker.
 _GIVE_UP_AFTER = 3
@@ -43,7 +43,7 @@ def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) 
 
 
 def _measured_singly(chunk: Chunk, pool: Pool) -> list[list[Timing]]:
-    """Measure every sample of a failed chunk alone, to find those that fail; timings by rank."""
+    """Measure every sample of a failed chunk alone, to find those that fail; returns the timings of each rank."""
     errors: list[str] = []  # of the last consecutive samples
 
     def items() -> Iterator[Item]:
@@ -68,7 +68,7 @@ def _measured_singly(chunk: Chunk, pool: Pool) -> list[list[Timing]]:
 
 @contextmanager
 def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[Pool]:
-    """Single workers on this host or on a Ray cluster that measure at the same time."""
+    """A pool of workers that measure at the same time, on this host or on a Ray cluster."""
 
     def open_teams() -> dict[int, list[Team]]:
         machine = fingerprint(params.backend)
@@ -87,7 +87,7 @@ def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams,
 
 @contextmanager
 def comm_pool(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[Pool]:
-    """One team for every world size; only one of them measures at a time.
+    """A pool with one team for every world size; only one team measures at a time.
 
     A world size above `params.local_world_size` is measured by ranks that torchrun has started on several hosts.
     """

@@ -21,5 +21,5 @@ class Timing(NamedTuple):
 
     @classmethod
     def failed(cls, error: str) -> Self:
-        """A visit that killed its worker."""
+        """The timing of a visit that killed its worker."""
         return cls(math.nan, math.nan, 0.0, error)

@@ -9,7 +9,7 @@ from neuroshard_pipeline.evaluation.totals import basis_of
 from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent
 
-#: Metrics of cost models, on samples and on plans, and their column names in the order of the columns.
+#: Column names of the metrics of cost models, on samples and on plans, in the order of the columns.
 _METRICS = {
     "mape": "mean error",
     "median_ape": "median error",
@@ -66,7 +66,7 @@ def noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def rank_noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Noise floor of every part of the embedding cost: that of the model which predicts it."""
+    """Noise floor of every part of the embedding cost, taken from the model that predicts the part."""
     floors = noise_floors(metrics)
     return {part: floors[model] for part, model in _MODEL_OF_PART.items() if model in floors}
 
@@ -123,7 +123,7 @@ def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
 
 
 def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
-    """The difference between two independent measurements: `{samples, total: {median, p90}, ...}` as lines."""
+    """Lines about the difference between two independent measurements: `{samples, total: {median, p90}, ...}`."""
     total = floor.get("total") or {}
     names = {"median": "noise floor: median", "p90": "noise floor: 90th percentile"}
     shown = {names[key]: percent(float(total[key])) for key in names if total.get(key) is not None}
@@ -156,7 +156,7 @@ def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]
 
 
 def nested_rows(value: Mapping[Any, Any], depth: int = 0) -> list[tuple[int, str, str]]:
-    """A nested mapping as rows `(depth, key, text)`; the text is empty where further keys follow below."""
+    """A nested mapping as rows `(depth, key, text)`; the text is empty for a key with nested keys."""
     rows: list[tuple[int, str, str]] = []
     for key, item in value.items():
         has_mappings = isinstance(item, list) and bool(item) and all(isinstance(entry, Mapping) for entry in item)

@@ -1,4 +1,4 @@
-"""The best single changes that a plan does not make, for its explanation.
+"""The best single changes that could be made to a plan, for the explanation of the plan.
 
 Shapes: P moves, W ranks.
 """
@@ -24,12 +24,12 @@ from neuroshard_pipeline.search.problem import Problem
 #: Largest number of the busiest ranks that changes start from, and of the idlest ranks that they lead to.
 _MAX_SOURCES, _MAX_TARGETS = 8, 16
 
-#: Number of allowed changes whose exact cost is predicted, and the same number of those not allowed.
+#: Largest number of allowed changes whose exact cost is predicted; the same limit holds for forbidden changes.
 _NUM_EXACT = 64
 
 
 def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedChange, ...]:
-    """The cheapest allowed change of a placement, and the cheapest other one that is cheaper than the placement.
+    """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
     of columns and merges. The most promising ones are priced exactly.
@@ -82,7 +82,7 @@ def _name(problem: Problem, kind: int) -> str:
 
 
 def _hindrance(move: Moves, layout: Layout, problem: Problem) -> str:
-    """The missing bytes of each rank, and whether constraints forbid the move; empty where it is allowed."""
+    """Why the move is forbidden: missing bytes of each rank, and constraints. Empty if the move is allowed."""
     source, target = int(move.source[0]), int(move.target[0])
     to_source, to_target = bytes_added(layout, move, problem)
     added = dict.fromkeys((source, target), 0)

@@ -1,8 +1,8 @@
-"""A sharding problem: a task, cost models and a memory model, with the embedding of every (table, width) met so far.
+"""A sharding problem: a task, cost models, a memory model, and every (table, width) embedding computed so far.
 
 Shards of one table with the same width cost the same wherever their columns begin. A search therefore works with
-*kinds*, the distinct (unit, width) pairs, and columns are assigned when a placement is made. A unit is a table, or the
-tables that a constraint keeps together; a unit of several tables has one kind, all of its tables.
+*kinds*, the distinct (unit, width) pairs; `Problem.placement` assigns the columns. A unit is a table, or the
+tables that a constraint keeps together; a unit of several tables is never split and has one kind.
 
 Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """
@@ -21,10 +21,10 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 
 class Problem:
-    """Everything that sharders know about a task. Kinds are numbered from 0 in the order in which they are met.
+    """Everything that sharders know about a task. Kinds are numbered from 0 in the order of their first use.
 
-    The cost models are called when `embedding`, `cost` or `embeddings_of` need them, and never by sharders that use
-    memory only.
+    Only `embedding`, `cost` and `embeddings_of` call the cost models. A sharder that considers nothing but memory does
+    not use these three.
 
     Attributes:
         task: the sharding task.
@@ -35,10 +35,10 @@ class Problem:
         rank_allowed: (U, W) whether a unit may be placed on a rank, or None where no constraint names ranks.
         min_width: (U,) columns of the narrowest shard allowed.
         max_shards: (U,) largest number of shards allowed.
-        limits_shards: whether any unit has a largest number of shards.
-        unit: (Y,) index of the unit of every kind; without tables kept together, the index of the table in the task.
-        width: (Y,) columns.
-        bytes: (Y,) memory on a rank.
+        limits_shards: whether the number of shards of any unit is limited.
+        unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
+        width: (Y,) columns of every kind.
+        bytes: (Y,) memory that every kind takes on a rank.
         whole_tables: (U,) the kind of every unit that is not split.
     """
 
@@ -63,24 +63,24 @@ class Problem:
 
     @property
     def embedding(self) -> FloatArray:
-        """(Y, H) shard embeddings, those of a unit's tables added up."""
+        """(Y, H) embedding of every kind; for a unit of several tables, the sum of their embeddings."""
         self._embed_new_kinds()
         return self._embedding
 
     @property
     def cost(self) -> FloatArray:
-        """(Y,) predicted compute cost of the shard alone on a rank, in units of 1e-9 ms."""
+        """(Y,) predicted compute cost of every kind alone on a rank, in units of 1e-9 ms."""
         self._embed_new_kinds()
         return self._cost
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
-        """(N, H) embeddings; those of (table, width) pairs not met before are computed in one call of the model."""
+        """(N, H) embeddings; one call of the model computes all that are not known yet."""
         keys = [(shard.table.name, shard.embedding_dim) for shard in shards]
         unknown = {key: shard for key, shard in zip(keys, shards, strict=True) if key not in self._embedded}
         if unknown:
             batch = list(unknown.values())
-            # A matrix of one row takes another BLAS routine, which rounds differently: embed at least two shards, so
-            # that a shard has the same embedding whichever shards it is embedded with.
+            # BLAS uses another routine for a matrix of one row, which rounds differently. Embed at least two shards,
+            # so that the embedding of a shard does not depend on the number of shards in the call.
             found = self.models.compute.shard_embeddings(
                 batch if len(batch) > 1 else batch * 2, self.task.batch_size, self.task.optimizer
             )
@@ -108,7 +108,7 @@ class Problem:
         return (self.width % (2 * COLUMN_GRANULARITY) == 0) & (self.width >= 2 * self.min_width[self.unit])
 
     def may_split(self, state: IntArray) -> BoolArray:
-        """(N,) whether the unit of each shard of `state` may have one shard more."""
+        """(N,) whether the unit of each shard may have one more shard; `state` (N,) holds all shards' kinds."""
         if not self.limits_shards:
             return np.ones(len(state), dtype=bool)
         unit = self.unit[state]
@@ -119,7 +119,7 @@ class Problem:
         return None if self.rank_allowed is None else self.rank_allowed[self.unit[state]]
 
     def in_placement_order(self, states: IntArray) -> IntArray:
-        """Each row of `states` (..., N) in descending cost; ties by the order of tables in the task, wider first."""
+        """Each row of `states` (..., N) sorted by descending cost; ties by unit index, then wider kinds first."""
         order = np.lexsort((-self.width, self.unit, -self.cost))
         position = np.empty_like(order)
         position[order] = np.arange(len(order))
@@ -160,7 +160,7 @@ class Problem:
         return self.numbers(pairs), np.array(ranks, dtype=np.int64)
 
     def _shards(self, unit: int, column: int, width: int) -> list[Shard]:
-        """The shards of a kind: one, or the whole tables of a unit of several."""
+        """The shards of a kind: one shard, or all tables of a unit that has several."""
         tables = [self.task.tables[index] for index in self.units[unit].members]
         return [Shard(tables[0], column, width)] if len(tables) == 1 else [whole(table) for table in tables]
 

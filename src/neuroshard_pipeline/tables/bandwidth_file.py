@@ -16,13 +16,13 @@ def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
 
     Args:
         path: the file; the values on its diagonal are ignored and may be empty.
-        world_size: W.
+        world_size: number of ranks, W.
 
     Returns:
         (W, W), infinite on the diagonal.
 
     Raises:
-        TableFileError: one message naming file, line, column, value and remedy.
+        TableFileError: the file does not hold W x W bandwidths; the message names file, line, column, value and remedy.
     """
     path = Path(path)
     reader = csv.reader(read_text(path).splitlines())

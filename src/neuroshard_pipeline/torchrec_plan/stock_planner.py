@@ -23,7 +23,7 @@ from torchrec.distributed.planner.types import CustomTopologyData, PlannerError,
 from torchrec.distributed.types import ShardingPlan  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 
-#: Ranks per host, if this divides the world size: a host has 8 GPUs. Other worlds are assumed to be one host.
+#: Ranks per host if the world size is a multiple of 8. Otherwise, all ranks are assumed to be on one host.
 RANKS_PER_HOST = 8
 
 
@@ -47,14 +47,14 @@ def stock_plan(
     shard_bytes: Callable[[Table, int], int],
     num_parts: int,
 ) -> ShardingPlan:
-    """The plan of TorchRec's `EmbeddingShardingPlanner`, table-wise and column-wise.
+    """The plan of TorchRec's `EmbeddingShardingPlanner`, restricted to table-wise and column-wise sharding.
 
     Args:
         tables: tables by the names that they get in the plan.
         batch_size: global batch.
-        memory_limits: bytes for tables on every rank.
-        shard_bytes: the bytes of a shard with a given number of a table's columns.
-        num_parts: a table that is split is split into about this number of equal shards.
+        memory_limits: bytes that tables may use on each rank.
+        shard_bytes: maps a table and a number of its columns to the bytes of a shard with these columns.
+        num_parts: approximate number of equal shards of a table that is split.
 
     Raises:
         PlannerError: TorchRec found no plan within the memory limits.

@@ -11,7 +11,7 @@ from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.evaluation.verdicts import suite_costs
 from neuroshard_pipeline.report import style
 
-#: The right edge of a profile: plans that cost more than this many times the cheapest one are not shown.
+#: Right edge of a performance profile: the largest cost shown, as a multiple of the cheapest plan's cost.
 _WIDEST_PROFILE = 2.0
 
 
@@ -48,7 +48,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
 
 
 def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
-    """One point per sharder: seconds per task, and its cost relative to the cheapest plan of every task.
+    """One point per sharder: search seconds per task, and mean cost of its plans relative to each task's cheapest.
 
     Args:
         suite: name of the suite.
@@ -81,7 +81,7 @@ def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
 
 
 def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
-    """By how many percent plans of `ours` are cheaper (left) or more expensive (right) than every other sharder's.
+    """Cost of the plans of `ours` relative to every other sharder's plans, in percent; negative means cheaper.
 
     Args:
         verdicts: `benchmark.verdicts`.
@@ -123,7 +123,7 @@ def _comparison_points(pairs: Sequence[tuple[str, Mapping[str, Any]]], rival: st
 
 
 def _error_bars(intervals: Sequence[Mapping[str, Any]], value: str, colour: str, scale: float = 1) -> dict[str, Any]:
-    """Confidence intervals around `value`; length 0 where there are too few tasks for one."""
+    """Error bars for confidence intervals around the entry `value`; their length is 0 where a bound is None."""
     return {
         "array": [0 if each["high"] is None else scale * (each["high"] - each[value]) for each in intervals],
         "arrayminus": [0 if each["low"] is None else scale * (each[value] - each["low"]) for each in intervals],

@@ -35,7 +35,7 @@ class Played:
         ranks: (U, B) the rank of every unit, in the order of play.
         embedding_cost_ms: (B,) predicted cost; infinite where a unit found no rank.
         compute_ms: (B, W) predicted compute cost per rank.
-        features: (U, B, W, K) rank features; like the next two, empty where the steps were not recorded.
+        features: (U, B, W, K) rank features. `features`, `allowed` and `alive` are empty if steps were not recorded.
         allowed: (U, B, W) whether the unit could be placed on the rank.
         alive: (U, B) whether the rollout had placed every unit up to this one.
     """
@@ -76,9 +76,9 @@ class Policy:
         """Play several rollouts of a game at once.
 
         Args:
-            game: the game.
+            game: the sharding problem, prepared for policies.
             rollouts: number of rollouts.
-            rng: draws the ranks of every rollout but the first, which takes the rank of the highest score.
+            rng: draws the ranks of all rollouts but the first. The first takes the rank with the highest score.
             explore_all: draw the ranks of the first rollout as well, for training.
             record: keep the observations of every step.
         """
@@ -91,7 +91,7 @@ class Policy:
         for step in range(units):
             features, allowed = episode.observe(step)
             scores = network.scores(self.weights, own[step][None, None], carried * (world_size / units), features)
-            noise = rng.gumbel(size=scores.shape)  # the largest of scores + noise is a draw from their softmax
+            noise = rng.gumbel(size=scores.shape)  # argmax(scores + noise) is a draw from softmax(scores)
             if not explore_all:
                 noise[0] = 0.0
             ranks[step] = np.where(allowed, scores + noise, -np.inf).argmax(axis=1)

@@ -17,15 +17,15 @@ Json = dict[str, Any]
 
 
 def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: TrainingParams) -> Json:
-    """The result of the check.
+    """Summarise the check: speeds of the plans, and agreement of their losses, as JSON values.
 
     The speed of a plan in a round is the number of its timed steps divided by their duration. `steps_per_second` holds
-    the median and the quartiles over rounds; `against_first` holds those of the ratio to the first plan's speed in the
-    same round.
+    the median and the quartiles of the speed over rounds. `against_first` holds the median and the quartiles of the
+    ratio between this speed and the first plan's speed in the same round.
 
     Args:
         steps: the result of `train_under_plans`.
-        solutions: the plans that were trained, and the sharders that found none.
+        solutions: the plans that were trained, and the sharders that found no plan.
         params: the parameters of the training.
 
     Raises:
@@ -53,7 +53,7 @@ def check_losses(steps: pd.DataFrame, tolerance: float) -> float:
     """The largest relative difference between two plans' losses at the same step.
 
     Raises:
-        TrainCheckError: it exceeds `tolerance`, or a loss is not finite; the message names plans, step and losses.
+        TrainCheckError: the difference exceeds `tolerance`, or a loss is not finite; names plans, step and losses.
     """
     bad = steps[~np.isfinite(steps["loss"])]
     if len(bad):
@@ -128,6 +128,6 @@ def _spread(values: pd.Series) -> dict[str, float]:
 
 
 def _spread_cells(spread: Mapping[str, float], decimals: int) -> list[str]:
-    """The median, and both quartiles in one cell."""
+    """Two cells: the median, and both quartiles."""
     low, high = spread["lower_quartile"], spread["upper_quartile"]
     return [f"{spread['median']:.{decimals}f}", f"{low:.{decimals}f}..{high:.{decimals}f}"]
