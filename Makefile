@@ -19,7 +19,7 @@ export KEDRO_DISABLE_TELEMETRY := 1
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
 	@echo "make test   set up, lint, types, import contracts, tests"
-	@echo "make bench  all sharders on the same tasks, judged by measurement (makes cost models first where there are none)"
+	@echo "make bench  all sharders on the same tasks, compared by measured cost (trains cost models first if there are none)"
 	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
