@@ -30,18 +30,18 @@ UNSEEN_TABLES, INTERPOLATION, EXTRAPOLATION = "unseen_tables", "batch_interpolat
 
 
 class VariedSampleParams(Parameters):
-    """Parameters of varied samples; `ComputeSampleParams` limits their numbers of tables and their memory.
+    """Parameters of varied samples; `ComputeSampleParams` limits the number of tables and the memory of a sample.
 
     Attributes:
         num_samples: number of training samples.
         samples_per_group: number of evaluation samples for each purpose.
         dimensions: widths of the tables.
         dimension_weights: relative frequency of each width.
-        rowwise_adagrad_share: share of samples whose backward pass has row-wise Adagrad instead of SGD.
-        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. Such
-            tables have neighbouring pooling factors, and each has the same width or a half, a quarter, … of it.
-        similar_rows_share: share of these samples in which tables with equal pooling factors also have neighbouring
-            numbers of rows. Several small tables use the caches better together than each of them among large ones.
+        rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD.
+        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. Their
+            pooling factors are neighbours in sorted order. Every width is one drawn width or its half, its quarter, …
+        similar_rows_share: share of the similar samples in which tables of equal pooling factor are also neighbours in
+            number of rows. A small table uses the caches better among other small tables than among large ones.
         seed: seed of all draws.
     """
 
@@ -80,10 +80,10 @@ class _Sample(NamedTuple):
 def varied_samples(
     pool: pd.DataFrame, params: ComputeSampleParams, variation: VariationParams, varied: VariedSampleParams
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Draw training samples of derived tables that are not held out; samples have `variation.batch_sizes` in turn.
+    """Draw training samples of derived tables that are not held out, and cycle through `variation.batch_sizes`.
 
     Returns:
-        Samples as from `compute_samples`, and their settings `sample_id, optimizer, purpose`, one row per sample.
+        Samples in the format of `compute_samples`, and settings `sample_id, optimizer, purpose`, one row per sample.
     """
     derived = pool[is_derived(pool["table"])]
     groups = _groups(derived[~is_held_out(derived)])
@@ -104,12 +104,12 @@ def evaluation_samples(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Draw `varied.samples_per_group` samples for each purpose other than training.
 
-    - `unseen_tables`: held-out tables at batch sizes of training; every second sample has derived tables
+    - `unseen_tables`: held-out tables at batch sizes of training, alternately derived and generated tables
     - `batch_interpolation` and `batch_extrapolation`: tables of training at batch sizes that no training sample has
-    - the name of each public table set: its tables, with their widths halved at random
+    - the name of each public table set: tables of that set, each with its width halved a random number of times
 
     Returns:
-        Samples and settings as from `varied_samples`.
+        Samples and settings in the format of `varied_samples`.
     """
     derived = pool[is_derived(pool["table"])]
     held_out, seen = _groups(derived[is_held_out(derived)]), _groups(derived[~is_held_out(derived)])
@@ -152,7 +152,7 @@ def _varied_sample(
 def _choose(
     group: _Group, rng: np.random.Generator, params: ComputeSampleParams, varied: VariedSampleParams
 ) -> tuple[_Group, IntArray]:
-    """Draw rows of the group, and a width for each."""
+    """Draw tables of the group, and a width for each."""
     weights = np.asarray(varied.dimension_weights) / sum(varied.dimension_weights)
     size = len(group)
     count = min(int(rng.integers(params.min_tables, params.max_tables + 1)), size)
@@ -170,7 +170,7 @@ def _public_sample(
     name: str, tables: Sequence[Table], pool: pd.DataFrame, index: int, rng: np.random.Generator,
     params: ComputeSampleParams,
 ) -> _Sample:  # fmt: skip
-    """Distinct tables of a public set, each with its own width or a half, a quarter, … of it."""
+    """Draw a sample: distinct tables of a public set, each with its original width or a half, a quarter, … of that."""
     names = [public_name(name, table.name) for table in tables]
     group = pool.set_index("table").loc[names].reset_index()[_FIELDS].to_records(index=False)
 
@@ -189,7 +189,7 @@ def _weight_bytes(drawn: tuple[_Group, IntArray]) -> int:
 
 
 def _halvings(width: int) -> list[int]:
-    """`width`, its half, its quarter, … down to the last width that a shard may have."""
+    """Return `width`, its half, its quarter, … down to the smallest of them that a shard may have."""
     widths = [width]
     while widths[-1] % (2 * COLUMN_GRANULARITY) == 0:
         widths.append(widths[-1] // 2)
@@ -197,10 +197,10 @@ def _halvings(width: int) -> list[int]:
 
 
 def _groups(pool: pd.DataFrame) -> list[_Group]:
-    """Groups of the tables of a pool, each in ascending order of pooling factors.
+    """Group the tables of a pool, and sort each group by ascending pooling factor.
 
-    The tables of a group share batch size and data type, because they are looked up by one kernel. Either all or none
-    have the default profile, because a user's table file gives profiles or does not.
+    The tables of a group share batch size and data type, because one kernel looks them up. Either all or none of them
+    have the default profile, because a user's table file either has the profile columns or lacks them.
     """
     shared = ["batch_size", "data_type", "default_profile"]
     ordered = pool[_FIELDS].sort_values([*shared, "pooling_factor", "table"])
@@ -215,7 +215,7 @@ def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
 
 
 def _frames(samples: Sequence[_Sample]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Samples and their settings as frames."""
+    """Return the frames of the samples and of their settings; see `varied_samples`."""
     rows = [
         (sample.sample_id, *row)
         for sample in samples

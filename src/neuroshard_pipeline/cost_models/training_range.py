@@ -7,11 +7,11 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Name of the range in a model's provenance.
+#: Key of the training range in a model's provenance.
 TRAINING_RANGE = "training_range"
 
-#: Quantities of a table. The training range of each quantity is stored. A search may cut a table into narrower shards;
-#: an `embedding_dim` therefore counts as outside only if it is above the range.
+#: Quantities of a table that have a training range, and how to read each from a table. An `embedding_dim` below its
+#: range is not reported, because a search may cut a table into narrower shards.
 _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "num_embeddings": lambda table: table.num_embeddings,
     "embedding_dim": lambda table: table.embedding_dim,
@@ -20,7 +20,7 @@ _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
 
 
 def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
-    """Ranges `[smallest, largest]`, optimizers and data types of the training samples, as JSON values by name."""
+    """Return, as JSON by name, ranges `[smallest, largest]`, optimizers and data types of the training samples."""
     shards = [shard for sample in samples for shard in sample.shards]
     ranges = {name: _range([value(shard.table) for shard in shards]) for name, value in _TABLE_RANGES.items()}
     return {
@@ -32,7 +32,7 @@ def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
 
 
 def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
-    """Ranges `[smallest, largest]` of the training samples, as JSON values by name."""
+    """Return, as JSON values by name, the ranges `[smallest, largest]` of the training samples."""
     return {
         "batch_size": _range([sample.batch_size for sample in samples]),
         "world_size": _range([sample.world_size for sample in samples]),
@@ -40,7 +40,7 @@ def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
 
 
 def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Messages about values of a task outside `trained` (see `compute_range`). Unknown ranges are skipped."""
+    """Return messages about a task's values that lie outside `trained` (`compute_range`); skip names missing there."""
     found = []
     for name, value in _TABLE_RANGES.items():
         outside = [table for table in task.tables if _outside(value(table), trained.get(name))]
@@ -61,7 +61,7 @@ def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]
 
 
 def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Messages about values of a task outside `trained` (see `comm_range`). Unknown ranges are skipped."""
+    """Return messages about a task's values that lie outside `trained` (`comm_range`); skip names missing there."""
     quantities = {"batch_size": (task.batch_size, "samples"), "world_size": (task.world_size, "ranks")}
     return [
         f"{name} {value}: collectives were measured with {_words(trained[name])} {unit}"

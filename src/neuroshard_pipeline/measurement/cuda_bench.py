@@ -21,8 +21,8 @@ class FbgemmCudaBench(LookupBench):
     """Times lookups on one GPU; see `LookupBench`.
 
     With `cold_rows` the L2 cache is flushed before the forward and before the backward pass, and every iteration moves
-    the weights to the next part of the arena. `warm` does neither; its costs include the time that the device waits for
-    a launch.
+    the weights to the next part of the arena. With `warm` neither happens, and the measured costs include the time
+    that the device waits for the launch of a kernel.
 
     Raises:
         MeasurementError: the device does not exist; see also `LookupBench`.
@@ -32,7 +32,7 @@ class FbgemmCudaBench(LookupBench):
         require_devices(params.backend, max(params.workers, index + 1))
         torch.cuda.set_device(index)
         device = torch.device("cuda", index)
-        # FBGEMM allocates an operator's weights before the arena replaces them: this memory must stay free.
+        # Kept ids must leave memory free: FBGEMM allocates an operator's weights before the arena replaces them.
         free_bytes, _ = torch.cuda.mem_get_info(device)
         id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
         super().__init__(params, seed, device, id_cache_bytes)
@@ -59,6 +59,6 @@ class FbgemmCudaBench(LookupBench):
         return events[0].elapsed_time(events[1]), events[2].elapsed_time(events[3])
 
     def _flush(self, cold: bool) -> None:
-        """Overwrite the L2 cache."""
+        """Overwrite the L2 cache if `cold`."""
         if cold:
             self._flushed.zero_()

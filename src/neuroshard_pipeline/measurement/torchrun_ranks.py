@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def serve(store: dist.Store) -> None:
-    """Carry out every order that names this process as a member."""
+    """Register this process in `store`, and then carry out every order that names it as a member; never return."""
     rank, local_world_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     worker = _Worker(rank, Place(int(os.environ["LOCAL_RANK"]), local_world_size), store)
     name = uuid.uuid4().hex
@@ -65,7 +65,7 @@ class _Worker:
         self._bench: CollectiveBench | None = None
 
     def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Measure the samples of an order and return the answer. A hung measurement ends this process."""
+        """Return timings of an order's samples, or why this rank is unfit. A hung measurement ends this process."""
         params = CommMeasureParams(**order["params"])
         faulthandler.dump_traceback_later(params.timeout_s, exit=True)
         try:
@@ -82,7 +82,7 @@ class _Worker:
             self._bench = None
             if dist.is_initialized():
                 dist.destroy_process_group()
-            if self._cores is not None:  # an earlier bench has pinned this process
+            if self._cores is not None:  # undo the pinning by an earlier bench
                 os.sched_setaffinity(0, self._cores)
             require_same_machine(params.backend, order["machine"])
             meeting = dist.PrefixStore(order["group"], self._store)
@@ -92,7 +92,7 @@ class _Worker:
 
 
 def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
-    """(number, order) for this number, or for the next order if a campaign died before it wrote this one."""
+    """Wait for order `number`; return (number, order). Skip numbers whose campaign died before it wrote one."""
     while True:
         try:
             store.wait([f"order/{number}"], _LOST_ORDER_AFTER)

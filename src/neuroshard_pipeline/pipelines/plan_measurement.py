@@ -15,7 +15,7 @@ from neuroshard_pipeline.measurement import (
     TopologyParams,
 )
 
-#: Parameters of the measure stage and of its backends, by their names inside a namespaced pipeline.
+#: Maps the names that a namespaced pipeline uses to the project's parameters of the measure stage and its backends.
 MEASURE_PARAMETERS = {
     "params:measure_compute": "params:measure.compute",
     "params:measure_comm": "params:measure.comm",
@@ -36,7 +36,7 @@ def state_campaigns(
     compute_overrides: ComputeOverrides,
     comm_overrides: CommOverrides,
 ) -> Campaigns:
-    """The campaigns that measure plans, with the measure stage's parameters and the overrides of this pipeline."""
+    """Return the campaigns that measure plans: the measure stage's parameters, changed by the pipeline's overrides."""
     return Campaigns(
         ComputeCampaign(compute.overridden(compute_overrides), seed, recording),
         CommCampaign(comm.overridden(comm_overrides), seed, topology),
@@ -44,13 +44,16 @@ def state_campaigns(
 
 
 def campaigns_node() -> Node:
-    """Parameters of the measure stage and the overrides of this pipeline → `campaigns`."""
+    """Return the node that builds `campaigns` from the measure stage's parameters and the pipeline's overrides."""
     inputs = [*MEASURE_PARAMETERS, "params:compute", "params:comm"]
     return Node(state_campaigns, inputs, "campaigns", name="state_campaigns")
 
 
 def measuring_nodes() -> list[Node]:
-    """`measurement` → `RECORDS`. Kedro saves every record as it is yielded; a restarted run skips saved records."""
+    """Return the nodes that run `measurement` and save `RECORDS`.
+
+    Kedro saves every record as soon as a node yields it. A restarted run skips saved records.
+    """
     compute, backward, forward = RECORDS
     return [
         Node(PlanMeasurement.run_compute, ["measurement", f"{compute}_done"], compute, name="measure_compute"),

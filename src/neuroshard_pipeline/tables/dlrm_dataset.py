@@ -1,7 +1,8 @@
 """Reads the public files of facebookresearch/dlrm_datasets, `fbgemm_t856_bs65536*.pt` and `.pt.gz`.
 
-Such a file is a tuple (indices, offsets, lengths) saved by torch: the ids of all tables, one table after the other; the
-start of the bag of every table and sample; and the number of ids of every bag. Shapes: T tables, B samples, N ids.
+Such a file is a tuple (indices, offsets, lengths) saved by torch. `indices` are the ids of all tables, table by table.
+There is one bag per table and sample: `offsets` are the starts of the bags in `indices`, and `lengths` the numbers of
+ids in the bags. Shapes below use T tables, B samples and N ids.
 """
 
 import gzip
@@ -25,11 +26,12 @@ _Integers = NDArray[np.integer]
 
 
 def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.DataFrame:
-    """The tables of a dlrm_datasets file as a table pool.
+    """Read the tables of a dlrm_datasets file as a table pool.
 
-    `num_embeddings` is the largest id of the whole file plus one. Tables that the batch never looks up are left out,
-    because they have no pooling factor. The name of a table contains its number in the file. Ids are memory-mapped,
-    because a whole file holds 7 GB of them. A `.gz` file is first unpacked to a temporary file.
+    `num_embeddings` is one more than the largest id of the table in all samples, whatever `batch_size` is. Tables that
+    the first `batch_size` samples never look up are left out, because they have no pooling factor. The name of a table
+    contains its number in the file. Ids are memory-mapped, because a whole file holds 7 GB of them. A `.gz` file is
+    first unpacked to a temporary file.
 
     Args:
         path: a `.pt` or `.pt.gz` file.
@@ -96,7 +98,7 @@ def _load(path: Path, plain: Path) -> Any:
 
 
 def _checked(path: Path, content: Any) -> tuple[_Integers, _Integers, tuple[int, int]]:
-    """Indices (N,), offsets (T * B + 1,), and the shape (T, B) of the lengths, if they are consistent."""
+    """Check that the parts agree; return indices (N,), offsets (T * B + 1,), and the shape (T, B) of the lengths."""
     indices, offsets, lengths = _arrays(path, content)
     if 0 in lengths.shape:
         raise TableFileError(f"{path}: lengths have shape {lengths.shape}, not (tables, batch size)")

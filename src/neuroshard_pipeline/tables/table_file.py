@@ -13,7 +13,7 @@ OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, "data_type")
 
 
 def read_tables(path: str | Path) -> list[Table]:
-    """Embedding tables from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
+    """Read embedding tables from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
     profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty `data_type` means fp32.
@@ -92,7 +92,7 @@ def _table(record: Record) -> Table:
 
 
 def _profile(record: Record) -> tuple[float, ...]:
-    """Unique rows and reuse shares in a record; an empty tuple if all cells of the profile are empty."""
+    """Return unique rows and reuse shares of a record, or an empty tuple if all cells of the profile are empty."""
     given = [name for name in PROFILE_COLUMNS if not record.is_empty(name)]
     if given and len(given) < len(PROFILE_COLUMNS):
         absent = next(name for name in PROFILE_COLUMNS if name not in given)

@@ -30,7 +30,7 @@ def settle_on_free_core() -> None:
         return None
     cores = sorted(os.sched_getaffinity(0))
     deadline = time.monotonic() + _FREE_CORE_WAIT_S
-    while time.monotonic() < deadline:  # the worker that this one replaces may still be ending
+    while time.monotonic() < deadline:  # a worker that this process replaces may still hold its core
         for core in cores:
             if _lock(f"{tempfile.gettempdir()}/neuroshard-{os.getuid()}-core-{core}.lock"):
                 return _settle(core)

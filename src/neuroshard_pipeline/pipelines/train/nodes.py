@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[MeasuredSamples, bool]:
-    """Join the first campaign and the samples of the pipeline refine; return also whether refine added any samples."""
+    """Return the samples of the first campaign and of the pipeline refine, and whether refine added any."""
     data = training_data(first, refined)
     return data, len(data.sample_ids) > len(first.sample_ids)
 
@@ -42,7 +42,7 @@ def train_compute(
 def evaluate_by_group(
     model: ComputeCostModel, data: MeasuredSamples, held_out: pd.DataFrame
 ) -> tuple[Json, pd.DataFrame]:
-    """Metrics and predictions of the compute cost model for groups of held-out samples (`accuracy_by_group`)."""
+    """Return metrics and predictions of the compute cost model by group of held-out samples (`accuracy_by_group`)."""
     return accuracy_by_group(
         model, data.compute_samples, data.table_pool, data.compute_settings, data.compute_costs, held_out
     )
@@ -67,7 +67,7 @@ def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
 
 
 def provenance(campaign: str, is_refined: bool, hardware: Json, lineage: Json) -> Json:
-    """The origin of a cost model: hardware, noise floor, the versions of its data and the run that trained it."""
+    """Return hardware, noise floor, data versions and training run of a model; `campaign` is `compute` or `comm`."""
     versions = {**lineage["inputs"], **lineage["outputs"]}
     trained_on = ["augment.table_pool", "measure.hardware", f"augment.{campaign}_samples", f"measure.{campaign}_costs"]
     used = {name: versions[name] for name in trained_on if name in versions}

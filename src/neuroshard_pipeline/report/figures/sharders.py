@@ -13,7 +13,7 @@ from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """One bar per sharder, the mean embedding cost of the tasks that all sharders solved, with one point per task.
+    """Mean embedding cost of each sharder as a bar, and one point per task; only tasks that all sharders solved count.
 
     Args:
         plan_costs: `search.plan_costs`; the figure shows measured costs, or predicted costs if no plan was measured.
@@ -88,7 +88,7 @@ def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: S
 
 
 def _success_bars(solved: pd.Series, tried: int) -> go.Bar:
-    """One bar per sharder (the index of `solved`), labelled `3 of 4`."""
+    """Return one bar per sharder, labelled `3 of 4`; `solved` counts the solved tasks, with sharders as its index."""
     colours = style.sharder_colours(solved.index)
     return go.Bar(
         x=[100 * number / tried for number in solved],
@@ -122,7 +122,7 @@ def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
 
 
 def _rows(figure: go.Figure, title: str, count: int, row_px: int = 46) -> go.Figure:
-    """Lay the figure out with one row per sharder from the top down, without a legend: the rows carry the names."""
+    """Lay out and return the figure: `count` rows from the top down, each labelled with its sharder; no legend."""
     style.styled(figure, title, height=150 + row_px * max(count, 2))
     figure.update_layout(showlegend=False, margin={"t": 64})
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)
