@@ -1,4 +1,4 @@
-"""Draws the ids of a pool and compares their reuse histograms with the published ones."""
+"""Draws lookup ids for the tables of a pool and compares their reuse histograms with the published ones."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,13 +25,13 @@ BIN_LABELS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """Counts over the ids of one batch, summed over several tables.
+    """Numbers of unique rows and of ids per reuse bin, for one batch and summed over tables.
 
     Attributes:
         batch_size: global batch.
         tables: number of tables.
-        rows_by_bin: unique rows in every reuse bin, (17,).
-        indices_by_bin: ids that look up rows of every reuse bin, (17,).
+        rows_by_bin: number of unique rows in every reuse bin, (17,).
+        indices_by_bin: number of ids that look up these rows, (17,).
     """
 
     batch_size: int
@@ -41,7 +41,7 @@ class PoolStatistics:
 
     @property
     def cumulative_shares(self) -> dict[str, tuple[FloatArray, FloatArray]]:
-        """Published and drawn cumulative histograms, (17,) each, by quantity: `unique_rows` and `indices`."""
+        """Maps `unique_rows` and `indices` to their published and drawn cumulative histograms, (17,) each."""
         published = published_shares(self.batch_size)
         drawn = (self.rows_by_bin, self.indices_by_bin)
         return {
@@ -51,12 +51,12 @@ class PoolStatistics:
 
 
 def drawn_counts(table: Table, batch_size: int, seed: int) -> FloatArray:
-    """Draw the ids of one table, and count unique rows and ids in every reuse bin: (2, 17)."""
+    """Draw the ids of one table. Returns the numbers of unique rows and of ids per reuse bin, (2, 17)."""
     return reuse_counts(draw_ids(table, batch_size, seed).indices)
 
 
 def pool_statistics(pool: pd.DataFrame, batch_size: int, seed: int) -> PoolStatistics:
-    """Draw the ids of a pool's tables, without derived and public ones, and count them."""
+    """Draw and count the ids of all tables of a pool except derived and public tables."""
     tables = tables_from_frame(generated_tables(pool))
     rows, ids = np.sum([drawn_counts(table, batch_size, seed) for table in tables], axis=0)
     return PoolStatistics(batch_size, len(tables), rows, ids)
@@ -66,8 +66,8 @@ def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd
     """Published and drawn cumulative reuse histograms.
 
     Returns:
-        `bin_label, source, quantity, cumulative_share`, where source is `published` or `drawn` and quantity
-        `unique_rows` or `indices`; one row per bin up to the highest bin of the batch size.
+        `bin_label, source, quantity, cumulative_share`: `source` is `published` or `drawn`; `quantity` is
+        `unique_rows` or `indices`. Each combination has one row per bin, up to the highest bin of the batch size.
     """
     labels = BIN_LABELS[: highest_bin(batch_size) + 1]
     shares = pool_statistics(pool, batch_size, seed).cumulative_shares

@@ -53,14 +53,14 @@ def fit(
     title: str,
     training_loss: Loss | None = None,
 ) -> Fit:
-    """Fit all members of an ensemble side by side; keep each member's best epoch on the validation samples.
+    """Fit all members of an ensemble together; keep each member's weights at its lowest validation loss.
 
     Args:
         weights: initial weights, members first.
         loss: loss on the validation samples, which selects the best epoch.
         split: training and validation samples.
         params: batch size, learning rate and early stopping.
-        generator: draws the order of batches.
+        generator: shuffles the training samples in every epoch.
         title: name of the model in the progress bar and in errors.
         training_loss: loss that training minimises; None to minimise `loss`.
 
@@ -73,7 +73,8 @@ def fit(
     for epoch in (bar := tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)):
         for batch in _batches(split.training, params.batch_samples, generator):
             optimizer.zero_grad()
-            (training_loss or loss)(learned, batch).sum().backward()  # no shared weights: each member gets its gradient
+            # Members share no weights, so the sum gives each member the gradient of its loss.
+            (training_loss or loss)(learned, batch).sum().backward()
             optimizer.step()
             schedule.step()
         with torch.no_grad():
@@ -109,7 +110,7 @@ class _Best:
 def _optimizer(
     weights: Weights, params: FitParams, samples: int
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """AdamW with a one-cycle schedule; only weight matrices decay, because prices and biases need not be near zero."""
+    """AdamW with a one-cycle schedule. Only weight matrices decay: prices and biases need not be near zero."""
     decayed = {name for name in weights if name.endswith("weight") and "log_" not in name}
     kept = [value for name, value in weights.items() if name not in decayed and value.requires_grad]
     groups = [
@@ -130,7 +131,7 @@ def _batches(samples: IntArray, size: int, generator: torch.Generator) -> Iterat
 
 
 class FeatureRows:
-    """Scaled features of all samples, each of which has one row per shard (compute) or per rank (communication).
+    """Scaled features of all samples. A sample has one row per shard (compute) or per rank (communication).
 
     Attributes:
         counts: (N,) rows per sample.
@@ -148,8 +149,8 @@ class FeatureRows:
             work: (R, P), rows in the order of samples.
             context: (R, F).
             counts: (N,) rows per sample.
-            split: names the training samples.
-            unscaled: indices of work terms that keep their unit.
+            split: contains the indices of the training samples.
+            unscaled: indices of work terms that are not scaled.
         """
         self.counts = counts
         self.in_training = np.repeat(np.isin(np.arange(len(counts)), split.training), counts)
@@ -160,14 +161,14 @@ class FeatureRows:
         self._starts = np.concatenate([[0], np.cumsum(counts)])
 
     def of(self, samples: IntArray) -> tuple[Tensor, Tensor, Tensor]:
-        """Row numbers (R',), work (R', P) and context (R', F) of `samples`, in this order."""
+        """Indices (R',), work (R', P) and context (R', F) of the R' rows of `samples`, in the order of `samples`."""
         ranges = [np.arange(self._starts[sample], self._starts[sample + 1]) for sample in samples]
         rows = torch.from_numpy(np.concatenate(ranges))
         return rows, self._work[rows], self._context[rows]
 
 
 def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Tensor:
-    """Huber loss of the difference of log costs: a relative error, which is linear for outliers.
+    """Huber loss of the difference of log costs, which is close to the relative error for small errors.
 
     Args:
         predicted: ms.

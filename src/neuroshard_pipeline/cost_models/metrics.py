@@ -22,7 +22,7 @@ def mape(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def kendall_tau(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Kendall's tau-b, the agreement of two orders: 1 for equal orders; NaN where either side is constant."""
+    """Kendall's tau-b of measured and predicted costs: 1 for the same ranking, NaN if one array is constant."""
     return float(kendalltau(*_pair(measured, predicted)).statistic)
 
 
@@ -36,8 +36,8 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
 
     Returns:
         `mape`, `median_ape` and `bias`: mean and median absolute error and mean signed error, as shares of the measured
-        cost (the bias is negative where predictions are too low); `r2`: coefficient of determination in ms, NaN where
-        all measured costs are equal; `kendall_tau`; `noise_floor`.
+        cost (the bias is negative where predictions are too low); `r2`: coefficient of determination of the costs (not
+        of their logarithms), NaN where all measured costs are equal; `kendall_tau`; `noise_floor`.
     """
     truth, guess = _pair(measured, predicted)
     total = np.sum((truth - truth.mean()) ** 2)
@@ -55,7 +55,7 @@ def held_out_accuracy(rows: pd.DataFrame, noise_floor: float | None) -> dict[str
     """`accuracy` of held-out rows, and `coverage_90` and `mean_relative_width` where rows have intervals.
 
     Args:
-        rows: `measured_ms, predicted_ms, low_ms, high_ms`.
+        rows: one row per held-out cost, with the columns `measured_ms, predicted_ms, low_ms, high_ms`.
         noise_floor: as for `accuracy`.
     """
     figures: dict[str, Any] = accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor)
@@ -85,8 +85,8 @@ def noise_floor_of(floor: Any, part: str) -> float | None:
     """The noise floor of a part of the cost.
 
     Args:
-        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. A mapping from
-            quantiles to numbers may replace each number; its `median` is then used.
+        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. Instead of a
+            number, a mapping from names of quantiles to numbers may be given, from which `median` is used.
         part: `forward`, `backward` or `total`.
     """
     if isinstance(floor, Mapping):

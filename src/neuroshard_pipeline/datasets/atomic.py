@@ -1,8 +1,8 @@
 """Kedro's own datasets with atomic saves.
 
-Kedro loads the version folder that comes last in alphabetical order and contains the file. A process that is killed
-while it saves would therefore leave a truncated newest version. These subclasses write to a hidden file beside the
-target and rename it, which is atomic.
+Of the version folders that contain the file, Kedro loads the last one in alphabetical order. If a process was killed
+during a plain save, the next run would therefore load a truncated file. These subclasses write to a hidden file beside
+the target and rename it, which is atomic.
 """
 
 import copy
@@ -25,7 +25,7 @@ def staged_path(target: Path) -> Path:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A hidden file for the caller to write; at the end it is flushed to disk and renamed to `target` atomically.
+    """Yield a hidden path that the caller writes to; then flush that file to disk and rename it atomically to `target`.
 
     If the caller raises an error, `target` stays as it is.
     """

@@ -48,16 +48,16 @@ class Bootstrap:
     seed: int
 
     def ratio_of_means(self, ours: FloatArray, theirs: FloatArray) -> Interval:
-        """The ratio mean(ours) / mean(theirs) of costs (N,). Every resample draws the same tasks for both."""
+        """The ratio mean(ours) / mean(theirs) of costs (N,) each. A resample draws the same tasks for both arrays."""
         drawn_ours, drawn_theirs = self._means(np.stack([ours, theirs]))
         return self._interval(float(ours.mean() / theirs.mean()), drawn_ours / drawn_theirs)
 
     def mean(self, values: FloatArray) -> Interval:
-        """The mean of values (N,)."""
+        """The mean of `values` (N,) with its confidence interval."""
         return self._interval(float(values.mean()), self._means(values[None])[0])
 
     def _means(self, values: FloatArray) -> FloatArray:
-        """Means (K, R) of K rows of values (K, N). Each resample draws N tasks with replacement."""
+        """Mean of every row of `values` (K, N) in every resample: (K, R). A resample draws N tasks with replacement."""
         count = values.shape[1]
         draws = np.random.default_rng(self.seed).multinomial(count, np.full(count, 1.0 / count), size=self.resamples)
         means: FloatArray = values @ (draws / count).T
@@ -87,7 +87,7 @@ class Comparison:
         """Compare two sharders on the tasks that both solved.
 
         Args:
-            costs: cost in ms by task (rows) and sharder (columns); NaN where there is none.
+            costs: cost in ms by task (rows) and sharder (columns); NaN where a sharder has no cost.
             ours: the column of the first sharder.
             rival: the column of the second sharder.
 
@@ -107,7 +107,7 @@ class Comparison:
         return facts | {"statement": self._statement(facts)}
 
     def compare_ours(self, costs: pd.DataFrame, sharders: Sequence[str]) -> list[dict[str, Any]]:
-        """Compare each of `OURS` with every other sharder. Returns one result of `compare` per pair."""
+        """Compare each of `OURS` in `sharders` with all other `sharders`. Returns a result of `compare` per pair."""
         pairs = [(ours, rival) for ours in OURS for rival in sharders if ours in sharders and rival != ours]
         return [self.compare(costs, ours, rival) for ours, rival in pairs]
 

@@ -38,7 +38,7 @@ class TorchRecExportParams(Parameters):
     Attributes:
         sharder: the sharder whose plans are written.
         local_world_size: ranks per host, or null where all ranks are on one host.
-        compute_device: where the tables will be trained.
+        compute_device: type of the device on which the tables will be trained.
     """
 
     sharder: SharderName

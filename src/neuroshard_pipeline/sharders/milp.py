@@ -13,7 +13,8 @@ from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_f
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 
-#: The solver may violate constraints by up to 1e-6. A second attempt therefore leaves this share of the memory free.
+#: The solver may violate constraints by up to 1e-6. If its plan exceeds a memory limit, a second attempt leaves this
+#: share of the memory free.
 _MARGIN = 1e-5
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
@@ -24,12 +25,13 @@ _INFEASIBLE = 2
 class MilpSharder:
     """Places whole tables so that the most expensive rank has the lowest sum of predicted single-table compute costs.
 
-    It ignores communication, and that a fused lookup of many tables costs less than the sum of its tables. Its plan
-    is the best one that additive costs can find. It is deterministic unless `time_limit_seconds` ends the search.
+    It ignores communication, and it ignores that a fused lookup costs less than the sum of its tables' costs. With
+    enough time, its plan is optimal for these additive costs up to `gap`. The plan is deterministic unless
+    `time_limit_seconds` ends the search.
 
     Attributes:
         time_limit_seconds: the solver stops after this time with the best plan found so far.
-        gap: the solver stops when its plan provably costs at most this share more than the optimum.
+        gap: the solver stops when the plan's cost exceeds the proven lower bound by at most this share of that cost.
     """
 
     time_limit_seconds: float
@@ -62,9 +64,10 @@ class MilpSharder:
         return whole_tables_do_not_fit(problem, f"{self.name} {found}, {problem.limits.max()} at most")
 
     def _solve(self, problem: Problem, limits: FloatArray) -> tuple[IntArray | None, bool]:
-        """The ranks (U,) or None if no solution was found; and whether it is proved that there is none.
+        """The rank of each unit (U,), or None if no solution was found; and whether the solver proved that none exists.
 
-        The unknowns are binary x[u, r] and the largest sum, which is continuous. Costs are scaled to the order of 1.
+        The variables are x[u, r], which is 1 if unit u is on rank r and 0 otherwise, and the cost of the most expensive
+        rank. Costs are divided by `scale`, so that they are of the order of 1.
         """
         from scipy import sparse  # imported late: this takes a third of a second
         from scipy.optimize import Bounds, LinearConstraint, milp

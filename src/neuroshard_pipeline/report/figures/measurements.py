@@ -36,9 +36,9 @@ def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) ->
 
 
 def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
-    """Spread of repeated measurements against the cost, one point per sample.
+    """Scatter plot of the spread of repeated measurements against the cost, at most one point per row of costs.
 
-    The spread is `spread_ms` as a share of forward + backward cost; samples that were measured only once are left out.
+    The spread is `spread_ms` as a share of forward + backward cost; rows that were measured only once are left out.
 
     Args:
         compute_costs: `measure.compute_costs`; failed samples are left out.
@@ -92,7 +92,7 @@ def log_edges(values: pd.Series, bins: int = 40) -> np.ndarray:
 
 
 def histogram(values: pd.Series, edges: np.ndarray, name: str, colour: str, unit: str) -> go.Bar:
-    """Bars of the number of values per bin. This function counts them because Plotly has no logarithmic bins."""
+    """Bars with the number of values per bin. The values are binned here as Plotly has no logarithmic bins."""
     counts, _ = np.histogram(values.dropna(), bins=edges)
     spans = [f"{low:.3g} to {high:.3g} {unit}" for low, high in itertools.pairwise(edges)]
     return go.Bar(

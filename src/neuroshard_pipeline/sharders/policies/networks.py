@@ -48,10 +48,10 @@ def _dreamshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:  # no
 
 
 def _dreamshard_scores(weights: Weights, own: Array, carried: Array, ranks: Array) -> Array:
-    """Scores, linear in a rank's summed representations and in an embedding of its predicted costs [Zha2022b] §3.3.
+    """Scores: a linear layer over a rank's summed representations and hidden features of its costs [Zha2022b] §3.3.
 
     `own` adds the same number to the scores of all ranks. The table to place therefore influences the choice only
-    through the costs that are predicted for each rank with this table.
+    through the features in `ranks` that include this table, for example the predicted cost of a rank with it.
     """
     costs = _rectified(ranks @ weights["cost.in"] + weights["cost.in.bias"])
     costs = _rectified(costs @ weights["cost.out"] + weights["cost.out.bias"])
@@ -74,7 +74,7 @@ def _dreamshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, 
 
 
 def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
-    """(U, N) states of a gated recurrent unit after each table; a state depends on this table and the earlier ones."""
+    """States (U, N) of a gated recurrent unit after each table. A state depends on all tables up to that one."""
     inputs = tables @ weights["gru.in"] + weights["gru.bias"]  # (U, 3 N)
     width = inputs.shape[-1] // 3
     state = inputs[0, :width] * 0.0
