@@ -1,4 +1,4 @@
-r"""The program that torchrun starts on every host: a rank that measures collectives on order.
+r"""The program that torchrun starts on every host: a rank that measures the collectives that a campaign orders.
 
     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint <first host>:29400 --max-restarts 100 \
         -m neuroshard_pipeline.measurement.torchrun_ranks <first host>:29400
