@@ -1,10 +1,12 @@
 """Applies a function to many items in parallel. Each item is processed by one worker."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from tqdm import tqdm
 
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.workers.local_team import LocalTeam
@@ -79,6 +81,7 @@ def single_workers(
 def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[Any], tuple[Any, str | None]]:
     """Limit this worker to its share of the host's threads, and return what answers its jobs."""
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    tqdm.set_lock(threading.RLock())  # tqdm's own lock is a semaphore, which a worker that is killed would leak
     return partial(_call, function)
 
 
