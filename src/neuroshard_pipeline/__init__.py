@@ -1,4 +1,4 @@
-"""NeuroShard, "Pre-train and Search", as a Kedro project: sharding plans for embedding tables in seconds.
+"""Computes sharding plans for embedding tables in seconds: NeuroShard ("Pre-train and Search") as a Kedro project.
 
     import neuroshard_pipeline as ns
 
@@ -10,7 +10,7 @@
 The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples and tasks),
 `measurement` (measured costs), `cost_models` (predicted costs), `search` and `sharders` (plans), `evaluation` (measured
 and compared plans), `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `pipelines`, `datasets`,
-`hooks` and `cli` connect them with Kedro. Importing this package imports none of Kedro, TorchRec and FBGEMM.
+`hooks` and `cli` connect them with Kedro. `import neuroshard_pipeline` does not import Kedro, TorchRec or FBGEMM.
 """
 
 import os

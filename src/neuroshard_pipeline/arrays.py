@@ -1,4 +1,4 @@
-"""Types of the arrays that functions take and return; shapes stand in the docstrings."""
+"""Types of the arrays that functions take and return; the docstrings of the functions state the shapes."""
 
 import numpy as np
 from numpy.typing import NDArray

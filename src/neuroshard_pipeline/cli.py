@@ -26,7 +26,7 @@ _PYDANTIC_PROBLEM = re.compile(r"([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*),
 _CHOICES = re.compile(r"^Input should be ('.*')$|use (?:one|some) of ([\w, ]+?)(?:, not '|;|$)")
 #: Pydantic's messages about a required field that is not set, and about a field that the type does not have.
 _MISSING, _UNKNOWN = "Field required", "Extra inputs are not permitted"
-#: Parts of pydantic's messages about invalid values; they are removed.
+#: Parts that are removed from pydantic's messages about invalid values.
 _DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
 
@@ -77,7 +77,7 @@ def parameter_problems(text: str) -> str:
 def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Leave out problems `(field, message, value)` that follow from others.
 
-    A list with an invalid item is invalid too, and a mistyped name makes the right name missing.
+    Pydantic also reports a list whose item is invalid, and reports the correct form of a mistyped name as missing.
     """
     messages = {message for _, message, _ in problems}
     return [
@@ -107,7 +107,7 @@ def _problem(parameter: str, annotation: Any, field: str, message: str, value: s
 
 
 def _choice_hint(message: str, value: str) -> str:
-    """A hint at the allowed value that is most similar to a mistyped one, or an empty string."""
+    """`; did you mean 'x'?` with the allowed value that is most similar to a mistyped one; empty if none is similar."""
     listed = _CHOICES.search(message)
     if not listed:
         return ""
@@ -132,7 +132,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _with_plain_errors(command: click.Command) -> click.Command:
-    """The same command; errors that the user can correct end in a message and exit status 1, without a traceback."""
+    """The same command, which reports errors that the user can correct without a traceback and exits with status 1."""
     callback: Callable[..., Any] = command.callback  # type: ignore[assignment]
 
     @functools.wraps(callback)

@@ -37,7 +37,7 @@ class PlanError(NeuroShardError):
 
 
 class DoesNotFitError(PlanError):
-    """No plan within the memory limits was found; the message contains the missing bytes."""
+    """A sharder found no plan within the memory limits; the message states the reason."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -20,9 +20,9 @@ from neuroshard_pipeline.report import summary_table
 LINEAGE_DATASET = "lineage"
 #: Runtime parameters that configuration files refer to.
 RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint"}
-#: Texts that are printed if the run has made them.
+#: Text datasets that are printed at the end of a run that has made them.
 _TEXT_DATASETS = ("plan.explanation", "train_check.table", "benchmark.table")
-#: Files whose path is printed if the run has made them, with their title.
+#: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
 _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan.torchrec_plan": "TorchRec plan"}
 
 
@@ -31,7 +31,7 @@ class MissingVersionError(NeuroShardError):
 
 
 class UnknownParameterError(NeuroShardError):
-    """A parameter that no pipeline reads, or one that names a sharder that does not take part in the search."""
+    """No pipeline reads a parameter, or a parameter names a sharder that does not take part in the search."""
 
 
 class ParameterHooks:
@@ -197,7 +197,7 @@ def _refuse_missing_inputs(run_params: dict[str, Any], pipeline: Pipeline, catal
 
 
 def _maker(name: str) -> str:
-    """Name of the pipeline to run for a dataset: `pretrain` if it makes the dataset, else the smallest that does."""
+    """The pipeline to run for a dataset: `pretrain` if it makes the dataset, else the one with the fewest nodes."""
     makers = [pipeline for pipeline in set(pipelines) if name in pipelines[pipeline].all_outputs()]
     if "pretrain" in makers:
         return "pretrain"

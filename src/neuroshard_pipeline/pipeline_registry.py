@@ -21,10 +21,10 @@ from neuroshard_pipeline.pipelines import (
 def register_pipelines() -> dict[str, Pipeline]:
     """All pipelines by the name that `kedro run --pipeline` uses.
 
-    They are imported explicitly: Kedro's `find_pipelines` would import only the requested one, and no pipeline could
-    be composed of others.
+    They are imported explicitly, because some are composed of others, and Kedro's `find_pipelines` would import only
+    the requested one.
     """
-    # Kedro warns of every dot in a dataset name, including the dots that its own namespaces add.
+    # Kedro warns about every dot in a dataset name, even about the dots that its own namespaces add.
     warnings.filterwarnings("ignore", message=r"\s*One or more dataset names contain '\.'")
     stages = {
         "augment": augment.create_pipeline(),

@@ -6,6 +6,6 @@ HOOKS = (ParameterHooks(), LineageHooks(), ProgressHooks(), SummaryHooks())
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",
-    # An environment or conf/local may change one nested parameter without repeating its neighbours.
+    # With "soft" merging, an environment or conf/local may change one nested parameter without repeating the others.
     "merge_strategy": {"parameters": "soft", "globals": "soft"},
 }
