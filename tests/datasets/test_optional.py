@@ -28,5 +28,5 @@ def test_a_pinned_version_that_is_missing_is_refused(tmp_path):
 
 
 def test_it_is_never_written(tmp_path):
-    with pytest.raises(DatasetError, match="written under another name"):
+    with pytest.raises(DatasetError, match="another dataset of the catalog writes it"):
         OptionalParquetDataset(filepath=str(tmp_path / "samples.parquet")).save(pd.DataFrame())

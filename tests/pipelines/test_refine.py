@@ -99,6 +99,6 @@ def test_samples_of_another_first_campaign_are_ignored(finished_run, tmp_path, c
         (data_root / layer).mkdir(parents=True, exist_ok=True)
         (data_root / layer / source.name).symlink_to(source)
     run_pipeline(data_root, "pretrain", params={"augment": {"pool": {"seed": 9}}})
-    assert "are ignored; the present one is" in caplog.text
+    assert "are ignored; the current campaign is" in caplog.text
     provenance = ns.load_cost_models(data_root / "06_models").compute.provenance
     assert "refine.compute_samples" not in provenance["data_versions"]

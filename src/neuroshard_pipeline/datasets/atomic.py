@@ -1,8 +1,8 @@
 """Kedro's own datasets with atomic saves.
 
-Of the version folders that contain the file, Kedro loads the last one in alphabetical order. If a process was killed
-during a plain save, the next run would therefore load a truncated file. These subclasses write to a hidden file beside
-the target and rename it, which is atomic.
+Kedro loads the alphabetically last version folder that contains the file. If a process is killed during an ordinary
+save, the next run therefore loads a truncated file. These subclasses write to a hidden file beside the target and then
+rename it; a rename is atomic.
 """
 
 import copy
@@ -19,7 +19,7 @@ from kedro_datasets.text import TextDataset
 
 
 def staged_path(target: Path) -> Path:
-    """A hidden path beside `target` that no search for versions or partitions finds."""
+    """A hidden path beside `target`. Kedro does not find it when it looks for versions or partitions."""
     return target.with_name(f".{target.name}.{os.getpid()}.partial")
 
 
@@ -43,7 +43,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 class _AtomicSave:
-    """Makes the save of one of Kedro's datasets atomic; the dataset must be on a local file system."""
+    """Mixin that makes the `save` of a Kedro dataset atomic. The dataset must be on a local file system."""
 
     def save(self, data: Any) -> None:
         """Write the data atomically."""

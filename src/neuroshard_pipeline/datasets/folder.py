@@ -53,7 +53,7 @@ class _FolderDataset(AbstractVersionedDataset[Any, Any]):
 
 
 class CostModelDataset(_FolderDataset):
-    """An object whose class has `save(folder)` and the class method `load(folder)`; nothing is unpickled."""
+    """An object whose class has `save(folder)` and a class method `load(folder)`. Pickle is not used."""
 
     def __init__(
         self, filepath: str, model: str, version: Version | None = None, metadata: dict[str, Any] | None = None
@@ -62,8 +62,8 @@ class CostModelDataset(_FolderDataset):
 
         Args:
             filepath: folder of the versions.
-            model: dotted path of the class that has `load`.
-            version: Kedro's load and save version.
+            model: dotted path of the class of the object.
+            version: Kedro's pair of load version and save version.
             metadata: metadata for kedro-viz.
         """
         super().__init__(filepath, version, metadata)

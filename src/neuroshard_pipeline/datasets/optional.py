@@ -1,4 +1,4 @@
-"""Data that another pipeline may have written, or not."""
+"""A dataset for a file that need not exist."""
 
 import pandas as pd
 
@@ -6,12 +6,12 @@ from neuroshard_pipeline.datasets.atomic import AtomicParquetDataset
 
 
 class OptionalParquetDataset(AtomicParquetDataset):
-    """A versioned Parquet file that loads as an empty frame if there is no version; read-only.
+    """A read-only, versioned Parquet file. It loads as an empty frame if there is no version of it.
 
-    A run that reads it does not require it to exist. A version that is pinned must exist.
+    A run that reads this dataset can start without the file. A version that the user pins must exist, however.
     """
 
-    #: Hooks do not refuse a run because this dataset is missing.
+    #: The hooks do not stop a run if this dataset is missing.
     is_optional = True
 
     def load(self) -> pd.DataFrame:
@@ -22,4 +22,4 @@ class OptionalParquetDataset(AtomicParquetDataset):
 
     def save(self, data: pd.DataFrame) -> None:
         """Refuse, because another dataset writes the file."""
-        raise NotImplementedError(f"{self._filepath} is written under another name")
+        raise NotImplementedError(f"{self._filepath} is read-only here: another dataset of the catalog writes it")

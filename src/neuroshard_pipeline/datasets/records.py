@@ -1,4 +1,4 @@
-"""The records of a measurement campaign: a folder of Parquet files to which files are only added."""
+"""The records of a measurement campaign: a folder of Parquet files. Runs add files and keep the old ones."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +44,7 @@ class RecordFolderDataset(PartitionedDataset):
         except DatasetError as problem:
             path = Path(self._path) / f"{key}{_SUFFIX}"
             raise MeasurementError(
-                f"{path} cannot be read ({problem.__cause__ or problem}); delete it, the next run measures it again"
+                f"{path} cannot be read ({problem.__cause__ or problem}); delete it; the next run measures it again"
             ) from problem
 
     def save(self, data: dict[str, pd.DataFrame]) -> None:

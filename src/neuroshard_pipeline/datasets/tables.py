@@ -19,13 +19,13 @@ class TableFileDataset(AbstractDataset[None, list[Table]]):
         """Read the tables.
 
         Raises:
-            TableFileError: names file, row, value and remedy; Kedro wraps it in a DatasetError.
+            TableFileError: the file is invalid. Kedro wraps this error in a DatasetError.
         """
         return read_tables(self._path)
 
     def save(self, data: None) -> None:
         """Refuse, because table files belong to the user."""
-        raise NotImplementedError(f"{self._path} is an input and never written")
+        raise NotImplementedError(f"{self._path} is an input file and cannot be written")
 
     def _exists(self) -> bool:
         return self._path.is_file()

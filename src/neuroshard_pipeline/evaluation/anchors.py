@@ -93,7 +93,7 @@ def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) ->
 
 
 def among(samples: Sequence[Sample], anchors: Sequence[Sample]) -> list[Sample]:
-    """One list of samples and anchors, mixed evenly because a campaign measures neighbours of the list together."""
+    """Samples and anchors, mixed evenly in one list. A campaign measures neighbours in the list together."""
     places = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (samples, anchors)])
     together = [*samples, *anchors]
     return [together[place] for place in np.argsort(places, kind="stable")]
@@ -109,11 +109,11 @@ def measure_as_at_first(
     Args:
         samples: new samples, none of them an anchor.
         anchors: samples of the first campaign and their costs in it.
-        measure: samples → `sample_id, forward_ms, backward_ms, error` and, for collectives, `rank`.
+        measure: returns, for a list of samples, `sample_id, forward_ms, backward_ms, error` and for collectives `rank`.
 
     Returns:
-        The costs that `samples` would have had in the first campaign, and the drift of every direction (none if there
-        are no samples).
+        The costs of `samples`, converted to the first campaign, and the drift of every direction (an empty dictionary
+        if there are no samples).
     """
     chosen, first_costs = anchors
     if not samples:

@@ -56,7 +56,7 @@ class Campaigns:
         """
         if self.compute.params.backend == "recorded":
             raise MeasurementError(
-                "compute backend 'recorded' measures nothing, so it has no costs of the shards that a search chooses; "
+                "compute backend 'recorded' cannot measure the shards that a search chooses; "
                 "run refine on a machine that can measure lookups, with measure.compute.backend fbgemm_cpu or "
                 "fbgemm_cuda (environments base and cuda)"
             )

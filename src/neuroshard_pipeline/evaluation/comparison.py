@@ -1,6 +1,6 @@
 """Compares the costs of two sharders on the same tasks, with a paired bootstrap confidence interval.
 
-The interval says how far the result may change if other tasks of the same kind are drawn. Shapes: N tasks, R resamples.
+The interval shows how much the result varies if other tasks of the same kind are drawn. Shapes: N tasks, R resamples.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Bootstrap:
     seed: int
 
     def ratio_of_means(self, ours: FloatArray, theirs: FloatArray) -> Interval:
-        """The ratio mean(ours) / mean(theirs) of costs (N,) each. A resample draws the same tasks for both arrays."""
+        """The ratio mean(ours) / mean(theirs) of two arrays (N,) of costs. A resample draws the same tasks for both."""
         drawn_ours, drawn_theirs = self._means(np.stack([ours, theirs]))
         return self._interval(float(ours.mean() / theirs.mean()), drawn_ours / drawn_theirs)
 

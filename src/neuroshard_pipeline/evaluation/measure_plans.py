@@ -31,7 +31,7 @@ from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
-#: Maps the key of one raw record to that record, which is what a partitioned dataset saves.
+#: A dictionary from the key of one record to this record. A partitioned dataset saves data in this form.
 NewRecord = dict[str, pd.DataFrame]
 
 

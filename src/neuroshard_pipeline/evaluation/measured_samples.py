@@ -19,7 +19,7 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 @dataclass(frozen=True)
 class MeasuredSamples:
-    """Compute and communication samples with their costs. Each frame has the columns of the dataset named.
+    """Compute and communication samples with their costs. Each frame has the columns of the dataset that is named here.
 
     Attributes:
         table_pool: `augment.table_pool`; it contains every table of the samples.

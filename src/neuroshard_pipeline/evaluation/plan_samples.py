@@ -25,8 +25,8 @@ class PlanSamples(Generic[Sample]):
 
     Attributes:
         samples: distinct samples.
-        sample_ids: sample id per plan and rank; None for a rank without shards, and for all ranks of a collective
-            whose start skew is unknown because an earlier campaign failed.
+        sample_ids: sample id per plan and rank. It is None for a rank without shards, and for all ranks of a
+            collective whose start skew is unknown because a measurement of the plan failed.
     """
 
     samples: list[Sample]

@@ -1,8 +1,8 @@
 """Refinement: samples of the best plans and their runners-up are measured and added to the training data.
 
-The machine's drift since the first campaign is removed from the new costs (`anchors`), so that one model can be trained
-on both campaigns. The frames of new samples have two extra columns: `round`, the number of the run that measured them,
-and `campaign`, a hash of the first campaign. Samples with the hash of another first campaign are ignored.
+The machine's drift since the first campaign is removed from the new costs (`anchors`), so that a model can be trained
+on old and new costs together. The frames of new samples have two extra columns: `round`, the number of the run that
+measured them, and `campaign`, a hash of the first campaign. Samples of another first campaign are ignored.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class RefineParams(Parameters):
         plans_per_task: number of plans that each sharder contributes per task: the best plan and its runners-up.
         max_compute_samples: maximum number of new compute samples; those of the best plans come first.
         max_comm_samples: maximum number of new communication samples.
-        seed: seed of the sharders; tasks use `seed` + 1000 * round. It differs from the seeds of all other stages.
+        seed: seed of the sharders; tasks use `seed` + 1000 * round. No other stage should have this seed.
     """
 
     tasks_per_world_size: tuple[int, ...] = Field(min_length=1)
@@ -55,7 +55,7 @@ class RefineParams(Parameters):
     seed: int = Field(ge=0)
 
     def draw_tasks(self, pool: pd.DataFrame, like: ShardingTaskParams, round_number: int) -> pd.DataFrame:
-        """A frame of tasks drawn with the parameters `like`, except that their number and the round's seed are new."""
+        """A frame of tasks, drawn with the parameters `like` but with the number and the seed of this round."""
         changes = {"tasks_per_world_size": self.tasks_per_world_size, "seed": self.seed + 1000 * round_number}
         tasks = sharding_tasks(pool, ShardingTaskParams.model_validate(like.model_dump() | changes))
         return tasks.assign(task_id=f"refine-{round_number}-" + tasks["task_id"])
@@ -75,7 +75,7 @@ class NewSamples:
 
     @classmethod
     def of(cls, plans: Sequence[Plan], known: Collection[str], params: RefineParams) -> Self:
-        """New samples in the order of `plans`, up to the maxima of `params`. `known`: ids of training samples."""
+        """New samples in the order of `plans`, up to the maxima of `params`; `known`: ids of training samples."""
         compute = new_compute_samples(plans, known)[: params.max_compute_samples]
         return cls(tuple(compute), tuple(new_comm_samples(plans, known)[: params.max_comm_samples]))
 
@@ -127,7 +127,7 @@ def measure_new(
     comm_costs, comm_drifts = measure_as_at_first(
         samples.comm, (anchors.comm, anchors.comm_costs), campaigns.comm.measure
     )
-    message = "drift of %s costs since the first campaign, removed from the new costs: %+.1f %% (%d anchors)"
+    message = "%s costs drifted by %+.1f %% since the first campaign (%d anchors); the new costs are corrected for it"
     for kind, drifts in (("compute", compute_drifts), ("communication", comm_drifts)):
         for direction, drift in drifts.items():
             _LOGGER.info(message, f"{kind} {direction.removesuffix('_ms')}", 100 * (drift.ratio - 1), drift.anchors)
@@ -151,8 +151,8 @@ def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSam
     others = {campaign for frame in refined.frames() if len(frame) for campaign in frame["campaign"]} - {present}
     if others:
         _LOGGER.warning(
-            "samples that refine measured for another table pool or first campaign (%s) are ignored; the present one "
-            "is %s. Run `kedro run --pipeline refine` to measure samples for it",
+            "samples that refine measured for another table pool or first campaign (%s) are ignored; the current "
+            "campaign is %s. Run `kedro run --pipeline refine` to measure samples for it",
             ", ".join(sorted(others)),
             present,
         )
@@ -166,7 +166,7 @@ def appended(known: MeasuredSamples, new: MeasuredSamples, first: MeasuredSample
 
 
 def training_data(first: MeasuredSamples, refined: MeasuredSamples) -> MeasuredSamples:
-    """What cost models are trained on: the first campaign and the samples that refine measured for it, if any."""
+    """The samples that cost models are trained on: the first campaign and what refine has measured for it, if any."""
     known = of_campaign(refined, first)
     return first.joined(known.map_frames(lambda frame: frame.drop(columns=list(EXTRA_COLUMNS), errors="ignore")))
 

@@ -1,4 +1,4 @@
-"""Solves every task with every sharder of a benchmark. An interrupted run resumes from one record per such pair."""
+"""Solves every task with every sharder of a benchmark. Each pair has a record, from which a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def solve_missing(
         run: applies a function to items and yields each outcome as soon as it is known, as `workers.map_items` does.
 
     Yields:
-        (key, record); the caller stores each before asking for the next.
+        (key, record). The caller stores each record before it asks for the next.
     """
     missing = [job for job in jobs.jobs if job.key not in done]
     needs_torchrec = any(job.sharder == TorchRecSharder.name for job in missing)
@@ -211,7 +211,7 @@ def plans_to_measure(
 def bench_plan_costs(
     plans: Sequence[SeededPlan], measured: Sequence[SeededPlan], measured_costs: pd.DataFrame
 ) -> pd.DataFrame:
-    """`benchmark.plan_costs`: `search.plan_costs` plus a column `seed`, the measured plans before all others."""
+    """`benchmark.plan_costs`: the columns of `search.plan_costs` and `seed`. The measured plans come first."""
     known = {_key(each) for each in measured}
     others = [each for each in plans if _key(each) not in known]
     frames = [_with_seeds(measured_costs, measured), _with_seeds(plan_costs_frame([e.plan for e in others]), others)]

@@ -18,21 +18,21 @@ SUITES: tuple[str, ...] = ("paper_4", "paper_8", "criteo", "hugectr_t510", "scal
 def _known_suites(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in SUITES:
-            raise ValueError(f"use some of {', '.join(SUITES)}, not {name!r}; your own files go under `user`")
+            raise ValueError(f"use some of {', '.join(SUITES)}, not {name!r}; list a file of your own under `user`")
     if len(set(names)) < len(names):
         raise ValueError("name every suite once")
     return names
 
 
 class SuiteParams(Parameters):
-    """Which suites there are and how large they are.
+    """The suites of a benchmark and their sizes.
 
     Attributes:
-        names: some of `SUITES`.
-        user: suites of the user: path of a file of sharding tasks (`tables.task_file`) by name of the suite.
-        tasks: number of tasks in each random suite (`paper_4`, `paper_8`, `tight`); the other suites list their tasks.
-        batch_size: global batch of every task of this project.
-        most_measured_ranks: plans of tasks with more ranks than this are not measured.
+        names: the suites from `SUITES` that are run.
+        user: suites of the user; maps the name of a suite to the path of a file of sharding tasks (`tables.task_file`).
+        tasks: number of tasks in each random suite (`paper_4`, `paper_8`, `tight`); other suites have fixed tasks.
+        batch_size: global batch of every task, except for the tasks of the user.
+        most_measured_ranks: largest number of ranks of a task whose plans are measured.
         seed: seed of the tasks that are drawn.
     """
 
@@ -134,10 +134,10 @@ class PublicSuiteParams(Parameters):
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """Everything that determines the suites: the parameters of the same names.
+    """Everything that determines the suites. Each attribute holds the parameters of the same name.
 
     Attributes:
-        suites: which suites there are and how large they are.
+        suites: the suites and their sizes.
         pool: the pool that tasks are drawn from.
         paper: tasks of the suites `paper_4` and `paper_8`.
         tight: tasks of the suite `tight`.
@@ -156,16 +156,16 @@ class SuiteSettings:
 
 
 class BenchmarkSharderParams(Parameters):
-    """Which sharders solve the tasks, with which seeds.
+    """The sharders that solve the tasks, and their seeds.
 
     Attributes:
         sharders: names of sharders, in the order of tables and figures.
-        stochastic: those of `sharders` whose plans depend on a seed; they solve every task with `seeds` seeds.
+        stochastic: those of `sharders` whose plans depend on a seed; they solve every task once with each seed.
         seeds: number of seeds of stochastic sharders.
         measured_seeds: number of seeds whose plans are measured.
         seed: the first seed.
-        left_out: per suite, sharders that do not run there because they take too long.
-        fewer_seeds: per suite, the number of seeds where `seeds` would take too long.
+        left_out: by suite, the sharders that do not run on it because they take too long.
+        fewer_seeds: by suite, a number of seeds that replaces `seeds`, where `seeds` seeds would take too long.
     """
 
     sharders: SharderNames = Field(min_length=2)

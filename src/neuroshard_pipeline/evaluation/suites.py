@@ -1,6 +1,6 @@
 """The benchmark's suites of sharding tasks, each determined by its parameters.
 
-Random tasks have tables of a pool that only the benchmark uses; no cost model or policy is trained on these tables.
+The tables of random tasks come from a pool that only the benchmark uses. No cost model or policy is trained on them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -69,7 +69,7 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.
         for group, task in tasks
     ]
     if not frames:
-        raise TaskError(f"suite {suite!r} has no task; list some, or leave the suite out of benchmark.suites.names")
+        raise TaskError(f"suite {suite!r} has no task; list its tasks, or remove the suite from benchmark.suites")
     return pd.concat(frames, ignore_index=True)
 
 
@@ -85,7 +85,7 @@ def _renamed(tables: Sequence[Table]) -> list[Table]:
 
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
-    """The same number of tasks for every maximum dimension; any remainder goes, one each, to the smallest maxima."""
+    """Draw equally many tasks per maximum dimension; the smallest maxima get one more each if there is a remainder."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):

@@ -35,7 +35,7 @@ def summarise(
         `num_tasks, num_common_tasks, num_measured_tasks`. Per sharder under `sharders`: `tasks_solved, tasks_tried,
         mean_predicted_ms, mean_measured_ms` (None without tasks), `mean_seconds_per_task, max_seconds_per_task` and
         `failures`, the error message of every unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`:
-        see `Comparison.compare_ours`; costs are predicted ones if nothing was measured, otherwise measured ones.
+        see `Comparison.compare_ours`; measured costs are compared, or predicted costs if nothing was measured.
     """
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
     predicted, measured = cost_table(totals, names, "predicted"), cost_table(totals, names, "measured")

@@ -1,4 +1,4 @@
-"""Draws tasks that no placement of whole tables solves but some plan with column splits does."""
+"""Draws tasks that have no plan with whole tables, but a plan with column splits."""
 
 import math
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ _TIGHT_STREAM = 11
 
 
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task whose largest table fits no rank, although all tables fill only `memory_fill` of all memory.
+    """Draw a task whose largest table fits no rank, although all tables fill only a share `memory_fill` of the memory.
 
     Args:
         pool: tables to draw from.
-        settings: number and widths of the tables, batch size and memory. The draws depend only on its seed and
-            on `task_id`.
+        settings: number and widths of the tables, batch size, memory and seed. The random generator is seeded with
+            this seed and `task_id`.
         task_id: id of the task.
         world_size: number of ranks.
 
     Raises:
-        TaskError: no drawn task was tight.
+        TaskError: none of the drawn tasks is tight.
     """
     fill, batch_size = settings.tight.memory_fill, settings.suites.batch_size
     fewest, most = settings.paper.table_limits(world_size)
@@ -44,15 +44,15 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
         if is_tight(task, settings.memory):
             return task
     raise TaskError(
-        f"{task_id}: none of {_MAX_DRAWS} draws of {fewest} to {most} tables has one that is larger "
-        f"than the memory of a rank at memory_fill {fill}; raise memory_fill or draw fewer tables"
+        f"{task_id}: none of {_MAX_DRAWS} drawn tasks with {fewest} to {most} tables has a table that is larger than "
+        f"the memory of a rank and can be split to fit at memory_fill {fill}; raise memory_fill or draw fewer tables"
     )
 
 
 def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
     """Whether only column splits can solve `task`: its largest table fits no rank, but its narrowest shards all fit.
 
-    The second condition is met if all tables, cut into shards of the minimum width, can be packed by size.
+    The second condition is checked by packing shards of the minimum width of all tables, ordered by size.
     """
     limits = memory.limits(task)
     if max(memory.table_bytes(table, table.embedding_dim, task) for table in task.tables) <= max(limits):

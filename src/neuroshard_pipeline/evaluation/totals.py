@@ -91,7 +91,7 @@ def cost_table(costs: pd.DataFrame, sharders: Sequence[str], basis: Basis) -> pd
 
 
 def _predicted_ms(plan: Plan) -> tuple[tuple[float, ...], ...]:
-    """Costs per part and rank, in the order of `PARTS`."""
+    """Predicted costs per part and rank, in the order of `PARTS`; NaN if the plan has no predicted cost."""
     if plan.predicted is None:
         return ((np.nan,) * plan.task.world_size,) * len(PARTS)
     return plan.predicted.compute_ms, plan.predicted.forward_comm_ms, plan.predicted.backward_comm_ms

@@ -22,9 +22,9 @@ class VerdictParams(Parameters):
     Attributes:
         confidence: confidence level of the intervals.
         resamples: number of bootstrap resamples.
-        least_tasks: smallest number of common tasks for which there is a confidence interval and a verdict.
-        least_success: smallest share of the tasks of a suite that a sharder must solve to be considered when the
-            common tasks are determined.
+        least_tasks: minimum number of common tasks for a confidence interval and a verdict.
+        least_success: a sharder that solves a smaller share of the tasks of a suite is left out when the common tasks
+            are determined.
         seed: seed of the bootstrap.
     """
 
@@ -46,8 +46,8 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
     Returns:
         `suite, group, is_measured, task_id, sharder`; `seeds` tried and `seeds_solved`; `solved`, whether all seeds
         found a plan; `seconds`, mean per attempt; `error`, the first one; `predicted_ms`, mean over the plans;
-        `measured_ms`, mean over the measured plans (NaN without one); `imbalance`, mean over the plans of the column
-        of `totals.plan_totals`; `measured_seeds`, number of measured plans.
+        `measured_ms`, mean over the measured plans (NaN without one); `imbalance`, mean over the plans (see
+        `totals.plan_totals`); `measured_seeds`, number of measured plans.
     """
     grouped = attempts.groupby(_KEYS, sort=False)
     frame = pd.DataFrame(
@@ -91,12 +91,12 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
     """Compare the sharders on the tasks of one suite.
 
     Returns:
-        `tasks`; `feasible_tasks`, those that any sharder solved; `basis`, `measured` or `predicted`; `compared`, the
-        sharders that solved enough tasks; `common_tasks`, the number of tasks for which all compared sharders have a
-        cost; `possibly_best`, the sharder with the lowest mean cost and those without a measurable difference from it;
-        `best`, the only sharder in `possibly_best`, or None; `sharders`, the results of `_sharder_facts` by name;
-        `pairs`, the comparisons of each of `comparison.OURS` with every other sharder on all tasks that both solved;
-        `groups`, the result of `_groups`.
+        `tasks` and `feasible_tasks`, the numbers of all tasks and of those that at least one sharder solved; `basis`,
+        `measured` or `predicted`; `compared`, the sharders that solved enough tasks; `common_tasks`, the number of
+        tasks for which all compared sharders have a cost; `possibly_best`, the sharder with the lowest mean cost and
+        those without a measurable difference from it; `best`, the only sharder in `possibly_best`, or None; `sharders`,
+        the results of `_sharder_facts` by name; `pairs`, the comparisons of each of `comparison.OURS` with every other
+        sharder on all tasks that both solved; `groups`, the result of `_groups`.
     """
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
@@ -149,10 +149,10 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
     """Results of one sharder on the tasks of one suite.
 
     Returns:
-        `solved, tried`, numbers of tasks; `seeds, measured_seeds`, largest numbers for a task; `seconds, max_seconds`,
-        mean and maximum over the tasks of the seconds per attempt. These means over the common tasks are None if there
-        are none: `cost_ms`, `predicted_ms`, `imbalance` and `relative` (cost / cost of the task's cheapest plan, with
-        its confidence interval).
+        `solved, tried`, numbers of tasks; `seeds, measured_seeds`, maxima over the tasks; `seconds, max_seconds`, mean
+        and maximum over the tasks of the seconds per attempt. The other values are means over the common tasks, or None
+        if there are none: `cost_ms`, `predicted_ms`, `imbalance` and `relative` (the cost divided by that of the task's
+        cheapest plan, with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {
