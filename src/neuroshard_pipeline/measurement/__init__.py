@@ -2,7 +2,8 @@
 
 Start with `campaign`. The other files are listed in the order in which it depends on them:
 
-    campaign        run, resume and reduce a campaign; measure in memory
+    campaign        runs and resumes a campaign, and returns its costs
+    identity        what the timings of a campaign depend on
     chunks          the order of the measurements, and the keys of their records
     pools           the worker teams that measure chunks
     compute_bench   one worker that times FBGEMM lookups on the CPU

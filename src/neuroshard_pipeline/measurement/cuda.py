@@ -25,7 +25,7 @@ def require_devices(backend: str, number: int) -> None:
     if available < number:
         raise MeasurementError(
             f"backend {backend} needs {number} CUDA devices, one per process, but there are {available}; "
-            f"ask for {available} at most, or use {ALTERNATIVES[backend]}"
+            f"use at most {available} processes, or use {ALTERNATIVES[backend]}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Times FBGEMM's fused lookup on a CUDA device, by CUDA events."""
+"""Times FBGEMM's fused lookup on a CUDA device with CUDA events."""
 
 from typing import Any, final
 

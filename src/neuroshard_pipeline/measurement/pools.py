@@ -44,7 +44,7 @@ def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) 
 
 def _measured_singly(chunk: Chunk, pool: Pool) -> list[list[Timing]]:
     """Measure every sample of a failed chunk alone, to find those that fail; returns the timings of each rank."""
-    errors: list[str] = []  # of the last consecutive samples
+    errors: list[str] = []  # of the samples that failed since the last success
 
     def items() -> Iterator[Item]:
         for index in chunk.indices:

@@ -10,9 +10,9 @@ hosts; the two levels work at the same time. On a level with latency alpha, band
     done[i, j]  = max(start[i], start[j]) + alpha + max(out[i], in[j])
     cost[r]     = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
 
-Ports are full duplex and share their bandwidth evenly between messages, so that any message may be the last one. A
-message starts when both of its ranks have started; the model assumes that no other message is sent before that time.
-Data that a rank keeps for itself stay on the device and cost nothing.
+A rank has one full-duplex port per level. Its messages share the port's bandwidth evenly, so that each of them may be
+the last to finish. A message starts when both of its ranks have started; the model assumes that neither rank sends
+another message before that time. Data that a rank keeps for itself stay on the device and cost nothing.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ class TopologyParams(Parameters):
         intra_gb_per_s: B inside a host, in 1e9 bytes per second.
         intra_half_speed_bytes: h inside a host; a message of this size runs at half of B.
         inter_latency_us: alpha across hosts, in microseconds.
-        inter_gb_per_s: B across hosts, for the network card of one GPU.
+        inter_gb_per_s: B across hosts, in 1e9 bytes per second, for the network card of one GPU.
         inter_half_speed_bytes: h across hosts.
     """
 
@@ -64,7 +64,7 @@ def require_topology(params: TopologyParams | None) -> TopologyParams:
         MeasurementError: no cluster was given.
     """
     if params is None:
-        raise MeasurementError("backend topology needs the cluster's parameters (topology); or use gloo or nccl")
+        raise MeasurementError("backend topology needs the parameters of a cluster; set topology, or use gloo or nccl")
     return params
 
 

@@ -3,9 +3,9 @@ r"""The program that torchrun starts on every host: a rank that measures the col
     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint <first host>:29400 --max-restarts 100 \
         -m neuroshard_pipeline.measurement.torchrun_ranks <first host>:29400
 
-The ranks wait in the store of that endpoint for the orders of a campaign (`torchrun_team`) and stay for the next one.
+The ranks read the orders of a campaign (`torchrun_team`) from a store at that endpoint, and stay for the next one.
 They need neither the project's conf nor its data. When a rank dies, or hangs in a chunk, torchrun ends all ranks and
-starts them again, up to --max-restarts times. gloo uses the network interface GLOO_SOCKET_IFNAME.
+starts them again, up to --max-restarts times. The variable GLOO_SOCKET_IFNAME names gloo's network interface.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class _Worker:
         self._bench: CollectiveBench | None = None
 
     def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return timings of an order's samples, or why this rank is unfit. A hung measurement ends this process."""
+        """Return the timings of an order, or the reason why this rank is unfit. Exit if a measurement hangs."""
         params = CommMeasureParams(**order["params"])
         faulthandler.dump_traceback_later(params.timeout_s, exit=True)
         try:
@@ -92,7 +92,7 @@ class _Worker:
 
 
 def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
-    """Wait for order `number`; return (number, order). Skip numbers whose campaign died before it wrote one."""
+    """Wait for order `number`; return (number, order). Skip an order that its campaign numbered but never wrote."""
     while True:
         try:
             store.wait([f"order/{number}"], _LOST_ORDER_AFTER)

@@ -79,7 +79,7 @@ def single_workers(
 
 
 def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[Any], tuple[Any, str | None]]:
-    """Limit this worker to its share of the host's threads, and return what answers its jobs."""
+    """Limit this worker to its share of the host's threads, and return the function that answers its jobs."""
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     tqdm.set_lock(threading.RLock())  # tqdm's own lock is a semaphore, which a worker that is killed would leak
     return partial(_call, function)

@@ -45,11 +45,11 @@ class Cluster:
         except (ConnectionError, RuntimeError, ValueError) as problem:
             raise ExecutionError(
                 f"no Ray cluster answers at {params.address!r} ({problem}); start one with `ray start --head`, "
-                "or give null to start Ray here"
+                "or set the address to null to start Ray on this host"
             ) from problem
 
     def room(self, ask_hosts: bool = False) -> int:
-        """Number of workers, with a CPU and `gpus_per_worker` GPUs each, that fit on the cluster; running ones count.
+        """Number of workers with a CPU and `gpus_per_worker` GPUs each that fit on the cluster, including running ones.
 
         Args:
             ask_hosts: count only hosts that answer now. Ray itself notices a dead host only after half a minute.
