@@ -1,4 +1,4 @@
-"""Measurement campaigns: many visits of many samples, resumable after a kill at any moment."""
+"""Measurement campaigns visit many samples several times. A campaign can be killed at any moment and resumed."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class CampaignSummary(NamedTuple):
 
     Attributes:
         date: time of the last visit (ISO 8601, UTC), None if nothing was measured.
-        noise_floor: see `costs.relative_disagreement`; every value is null if nothing was measured.
+        noise_floor: see `costs.relative_disagreement`, or `costs.no_disagreement` if nothing was measured.
     """
 
     date: str | None
@@ -105,7 +105,7 @@ class ComputeCampaign(_Campaign[ComputeSample]):
 
     Attributes:
         params: parameters of the campaign.
-        seed: seed of the drawn ids and of the order of visits. A table has the same ids in all campaigns of one seed.
+        seed: seed of the drawn ids and of the order of visits. A table has the same ids in all campaigns with one seed.
         recording: where the backend `recorded`, which measures nothing, looks up costs, date and noise floor.
     """
 
@@ -174,5 +174,5 @@ class CommCampaign(_Campaign[CommSample]):
 
 @cache
 def _warn_once(doubt: str) -> None:
-    """Warn only in the first of several campaigns."""
+    """Warn once per program, even if the doubt concerns several campaigns."""
     _LOGGER.warning(doubt)

@@ -123,7 +123,7 @@ def planned_chunks(
 
 
 def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
-    """Numbers of the rounds that visit a sample: all rounds, or a smaller number of evenly spaced ones.
+    """Numbers of the rounds that visit a sample: all rounds, or fewer rounds at even distances.
 
     Args:
         sample: the sample. Compute samples with many lookup bytes get fewer visits (`params.thorough_lookup_bytes`).
@@ -163,7 +163,7 @@ def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) ->
 
 
 def _cut(indices: Sequence[int], longest: int) -> list[Sequence[int]]:
-    """`indices` in parts of about equal length, at most `longest`. Start-up takes too large a share of a short one."""
+    """Cut `indices` into parts of about equal length, at most `longest`. A short chunk wastes time on its start-up."""
     parts = -(-len(indices) // longest)
     bounds = [part * len(indices) // max(parts, 1) for part in range(parts + 1)]
     return [indices[start:end] for start, end in pairwise(bounds)]

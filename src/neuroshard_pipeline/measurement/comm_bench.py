@@ -120,7 +120,7 @@ class CollectiveBench:
             torch.cuda.synchronize(self._device)
 
     def _size_problem(self, sample: CommSample) -> str | None:
-        """Why the sample cannot run, or None. All ranks get the same answer: a missing rank would block the others."""
+        """Why the sample cannot run, or None. All ranks get the same answer, as a missing rank would block the rest."""
         split = batch_split(sample.batch_size, sample.world_size)
         largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))
         needed = _BYTES_PER_FLOAT * largest
@@ -138,7 +138,7 @@ def set_up_rank(
 
 
 def _settle(backend: str, place: Place) -> torch.device:
-    """The device of a rank. A rank on the CPU is pinned to a core; a rank on a GPU is not, as it runs other threads."""
+    """The device of a rank. A rank on a GPU is not pinned to a core, because it also runs other threads."""
     if backend == "nccl":
         require_devices(backend, place.ranks_here)
         torch.cuda.set_device(place.local_rank)

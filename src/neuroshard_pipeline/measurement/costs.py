@@ -68,8 +68,8 @@ def reduce_rows(
 
     Returns:
         `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks.
-        `spread_ms` is the lower quartile of forward + backward minus their minimum, null with fewer than two
-        successful visits. A sample without a successful visit has an error and no costs.
+        `spread_ms` is the lower quartile of forward + backward over the visits minus the minimum, null with fewer than
+        two successful visits. A sample without a successful visit has an error and no costs.
 
     Raises:
         MeasurementError: a sample was never measured.
@@ -100,7 +100,7 @@ def _rows_of(rows: pd.DataFrame, samples: Sequence[AnySample], may_miss: bool) -
     if missing and not may_miss:
         raise MeasurementError(
             f"{len(missing)} of {len(samples)} samples were never measured (first: {names[min(missing)]}); "
-            "run the campaign to its end, it resumes where it stopped"
+            "run the campaign again; it resumes where it stopped"
         )
     return rows
 

@@ -36,7 +36,7 @@ ALIGNMENT_FLOATS = 16
 #: weights of a sample lie at the same relative position in their arenas, so that both are equally cold in the caches.
 FLOATS_PER_STATE = 2
 
-#: Every backward pass updates the weights, but so little that they remain normal floats throughout a campaign.
+#: Every backward pass updates the weights, but so little that no weight becomes subnormal or infinite in a campaign.
 LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
 _SETTLING_BATCH = 512
@@ -46,15 +46,15 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 class LookupBench(ABC):
     """Times samples one after another on one device.
 
-    All samples share one weight arena: an operator works on a view of it, so that no sample has to initialise weights.
-    Ids are drawn once per table and stay on the device. The operator is FBGEMM's training module, which TorchRec uses
-    too, so that the cost includes the fixed cost that every call has in training.
+    All samples share one large tensor of weights, the arena. An operator works on a view of it, so no sample has to
+    initialise weights. Ids are drawn once per table and stay on the device. The operator is FBGEMM's training module,
+    which TorchRec uses too, so that a cost includes the fixed overhead of a call in training.
 
     Args:
         params: protocol and size of the arena.
         seed: seed of the ids.
         device: device of all tensors.
-        id_cache_bytes: size of the ids that are kept between visits.
+        id_cache_bytes: maximum size of the ids that are kept between visits.
 
     Raises:
         MeasurementError: FBGEMM is missing, or the arena cannot be allocated.
@@ -86,7 +86,7 @@ class LookupBench(ABC):
     def measure(self, samples: Sequence[ComputeSample]) -> list[Timing]:
         """Visit every sample once, in the given order; a failure becomes a timing with an error."""
         gc.collect(_YOUNG_GENERATIONS)
-        gc.disable()  # the time of a collection within an iteration would count
+        gc.disable()  # a collection within an iteration would add to its measured time
         try:
             self._settle()
             return [self._timing(sample) for sample in samples]
@@ -179,11 +179,11 @@ class LookupBench(ABC):
     def _operator(self, sample: ComputeSample) -> Any:
         """The fused lookup of a sample, from the cache if possible."""
         if sample.optimizer not in self._fbgemm.OPTIMIZERS:
-            known = " and ".join(self._fbgemm.OPTIMIZERS)
-            raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured, {known} can")
+            known = " or ".join(self._fbgemm.OPTIMIZERS)
+            raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured; use {known}")
         needed, available = 4 * _floats(sample), 4 * self._weights.numel()
         if needed > available:
-            raise MeasurementError(f"out of memory: the weights need {needed} bytes, the arena has {available}")
+            raise MeasurementError(f"out of memory: the weights need {needed} bytes, but the arena has {available}")
         shape = (
             sample.optimizer,
             _data_type(sample),
@@ -252,7 +252,7 @@ def _data_type(sample: ComputeSample) -> str:
     """Storage type of all weights of a sample; a fused lookup has only one."""
     data_types = sorted({shard.table.data_type for shard in sample.shards})
     if len(data_types) > 1:
-        raise MeasurementError(f"one fused lookup holds one data_type, not {' and '.join(data_types)}")
+        raise MeasurementError(f"the tables of a fused lookup need one data_type, not {' and '.join(data_types)}")
     return data_types[0]
 
 

@@ -126,7 +126,7 @@ class CommMeasureParams(CampaignParams):
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
         buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more becomes
             rows with an error.
-        start_margin_ms: time from the agreement on a common start to the start itself, when all ranks must be waiting.
+        start_margin_ms: time from the agreement on a common start until that start; all ranks must be waiting by then.
     """
 
     backend: Literal["gloo", "nccl", "topology"]
