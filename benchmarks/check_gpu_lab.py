@@ -1,0 +1,66 @@
+"""Compares the lab (modelled GPUs and networks) with published measurements.
+
+    python benchmarks/check_gpu_lab.py                                  # the published files of the project
+    python benchmarks/check_gpu_lab.py --lookups A.csv --collectives B.csv
+    python benchmarks/check_gpu_lab.py --only lookups --worst 20
+
+Prints median and 90th percentile of the relative error per source, device and size class, and over all. Points whose
+source is in the repository are predicted by a model that was fitted without their whole source; points of other sources
+are predicted with the shipped numbers. Exits with 1 if an aim is missed. One minute on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gpu_lab_collectives import check_collectives
+from gpu_lab_lookups import check_lookups
+from gpu_lab_points import Check
+
+PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published"
+
+
+def print_check(check: Check, worst: int) -> bool:
+    """Print the tables of one half; returns whether an aim is missed."""
+    print(f"\n{check.title}\n{'=' * len(check.title)}")
+    if check.points:
+        for by in (["how", "source"], ["how", "device"], ["how", "size"], ["how"]):
+            print(f"\n{check.table(by).to_string(float_format='{:.3f}'.format)}")
+    for reason, rows in Counter(check.skipped).items():
+        print(f"no prediction for {rows} rows: {reason}")
+    for point in sorted(check.points, key=lambda point: -point.factor)[:worst]:
+        print(f"{point.factor:6.2f}x {point.published_us:10.1f} us published {point.predicted_us:10.1f} us  {point.what}")
+    print()
+    missed = False
+    for aim in check.aims:
+        lines, aim_missed = aim.lines(check.points)
+        missed |= aim_missed
+        print("\n".join(lines))
+    return missed
+
+
+def main() -> int:
+    """Run the halves that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lookups", type=Path, default=PUBLISHED / "fbgemm_lookups.csv")
+    parser.add_argument("--collectives", type=Path, default=PUBLISHED / "collectives.csv")
+    parser.add_argument("--only", choices=["lookups", "collectives"], help="run one half")
+    parser.add_argument("--worst", type=int, default=10, help="number of the largest errors to list")
+    arguments = parser.parse_args()
+    halves = {"lookups": (check_lookups, arguments.lookups), "collectives": (check_collectives, arguments.collectives)}
+    missed = False
+    for name, (check, path) in halves.items():
+        if arguments.only in (None, name):
+            missed |= print_check(check(path), arguments.worst)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
