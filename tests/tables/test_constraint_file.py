@@ -33,7 +33,7 @@ def test_yaml_and_json_are_read_alike(tmp_path, suffix, write):
     ("content", "message"),
     [
         ("tables: {a: {rank: [0]}}", "tables.a.rank: Extra inputs are not permitted"),
-        ("tables: {a: {ranks: [zero]}}", r"tables.a.ranks.0: .* valid integer, but is 'zero'"),
+        ("tables: {a: {ranks: [zero]}}", r"tables.a.ranks.0: .* valid integer; the file has 'zero'"),
         ("tables: {a: {ranks: []}}", "on table 'a': ranks is empty"),
         ("together: [[a]]", "needs at least two"),
         ("- a", "must hold keys such as 'tables'"),

@@ -138,7 +138,7 @@ BAD_JSON = {
     "null for a number": (json.dumps([{**GOOD_RECORD, "num_embeddings": None}]), ["'num_embeddings'", "is empty"]),
     "NaN": (json.dumps([{**GOOD_RECORD, "pooling_factor": float("nan")}]), ["nan is not a finite number"]),
     "a fraction": (json.dumps([{**GOOD_RECORD, "num_embeddings": 0.5}]), ["0.5 is not a whole number"]),
-    "a name that is a list": (json.dumps([{**GOOD_RECORD, "table": ["a"]}]), ["'table'", "is not a text"]),
+    "a name that is a list": (json.dumps([{**GOOD_RECORD, "table": ["a"]}]), ["'table'", "is not a string"]),
     "a data type that is a number": (
         json.dumps([{**GOOD_RECORD, "data_type": 32}]),
         ["record 1", "data_type '32' is unknown"],

@@ -17,7 +17,7 @@ _SUFFIXES = (".yml", ".yaml", ".json")
 
 
 class _TableEntry(BaseModel, extra="forbid", strict=True):
-    """Constraints of one table in a file, all optional."""
+    """Constraints of one table in a file; every key is optional."""
 
     ranks: list[int] | None = None
     forbidden_ranks: list[int] = Field(default_factory=list)
@@ -27,7 +27,7 @@ class _TableEntry(BaseModel, extra="forbid", strict=True):
 
 
 class _ConstraintFile(BaseModel, extra="forbid", strict=True):
-    """Content of a constraint file."""
+    """Content of a constraint file; every key is optional."""
 
     tables: dict[str, _TableEntry] = Field(default_factory=dict)
     together: list[list[str]] = Field(default_factory=list)
@@ -51,7 +51,7 @@ def read_constraints(path: str | Path) -> Constraints:
     is_json = path.suffix.lower() == ".json"
     try:
         content = json.loads(text, object_pairs_hook=_distinct) if is_json else yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # TypeError: a key that is a list or a mapping
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # TypeError: a key is a list or a mapping
         raise TableFileError(f"{path}: not readable YAML or JSON ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise TableFileError(f"{path}: must hold keys such as 'tables' and 'together', not {content!r}")
@@ -62,7 +62,7 @@ def read_constraints(path: str | Path) -> Constraints:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise TableFileError(f"{path}: {key}: {first['msg']}, but is {first['input']!r}") from error
+        raise TableFileError(f"{path}: {key}: {first['msg']}; the file has {first['input']!r}") from error
     except TaskError as error:
         raise TableFileError(f"{path}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Constraints of plans besides memory: allowed ranks, allowed splits, and tables that share a rank."""
+"""Constraints that plans must meet besides the memory limits: allowed ranks, limits on splits, tables on one rank."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ class TableConstraint:
 
     Attributes:
         table: name of the table.
-        ranks: the only ranks that may hold its shards (a pin), or None for all ranks.
+        ranks: the only ranks that may hold its shards, or None if all ranks may.
         forbidden_ranks: ranks that may not hold its shards.
         min_width: smallest number of columns of a shard; a narrower table is not split.
         max_shards: largest number of shards, or None for any number.
@@ -48,7 +48,7 @@ class Constraints:
 
     Attributes:
         tables: at most one `TableConstraint` per table.
-        together: groups of tables that share one rank; their tables are therefore not split.
+        together: groups of tables; all tables of a group must be on one rank, and none of them may be split.
         min_width: smallest number of columns of any shard; a narrower table is not split. If a table also has its own
             constraint, the stricter of the two applies. The same holds for `max_shards`.
         max_shards: largest number of shards of any table, or None for any number.
@@ -71,7 +71,7 @@ class Constraints:
         return self != UNCONSTRAINED
 
     def of(self, table: str) -> TableConstraint:
-        """The own constraint of `table` combined with the limits for all tables. `together` is not included."""
+        """The constraint of `table` itself, combined with the limits for all tables but not with `together`."""
         own = self._by_table.get(table, TableConstraint(table))
         limits = [limit for limit in (own.max_shards, self.max_shards, None if own.split else 1) if limit is not None]
         return TableConstraint(
@@ -102,7 +102,7 @@ def constraint_problems(constraints: Constraints, tables: Iterable[str], world_s
         for name in group:
             ranks &= set(constraints.of(name).allowed_ranks(world_size))
         if not ranks:
-            yield f"tables {', '.join(map(repr, group))} are kept together but no rank is allowed for all of them"
+            yield f"tables {', '.join(map(repr, group))} are kept together, but no rank is allowed for all of them"
 
 
 def _own_problems(constraint: TableConstraint) -> Iterator[str]:

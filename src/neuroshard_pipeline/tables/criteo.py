@@ -1,7 +1,7 @@
 """Reads samples of Criteo's click logs: a label, 13 integers and 26 categories per line, separated by tabs.
 
-Criteo Kaggle and Criteo 1TB have this format (https://ailab.criteo.com/ressources/). Integers and categories may be
-missing (nothing between two tabs); categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
+Criteo Kaggle and Criteo 1TB have this format (https://ailab.criteo.com/ressources/). A missing integer or category is
+an empty field between two tabs. Categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
 """
 
 import gzip
@@ -45,7 +45,7 @@ class CriteoBatch:
     Attributes:
         labels: (B,) 1 for a click, otherwise 0.
         integers: (B, 13) log(1 + x) of every integer feature x; 0 if x is negative or missing.
-        categories: (B, 26) category features; `MISSING` if missing.
+        categories: (B, 26) values of the category features; `MISSING` where a value is missing.
     """
 
     labels: NDArray[np.float32]
@@ -79,13 +79,13 @@ def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
 
 
 def hashed_ids(categories: NDArray[np.int64], num_embeddings: int, feature: int) -> TableIds:
-    """Row numbers of one category feature: one id per sample, none if the category is missing.
+    """Row numbers of one category feature: one id per sample, or none if the category is missing.
 
-    The row of a category is its value, mixed with the feature's number by the finaliser of SplitMix64, modulo
-    `num_embeddings`.
+    The row number is a hash modulo `num_embeddings`. The hash function is SplitMix64's finaliser, applied to the
+    category's value plus a multiple of SplitMix64's increment that depends on the feature.
 
     Args:
-        categories: (B,) values of the feature; `MISSING` if missing.
+        categories: (B,) values of the feature; `MISSING` where a value is missing.
         num_embeddings: rows of the table.
         feature: number of the feature; the hash depends on it, so that different features have different collisions.
     """

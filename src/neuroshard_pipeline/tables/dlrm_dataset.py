@@ -35,7 +35,7 @@ def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.Dat
 
     Args:
         path: a `.pt` or `.pt.gz` file.
-        batch_size: the profiles describe the first `batch_size` samples of the file; None for all samples.
+        batch_size: number of samples, from the first on, that the profiles describe; None for all samples.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.
@@ -70,7 +70,7 @@ def _pool(
             unique_rows, reuse, _ = reuse_histogram(of_batch)
             rows.append((f"table_{table:03d}", num_embeddings, len(of_batch) / taken, float(unique_rows), *reuse))
     if not rows:
-        raise TableFileError(f"{path}: none of its {num_tables} tables is looked up in {taken} samples; take more")
+        raise TableFileError(f"{path}: none of {num_tables} tables is looked up by the first {taken} samples; use more")
     return pd.DataFrame(rows, columns=list(POOL_COLUMNS))
 
 
@@ -101,9 +101,9 @@ def _checked(path: Path, content: Any) -> tuple[_Integers, _Integers, tuple[int,
     """Check that the parts agree; return indices (N,), offsets (T * B + 1,), and the shape (T, B) of the lengths."""
     indices, offsets, lengths = _arrays(path, content)
     if 0 in lengths.shape:
-        raise TableFileError(f"{path}: lengths have shape {lengths.shape}, not (tables, batch size)")
+        raise TableFileError(f"{path}: lengths have shape {lengths.shape}: no table or no sample; download it again")
     if offsets.shape != (lengths.size + 1,):
-        raise TableFileError(f"{path}: {offsets.size} offsets, not tables * batch size + 1 = {lengths.size + 1}")
+        raise TableFileError(f"{path}: holds {offsets.size} offsets, not tables * samples + 1 = {lengths.size + 1}")
     if not np.array_equal(np.diff(offsets), lengths.reshape(-1)) or lengths.min() < 0 or offsets[0] != 0:
         raise TableFileError(f"{path}: offsets are not the running sum of lengths; download the file again")
     if offsets[-1] != len(indices):

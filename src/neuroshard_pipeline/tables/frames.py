@@ -53,7 +53,7 @@ def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
 def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
     """Tables of a frame with `TABLE_COLUMNS`, or of a pool with `POOL_COLUMNS`.
 
-    A table of a pool gets the smallest possible width; the caller has to set it. Profile columns may be missing or NaN.
+    A pool has no widths: its tables get the smallest width, and the caller sets others. Profiles may be missing or NaN.
 
     Raises:
         TaskError: a column is missing or a value is impossible.
@@ -125,7 +125,7 @@ def _task(task_id: str, rows: pd.DataFrame) -> ShardingTask:
     for column in TASK_ONLY_COLUMNS[1:]:
         values = sorted(set(rows[column].tolist()))
         if len(values) != 1:
-            raise TaskError(f"{task_id}: {column} differs between rows: {values}; give a task one value")
+            raise TaskError(f"{task_id}: {column} differs between rows: {values}; give them the same value")
     first = rows.iloc[0]
     return ShardingTask(
         tables=tables_from_frame(rows),
@@ -147,7 +147,7 @@ def compute_samples_from_frame(
     Args:
         samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
         pool: `augment.table_pool`, the tables by name.
-        settings: `sample_id, optimizer`, one row per sample; None if all samples have SGD.
+        settings: `sample_id, optimizer`, one row per sample; None if all samples use SGD.
 
     Returns:
         The samples in the order of their first rows.
@@ -186,7 +186,7 @@ def compute_samples_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
 
 
 def compute_settings_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
-    """`sample_id, optimizer, purpose`, one row per sample; all samples are for training."""
+    """`sample_id, optimizer, purpose`, one row per sample; every sample gets the purpose `training`."""
     rows = [(sample.sample_id, sample.optimizer, TRAINING) for sample in samples]
     return pd.DataFrame(rows, columns=["sample_id", "optimizer", "purpose"])
 

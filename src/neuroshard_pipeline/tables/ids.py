@@ -13,15 +13,15 @@ from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import batch_indices, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
-#: Smallest look-up count of every reuse bin, (17,).
+#: Smallest lookup count of every reuse bin, (17,).
 LOWEST_COUNTS: IntArray = np.array([1, *(edge + 1 for edge in REUSE_BIN_EDGES)], dtype=np.int64)
 
-#: Largest look-up count of every reuse bin, (17,). The last bin has no upper limit; its counts exceed the value given
+#: Largest lookup count of every reuse bin, (17,). The last bin has no upper limit; its counts exceed the value given
 #: here only if a batch has more ids than the profile accounts for.
 HIGHEST_COUNTS: IntArray = np.array([*REUSE_BIN_EDGES, 2 * REUSE_BIN_EDGES[-1]], dtype=np.int64)
 
-#: If a table has more than one id per sample on average, the ids per sample have a Gamma-Poisson distribution of this
-#: shape (variance = mean + mean**2 / shape). This is assumed: the public data sets publish no distribution.
+#: If a table has more than one id per sample on average, the number of ids per sample has a Gamma-Poisson distribution
+#: of this shape (variance = mean + mean**2 / shape). This is an assumption: the public data sets give no distribution.
 LENGTH_GAMMA_SHAPE = 2.0
 
 
@@ -66,14 +66,14 @@ def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
 
 
 def look_up_counts(table: Table, indices: int) -> IntArray:
-    """Number of look-ups of each unique row: counts (U,) that sum to `indices`, in ascending order of reuse bins.
+    """Number of lookups of each unique row: counts (U,) that sum to `indices`, in ascending order of reuse bins.
 
-    A profile from a user may not permit such counts. Then the unique rows are limited to the number of ids, and as few
-    rows as possible change their bin (`feasible_rows`).
+    No such counts may exist for a user's profile. The number of unique rows is then limited to the number of ids, and
+    as few rows as possible change their bin (`feasible_rows`).
 
     Args:
         table: a table with a reuse profile.
-        indices: N.
+        indices: number of ids, N.
 
     Raises:
         TaskError: the table has no reuse profile.
@@ -86,7 +86,7 @@ def look_up_counts(table: Table, indices: int) -> IntArray:
 
 
 def apportion(total: int, shares: FloatArray) -> IntArray:
-    """Whole numbers, as many as `shares` and in proportion to them, that sum to `total` (largest remainder method)."""
+    """Divide `total` into whole numbers in proportion to `shares` (largest remainder method)."""
     exact = total * shares / shares.sum()
     whole = np.floor(exact + 1e-6).astype(np.int64)  # rounding errors may turn 3 into 2.9999999
     missing = total - int(whole.sum())
@@ -137,8 +137,8 @@ def _bin_of(count: int) -> int:
 def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
     """Counts (U,) of all rows that sum to `indices`, each within its bin.
 
-    In every bin, the mean count lies at the same fraction `level` between the lowest and the highest count. The counts
-    within a bin follow a power law: quantile q lies at the fraction q**power, and `level` determines the power.
+    In every bin, the mean count lies at the same fraction `level` between the lowest and the highest count. Quantile q
+    of the counts in a bin lies at the fraction q**power, with power = (1 - level) / level, so that the mean is `level`.
     """
     lowest, highest = np.repeat(LOWEST_COUNTS, rows), np.repeat(HIGHEST_COUNTS, rows)
     room = int((highest - lowest).sum())
@@ -188,10 +188,10 @@ def distinct_rows(num_embeddings: int, count: int, rng: np.random.Generator) -> 
 
 
 def bag_lengths(indices: int, batch_size: int, rng: np.random.Generator) -> IntArray:
-    """Ids per sample (B,), summing to `indices`.
+    """Number of ids of every sample (B,); the numbers sum to `indices`.
 
-    If the mean is at most one id per sample, no sample has two: such a feature has one value, which may be missing.
-    Otherwise the lengths have a Gamma-Poisson distribution (`LENGTH_GAMMA_SHAPE`).
+    If the mean is at most one, no sample has two ids: such a feature has a single value, which may be missing.
+    Otherwise the numbers have a Gamma-Poisson distribution (`LENGTH_GAMMA_SHAPE`).
     """
     if indices <= batch_size:
         lengths = np.zeros(batch_size, dtype=np.int64)

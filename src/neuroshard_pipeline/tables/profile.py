@@ -13,18 +13,18 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
-#: Exponent of the assumed popularity of rows: the popularity of the k-th row is proportional to k**-exponent. At batch
-#: size 65536, a table with 4 million rows and a pooling factor of 15.81 then has 150,042 unique rows. These last three
-#: numbers are the means of the published pool (`augment.published`); a test solves for the exponent.
+#: Exponent of the assumed popularity of rows: that of the k-th most popular row is proportional to k**-exponent. With
+#: it, a table of 4 million rows and pooling factor 15.81 has 150,042 unique rows at batch size 65536. These numbers are
+#: the means over the published pool (`augment.published`); a test solves for the exponent.
 DEFAULT_POPULARITY_EXPONENT = 1.128
 
-#: Number of the most popular rows, which have a bucket each. The buckets of all other rows are 1/8 octave wide.
+#: Each of this many most popular rows has its own bucket. A bucket of the other rows spans at most 1/8 octave.
 _EXACT_RANKS = 256
 _BUCKETS_PER_OCTAVE = 8
 
 
 def reuse_bin(counts: IntArray) -> IntArray:
-    """Index of the reuse bin of every look-up count; counts are at least 1."""
+    """Index of the reuse bin of every lookup count; counts are at least 1."""
     return np.searchsorted(REUSE_BIN_EDGES, counts, side="left")
 
 
@@ -58,9 +58,9 @@ def batch_indices(pooling_factor: float, batch_size: int) -> int:
 def default_profile(num_embeddings: int, pooling_factor: float, batch_size: int) -> tuple[float, tuple[float, ...]]:
     """Expected unique rows and reuse shares of a table without a known profile.
 
-    The N = batch_size * pooling_factor ids are assumed to be independent draws. The popularity of the k-th row is
-    assumed to be proportional to k**-`DEFAULT_POPULARITY_EXPONENT`. A row of popularity p is looked up Binomial(N, p)
-    times. The expectations are sums over buckets of similar rows: about 300 terms for 40 million rows.
+    The N = batch_size * pooling_factor ids are assumed to be independent draws, and the popularity of the k-th most
+    popular row to be proportional to k**-`DEFAULT_POPULARITY_EXPONENT`. A row of popularity p is then looked up
+    Binomial(N, p) times. The expectations are sums over buckets of similar rows: 395 buckets for 40 million rows.
 
     Returns:
         The number of unique rows (at most `num_embeddings`), and their shares in the 17 reuse bins, which sum to 1.
@@ -71,7 +71,7 @@ def default_profile(num_embeddings: int, pooling_factor: float, batch_size: int)
     if not 1 <= num_embeddings <= MAX_NUM_EMBEDDINGS or not pooling_factor > 0 or batch_size < 1:
         raise TaskError(
             f"no reuse profile for num_embeddings {num_embeddings}, pooling_factor {pooling_factor} and batch_size "
-            f"{batch_size}: all three must be positive, num_embeddings at most {MAX_NUM_EMBEDDINGS}"
+            f"{batch_size}: all three must be positive, and num_embeddings at most {MAX_NUM_EMBEDDINGS}"
         )
     indices = max(batch_indices(pooling_factor, batch_size), 1)
     rows, popularity = zipf_buckets(num_embeddings, DEFAULT_POPULARITY_EXPONENT)
@@ -89,7 +89,7 @@ def with_profile(table: Table, batch_size: int) -> Table:
 
 
 def zipf_buckets(num_embeddings: int, exponent: float) -> tuple[FloatArray, FloatArray]:
-    """Buckets of rows of similar popularity, where the popularity of the k-th row is proportional to k**-exponent.
+    """Buckets of rows of similar popularity; that of the k-th most popular row is proportional to k**-exponent.
 
     Returns:
         Rows per bucket (K,), which sum to `num_embeddings`, and the mean popularity of one row of each bucket (K,).

@@ -1,4 +1,4 @@
-"""Reads CSV, Parquet and JSON files as records, which give typed access to the values of a row.
+"""Reads CSV, Parquet and JSON files as records; a record converts the values of a row and reports invalid ones.
 
 This module handles file formats; `table_file` and `task_file` handle columns.
 """
@@ -41,7 +41,7 @@ class Record:
         value = self.values.get(column)
         return value is None or (isinstance(value, str) and not value.strip())
 
-    def text(self, column: str, remedy: str = "give a text") -> str:
+    def text(self, column: str, remedy: str = "give a string") -> str:
         """The value of `column` as text; whole numbers are converted.
 
         Raises:
@@ -51,7 +51,7 @@ class Record:
             raise self.problem(column, f"is empty; {remedy}")
         value = self.values[column]
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise self.problem(column, f"is not a text; {remedy}")
+            raise self.problem(column, f"is not a string; {remedy}")
         return str(value).strip()
 
     def number(self, column: str) -> float:
@@ -88,7 +88,7 @@ class Record:
 
 
 def _parse_number(value: Any) -> int | float | None:
-    """The number that a raw value represents, or None. Text of a number too large for a float becomes infinity."""
+    """The number that a raw value represents, or None. Text whose number is too large for a float gives infinity."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     if not isinstance(value, str):

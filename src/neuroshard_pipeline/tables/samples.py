@@ -1,4 +1,4 @@
-"""Samples: one measurement runs one sample, either the shards of one rank or one pair of collectives."""
+"""Samples: a sample is what one measurement runs, either the shards of one rank or one pair of collectives."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class ComputeSample:
 
     @property
     def lookup_bytes(self) -> float:
-        """Bytes of all looked-up rows of one batch, where a row counts once per look-up."""
+        """Bytes that the lookups of one batch read; a row that is looked up several times counts several times."""
         return self.batch_size * sum(
             shard.table.pooling_factor * shard.embedding_dim * BYTES_PER_ELEMENT[shard.table.data_type]
             for shard in self.shards

@@ -7,8 +7,8 @@ from numbers import Integral, Real
 
 from neuroshard_pipeline.errors import TaskError
 
-#: Upper edges of the first 16 reuse bins; the 17th has no upper edge. The bins hold the rows that one batch looks up
-#: (0,1], (1,2], (2,4] ... (16384,32768], >32768 times (facebookresearch/dlrm_datasets, locality_stats.txt).
+#: Upper edges of the first 16 reuse bins; the 17th has no upper edge. The bin of a row contains its number of lookups
+#: per batch: (0,1], (1,2], (2,4] ... (16384,32768], >32768 (facebookresearch/dlrm_datasets, locality_stats.txt).
 REUSE_BIN_EDGES: tuple[int, ...] = tuple(2**power for power in range(16))
 NUM_REUSE_BINS = len(REUSE_BIN_EDGES) + 1
 REUSE_COLUMNS: tuple[str, ...] = tuple(f"reuse_{index:02d}" for index in range(NUM_REUSE_BINS))
@@ -33,7 +33,7 @@ MAX_POOLING_FACTOR = 2.0**20
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An embedding table as a trainer declares it, and what is known about the ids that look it up.
+    """An embedding table as a model declares it, and statistics of the ids that look up its rows.
 
     Attributes:
         name: name, unique within a sharding task.
@@ -42,8 +42,8 @@ class Table:
         pooling_factor: mean number of ids per sample of the batch.
         unique_rows: number of distinct rows that one batch looks up, or None if unknown. It refers to the batch size
             of the task or pool that the table belongs to.
-        reuse: the reuse profile: 17 shares of `unique_rows` by the number of look-ups per batch (see
-            `REUSE_BIN_EDGES`), which sum to 1; None if unknown.
+        reuse: the reuse profile: the share of `unique_rows` in each of the 17 reuse bins (see `REUSE_BIN_EDGES`); the
+            shares sum to 1. None if unknown.
         data_type: storage type of the weights, a key of `BYTES_PER_ELEMENT`.
 
     Raises:
@@ -111,8 +111,8 @@ def whole(table: Table) -> Shard:
 def scale_rows(table: Table, row_scale: float) -> Table:
     """A copy of `table` with its rows, and the unique rows of its profile, divided by `row_scale`.
 
-    The copy keeps at least `LEAST_SCALED_ROWS` rows, or all rows of a table that has fewer. Its unique rows are at
-    least 1 and at most the rows that are left.
+    The copy keeps at least `LEAST_SCALED_ROWS` rows, or all rows of a table that has fewer. Its number of unique rows
+    is at least 1 and at most its number of rows.
     """
     least = min(table.num_embeddings, LEAST_SCALED_ROWS)
     rows = max(least, round(table.num_embeddings / row_scale))
@@ -151,7 +151,7 @@ def _profile_problems(table: Table) -> Iterator[str]:
     if table.unique_rows is None and table.reuse is None:
         return
     if table.unique_rows is None or table.reuse is None:
-        yield "unique_rows and reuse_00..reuse_16 belong together; give both or neither"
+        yield "unique_rows and reuse_00..reuse_16 belong together; give all of them or none"
         return
     if not 0 < table.unique_rows <= table.num_embeddings:
         yield f"unique_rows {table.unique_rows} must be above 0 and at most num_embeddings {table.num_embeddings}"

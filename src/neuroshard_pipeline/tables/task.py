@@ -26,7 +26,7 @@ class ShardingTask:
         world_size: number of ranks (devices).
         batch_size: global batch size, in samples per iteration over all ranks.
         memory_bytes: memory for embeddings on every rank, or one number per rank.
-        optimizer: one of `OPTIMIZERS`; its state counts against the memory.
+        optimizer: one of `OPTIMIZERS`; its state takes part of the memory.
         task_id: name of the task in frames and errors.
         constraints: further conditions that plans must meet; none by default.
 
@@ -67,10 +67,10 @@ class ShardingTask:
 def task_from_tables(
     tables: Sequence[Table], world_size: int, batch_size: int, memory_bytes: int, row_scale: float, task_id: str
 ) -> ShardingTask:
-    """The sharding task of a user's tables, with their rows divided by `row_scale`.
+    """The sharding task of a user's tables, with their numbers of rows divided by `row_scale`.
 
-    A table with a reuse profile keeps it, with the number of unique rows scaled (`table.scale_rows`). A table without
-    one gets the default profile for its scaled number of rows.
+    A table with a reuse profile keeps the shares, and its unique rows are scaled, too (`table.scale_rows`). A table
+    without a profile gets the default one for its scaled number of rows.
 
     Args:
         tables: the tables at full scale.
@@ -90,7 +90,7 @@ def task_from_tables(
 
 
 def _task_problems(task: ShardingTask) -> Iterator[str]:
-    """Descriptions of impossible values; each check relies on the ones before it."""
+    """Descriptions of impossible values; each check assumes that the checks before it have passed."""
     for table in task.tables:
         if not isinstance(table, Table):
             yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
@@ -107,7 +107,7 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             yield f"{field} {value!r} must be a whole number of at least 1"
     if len(task.memory_limits) != task.world_size:
-        yield f"memory_bytes has {len(task.memory_limits)} numbers for {task.world_size} ranks"
+        yield f"memory_bytes has {len(task.memory_limits)} numbers for {task.world_size} ranks; give one per rank"
     if min(task.memory_limits) < 1:
         yield f"memory_bytes {task.memory_bytes} must be at least 1 on every rank"
     if task.optimizer not in OPTIMIZERS:

@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS
 
 
 def read_tasks(path: str | Path) -> list[ShardingTask]:
-    """Sharding tasks from a `.csv`, `.parquet` or `.json` file.
+    """Read sharding tasks from a `.csv`, `.parquet` or `.json` file.
 
     The file must have the columns `TASK_ONLY_COLUMNS` and `table_file.REQUIRED_COLUMNS`. It may also have
     `table_file.OPTIONAL_COLUMNS` and `optimizer`. All columns mean the same as in `augment.sharding_tasks`.
@@ -48,7 +48,7 @@ def _common_value(rows: list[Record], column: str, task_id: str, read: Callable[
     for row in rows[1:]:
         if read(row, column) != first:
             raise row.problem(
-                column, f"differs from {first!r} in {rows[0].where}; give all rows of task {task_id} one value"
+                column, f"differs from {first!r} in {rows[0].where}; give all rows of task {task_id} the same value"
             )
     return first
 
