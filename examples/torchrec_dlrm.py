@@ -1,10 +1,10 @@
-"""Train a DLRM with TorchRec under a plan from NeuroShard; copy what you need.
+"""Train a DLRM with TorchRec under a plan from NeuroShard. Copy the parts that you need into your own program.
 
 Install the extra `torchrec` and train cost models once (`make run`). Then run it on any number of ranks:
     torchrun --nproc_per_node 2 examples/torchrec_dlrm.py [data/06_models]
 
-It uses NCCL on machines with GPUs, which needs cost models measured on these GPUs, and gloo on other machines. On 2
-cores it prints the plan in words and then a loss that falls from 0.7 to about 0.5, within 10 seconds.
+On machines with GPUs it uses NCCL, and the cost models must have been measured on such GPUs. On other machines it uses
+gloo. On 2 cores it takes less than 10 seconds: it explains the plan, and the loss falls from 0.7 to about 0.5.
 """
 
 import gc
@@ -32,7 +32,7 @@ FEATURES = [f"feature_{index}" for index in range(len(ROWS))]
 
 
 def build_model() -> DLRM:
-    """Your model: unsharded, with tables on the meta device and an optimizer in the backward pass of the tables."""
+    """Your model: it is unsharded, its tables are on the meta device, and their backward pass applies the optimizer."""
     tables = [
         EmbeddingBagConfig(name=f"table_{feature}", num_embeddings=rows, embedding_dim=64, feature_names=[feature])
         for feature, rows in zip(FEATURES, ROWS, strict=True)
@@ -59,7 +59,7 @@ def batches(seed: int, device: torch.device) -> Iterator[tuple[torch.Tensor, Key
 
 
 def train(rank: int, device: torch.device) -> None:
-    """Plan on rank 0, shard the model, train it."""
+    """Plan on rank 0, shard the model by the plan, and train it."""
     model, data = build_model(), batches(rank, device)
     planner = NeuroShardPlanner(
         models=ns.load_cost_models(sys.argv[1] if len(sys.argv) > 1 else "data/06_models"),
@@ -84,7 +84,7 @@ def train(rank: int, device: torch.device) -> None:
 
 
 def main() -> None:
-    """Join the process group, train, and end the threads of the group, which must not outlive the interpreter."""
+    """Join the process group, train, and end the group's threads, which must not run while the interpreter exits."""
     rank = int(os.environ["RANK"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if torch.cuda.is_available():

@@ -28,7 +28,7 @@ CONF = ROOT / "conf" / "base"
 PREFIX = "params:"
 LONGEST_VALUE = 60
 
-#: Types that state only what differs from another group: the type and the name of that group.
+#: Types that hold only the differences from another group, and the type and the name of that group.
 OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
     ComputeOverrides: (ComputeMeasureParams, "measure.compute"),
     CommOverrides: (CommMeasureParams, "measure.comm"),
@@ -37,16 +37,16 @@ OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
 INTRODUCTION = """\
 # Parameters
 
-Every value of a run lies in `conf/base/`; an environment (`conf/<env>/`) overrides some of them.
+All parameters have their values in `conf/base/`; an environment (`conf/<env>/`) overrides some of them.
 To change one value for one run:
 
 ```console
 $ .venv/bin/kedro run --params search.neuroshard_plus.max_rounds=200
 ```
 
-Kedro checks the types before the first node runs: an unknown name or an impossible value ends the run with one error.
+Kedro checks the parameters before the first node runs. An unknown name or an invalid value ends the run with an error.
 This page is generated from `conf/base/` and from the parameter types.
-*Default* is the value in `conf/base/`; the note below a meaning is the comment that stands beside the value there.
+*Default* is the value in `conf/base/`. The small text below a meaning is the comment beside this value.
 """
 
 
@@ -97,7 +97,7 @@ def summary(params: type[BaseModel]) -> str:
 
 
 def values_and_notes() -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
-    """All parameters of conf/base, nested; and by dotted name the file of each and the comment beside it."""
+    """All parameters of conf/base, nested; the comment beside each value, by dotted name; and the file of each name."""
     loader = OmegaConfigLoader(str(CONF.parent), base_env="base", default_run_env="base")
     notes: dict[str, str] = {}
     files: dict[str, str] = {}
@@ -112,7 +112,7 @@ def values_and_notes() -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
 
 
 def _leaves(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-    """Dotted name, line and column behind the value of every key; a comment there belongs to the key."""
+    """The dotted name of every key, and the line and column after its value, where a comment on the key stands."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
@@ -142,7 +142,7 @@ def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str])
     text, fields = _sentence(summary(params)), list(params.model_fields)
     if params in OVERRIDES:
         base = OVERRIDES[params][1]
-        text = f"What differs from [`{base}`](#{base.replace('.', '')}); everything else is as there."
+        text = f"The values that differ from [`{base}`](#{base.replace('.', '')}); all others are the same."
         fields = [field for field in fields if field in value]
     lines = [f"### `{name}`", "", text, ""]
     lines += ["| parameter | default | meaning |", "| --- | --- | --- |"]
@@ -158,7 +158,7 @@ def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str])
 
 
 def _sentence(text: str) -> str:
-    """Text that starts with a capital letter, where it starts with a word, and ends with a full stop."""
+    """The text with a full stop at its end and, if it starts with a word, with a capital letter."""
     first_word = text.split(maxsplit=1)[0] if text else ""
     if first_word.replace("-", "").rstrip(",;:").isalpha():
         text = text[0].upper() + text[1:]

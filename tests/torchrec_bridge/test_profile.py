@@ -77,7 +77,7 @@ def test_random_batches_match_a_plain_count():
         ([batch([[1], [2]])], "'a': the batches hold 2 samples, fewer than one global batch of 4"),
         ([batch([[1], [2], [10], []])], "'a': feature 'a' holds the id 10, outside 0..9"),
         ([batch([[1], [2], [-1], []])], "'a': feature 'a' holds the id -1"),
-        ([batch([[], [], [], []])], "'a': no ids in 1 global batches of 4 samples"),
+        ([batch([[], [], [], []])], "'a': 1 global batches of 4 samples hold no ids of it"),
     ],
 )
 def test_bad_batches_are_named(batches, message):

@@ -2,10 +2,10 @@
 
 | module | holds | needs the extra `torchrec` |
 | --- | --- | --- |
-| `plan_json` | `plan_to_json`, `plan_from_json`: plans on disk, without loss | no |
+| `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
-| `constraints` | TorchRec's constraints, translated for the search or refused | no |
+| `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 

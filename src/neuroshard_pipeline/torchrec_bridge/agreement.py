@@ -23,7 +23,7 @@ def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.Process
     if pg is None and dist.is_available() and dist.is_initialized():
         pg = dist.group.WORLD
     if pg is None:
-        raise PlanError("no process group: call torch.distributed.init_process_group first, or plan() on one rank")
+        raise PlanError("no process group: call torch.distributed.init_process_group first, or call plan() on one rank")
     if pg.size() != world_size:
         raise PlanError(
             f"the topology has {world_size} ranks, but the process group has {pg.size()}; use the same number"

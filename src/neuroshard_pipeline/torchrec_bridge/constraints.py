@@ -1,4 +1,4 @@
-"""TorchRec's constraints on tables: refused where no plan can meet them, otherwise translated for the search."""
+"""Translates TorchRec's constraints on tables for the search. Constraints that no plan can meet are refused."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def search_constraints(constraints: Mapping[str, ParameterConstraints]) -> Const
 def _translated(table: str, constraint: ParameterConstraints) -> TableConstraint:
     if not any(_allowed(sharding_type, constraint.sharding_types) for sharding_type in COLUMN_SHARDING_TYPES):
         raise PlanError(
-            f"table {table!r}: its constraint allows sharding_types {constraint.sharding_types}; plans are "
-            f"{' or '.join(COLUMN_SHARDING_TYPES)}"
+            f"table {table!r}: its constraint allows sharding_types {constraint.sharding_types}; plans use "
+            f"{' or '.join(COLUMN_SHARDING_TYPES)} only"
         )
     if not _allowed(COMPUTE_KERNEL, constraint.compute_kernels):
         raise PlanError(

@@ -92,7 +92,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     """
     if document.get("schema") != SCHEMA or document.get("version") != SCHEMA_VERSION:
         raise PlanError(
-            f"this document is no plan that this version reads: it has schema {document.get('schema')!r}, version "
+            f"this version cannot read the plan document: it has schema {document.get('schema')!r}, version "
             f"{document.get('version')!r}; expected {SCHEMA!r}, version {SCHEMA_VERSION}"
         )
     try:

@@ -150,7 +150,7 @@ class NeuroShardPlanner(ShardingPlanner):
         """
         sharders = [EmbeddingBagCollectionSharder()] if sharders is None else sharders
         if not any(sharder.module_type is EmbeddingBagCollection for sharder in sharders):
-            raise PlanError("sharders hold none for EmbeddingBagCollection; add EmbeddingBagCollectionSharder()")
+            raise PlanError("no sharder for EmbeddingBagCollection is given; add EmbeddingBagCollectionSharder()")
         constraints = search_constraints(self.constraints)
         read = read_module_tables(module, self.constraints, self.options.leave_out)
         _warn_of_shared_tables(read)
@@ -214,6 +214,6 @@ def _warn_of_shared_tables(read: Sequence[ModuleTable]) -> None:
     if shared:
         warnings.warn(
             f"{len(shared)} tables (such as {shared[0]!r}) have several features; their lookups are counted in full, "
-            "their communication once per table",
+            "but their communication is counted only once per table",
             stacklevel=4,
         )

@@ -56,8 +56,8 @@ def _measured(table: Table, features: Sequence[str], batches: Sequence[KeyedJagg
     histograms = [reuse_histogram(ids) for ids in global_batches if ids.size]
     if not histograms:
         raise TaskError(
-            f"table {table.name!r}: no ids in {num_batches} global batches of {batch_size} samples; give more batches, "
-            "or leave the table out of the profile"
+            f"table {table.name!r}: {num_batches} global batches of {batch_size} samples hold no ids of it; give more "
+            "batches, or leave the table out of the profile"
         )
     unique_rows = np.array([rows for rows, _, _ in histograms])  # (G,)
     reuse_shares = np.array([share_of_rows for _, share_of_rows, _ in histograms])  # (G, 17)

@@ -57,7 +57,7 @@ def solve_problem(
     """Every sharder's plan for the task.
 
     Raises:
-        CostModelError: the models' costs were measured on another kind of device than `training.compute_device`.
+        CostModelError: the models describe another kind of device than `training.compute_device`.
         TrainCheckError: no sharder found a plan.
     """
     from neuroshard_pipeline.torchrec_bridge.planner import check_hardware

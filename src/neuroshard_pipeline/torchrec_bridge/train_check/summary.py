@@ -53,7 +53,7 @@ def check_losses(steps: pd.DataFrame, tolerance: float) -> float:
     """The largest relative difference between two plans' losses at the same step.
 
     Raises:
-        TrainCheckError: the difference exceeds `tolerance`, or a loss is not finite; names plans, step and losses.
+        TrainCheckError: the difference exceeds `tolerance`, or a loss is not finite; the message names plans and step.
     """
     bad = steps[~np.isfinite(steps["loss"])]
     if len(bad):
@@ -92,9 +92,9 @@ def training_rows(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def training_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Lines below the table: sharders without a plan, what was trained, and how far the losses agree."""
+    """Lines below the table: sharders without a plan, what was trained, and how much the losses differ."""
     training, difference = summary["training"], summary["largest_loss_difference"]
-    agreement = f"equal between plans to {difference:.1g} of their value" if difference else "identical under all plans"
+    agreement = f"differ between plans by at most {difference:.1g} of their value" if difference else "are identical"
     return [
         *(f"{name}: no plan: {error}" for name, error in summary["failures"].items()),
         "",
@@ -102,7 +102,7 @@ def training_notes(summary: Mapping[str, Any]) -> list[str]:
         f"({training['backend']}, dense network {training['dense']}), global batch {summary['batch_size']}.",
         f"Medians and quartiles over {training['rounds']} rounds of {training['steps_per_round']} timed steps per "
         "plan, in a new order in every round.",
-        f"Losses from {summary['first_loss']:.4f} to {summary['last_loss']:.4f}, {agreement}.",
+        f"The losses go from {summary['first_loss']:.4f} to {summary['last_loss']:.4f} and {agreement}.",
     ]
 
 
