@@ -5,7 +5,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENV ?= base
-BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-refine bench-two-hosts
+BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-campaign-length bench-refine bench-two-hosts
 # Where the environment keeps its data: conf/<env>/globals.yml
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
 # The newest version of a model, a timestamp; nothing where there is none.
@@ -14,18 +14,23 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run test bench viz docs docs-serve lint types contracts unit check-pool gpu-campaign same-results clean help $(BENCHES)
+.PHONY: run announce test bench viz docs docs-serve lint types contracts unit check-pool gpu-campaign same-results clean help $(BENCHES)
 
 help:
-	@echo "make run    set up, measure this machine, train cost models, search plans, write the report"
+	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
+	@echo "            make run ENV=thorough measures more and extends what make run has measured"
 	@echo "make test   set up, lint, types, import contracts, tests"
 	@echo "make bench  all sharders on the same tasks, compared by measured cost (trains cost models first if there are none)"
 	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
 
-run: .venv/.run
+run: announce .venv/.run
 	$(BIN)/kedro run --env $(ENV)
+
+# The first line of `make run`: how long it takes on this machine.
+announce:
+	@$(PYTHON) src/neuroshard_pipeline/duration.py $(ENV)
 
 test: .venv/.test lint types contracts unit
 
@@ -61,7 +66,7 @@ viz: .venv/.run
 	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
 
 # One thread each, so that searches are compared and not their linear algebra.
-bench-search bench-plus-measured: export OMP_NUM_THREADS := 1
+bench-search bench-plus-measured bench-campaign-length: export OMP_NUM_THREADS := 1
 
 $(BENCHES): bench-%: .venv/.run
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from measure_in_memory import measure_plans
+from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
@@ -71,11 +71,12 @@ def plans_of(tasks: Sequence[ShardingTask], models: Models, variants: Variants) 
     return plans
 
 
-def campaigns_of_conf() -> Campaigns:
-    """The campaigns that the stage search measures plans with, on this host alone."""
-    conf: dict[str, Any] = {}
-    for stage in ("measure", "search"):
-        conf |= yaml.safe_load((ROOT / f"conf/base/parameters_{stage}.yml").read_text())
+def campaigns_of_conf(environment: str = "base") -> Campaigns:
+    """The campaigns that the stage search of an environment measures plans with, on this host alone."""
+    files = [ROOT / f"conf/base/parameters_{stage}.yml" for stage in ("measure", "search")]
+    if environment != "base":
+        files.append(ROOT / f"conf/{environment}/parameters.yml")
+    conf: Any = OmegaConf.to_container(OmegaConf.merge(*map(OmegaConf.load, files)))
     alone = {"local_world_size": None, "torchrun_endpoint": None}
     compute, comm = (conf["measure"][kind] for kind in ("compute", "comm"))
     compute_params = ComputeMeasureParams(**compute).overridden(ComputeOverrides(**conf["search"]["compute"]))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline import __version__
 from neuroshard_pipeline.datasets.atomic import replacing
+from neuroshard_pipeline.duration import announcement, estimate_minutes, slowdown
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.report import summary_table
 
 #: Dataset from which nodes read the versions of the run's inputs and outputs.
 LINEAGE_DATASET = "lineage"
-#: Runtime parameters that configuration files refer to.
-RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint"}
+_LOGGER = logging.getLogger(__name__)
+#: Parameters that configuration files or hooks read, but no node.
+RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint", "expected_seconds"}
 #: Text datasets that are printed at the end of a run that has made them.
 _TEXT_DATASETS = ("plan.explanation", "train_check.table", "benchmark.table")
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
@@ -126,12 +129,40 @@ def write_lineage(catalog: CatalogProtocol, run_id: str, status: str) -> None:
 
 
 class ProgressHooks:
-    """Log one line per node; long nodes also show a progress bar."""
+    """Announce how long a run takes, and log one line per node; long nodes also show a progress bar."""
+
+    def __init__(self) -> None:
+        self._announced_minutes: float | None = None
+        self._start_s = time.monotonic()
+        self._num_started = self._num_nodes = 0
+
+    @hook_impl
+    def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Announce the duration if the stages of the run have an expected one."""
+        expected = catalog.load("parameters").get("expected_seconds") or {}
+        stages = {tag for node in pipeline.nodes for tag in node.tags}
+        seconds = sum(value for stage, value in expected.items() if stage in stages)
+        self._start_s, self._num_started, self._num_nodes = time.monotonic(), 0, len(pipeline.nodes)
+        self._announced_minutes = estimate_minutes(seconds, slowdown()) if seconds else None
+        if self._announced_minutes:
+            _LOGGER.info(announcement(self._announced_minutes, "this run"))
 
     @hook_impl
     def before_node_run(self, node: Node) -> None:
-        """Log the name of the node, which starts with its stage."""
-        logging.getLogger(__name__).info(node.name)
+        """Log the name of the node, which starts with its stage, and the time so far."""
+        self._num_started += 1
+        _LOGGER.info("[%d/%d, %s] %s", self._num_started, self._num_nodes, self._time_so_far(), node.name)
+
+    @hook_impl
+    def after_pipeline_run(self) -> None:
+        """Compare the duration with the announced one."""
+        if self._announced_minutes:
+            _LOGGER.info("the run took %s minutes", self._time_so_far())
+
+    def _time_so_far(self) -> str:
+        minutes, seconds = divmod(round(time.monotonic() - self._start_s), 60)
+        so_far = f"{minutes}:{seconds:02d}"
+        return f"{so_far} of about {self._announced_minutes:g}" if self._announced_minutes else so_far
 
 
 class SummaryHooks:

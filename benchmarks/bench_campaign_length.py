@@ -1,0 +1,92 @@
+"""Are the plans of `make run` as good as those of `make run ENV=thorough`? Measured costs, on the same tasks.
+
+    make run && make run ENV=thorough                      # two versions of the cost models in data/06_models
+    OMP_NUM_THREADS=1 python benchmarks/bench_campaign_length.py [--campaigns 2]
+
+`neuroshard_plus` plans every task twice: with the cost models of the short campaign and with those of the long one. All
+plans are measured together, in random order, with the visits of the environment thorough. The interval is a paired
+bootstrap confidence interval of the ratio of mean costs.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from bench_plus_measured import ROOT, campaigns_of_conf, embedding_costs, newest
+from measure_in_memory import measure_plans
+from tqdm import tqdm
+
+from neuroshard_pipeline.cost_models.models import CostModels, load_cost_models
+from neuroshard_pipeline.evaluation.comparison import Bootstrap
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import solve_all
+from neuroshard_pipeline.tables import tasks_from_frame
+
+SHARDER = "neuroshard_plus"
+BOOTSTRAP = Bootstrap(confidence=0.95, resamples=10_000, seed=0)
+
+
+def versions_in(data: Path) -> tuple[str, str]:
+    """The versions with the fewest and with the most training samples, the newest of each number.
+
+    Raises:
+        SystemExit: all versions have the same number of samples.
+    """
+    folders = sorted((data / "06_models" / "compute_cost_model").iterdir())
+    sizes = {folder.name: num_samples(data, folder.name) for folder in folders}
+    short, long = min(sizes.values(), default=0), max(sizes.values(), default=0)
+    if short == long:
+        raise SystemExit(f"{data}/06_models has no models of two campaigns; run `make run` and `make run ENV=thorough`")
+    newest_of = {size: version for version, size in sizes.items()}
+    return newest_of[short], newest_of[long]
+
+
+def num_samples(data: Path, version: str) -> int:
+    """Number of compute samples that a version of the compute cost model was trained and tested on."""
+    model = load_cost_models(data / "06_models", version).compute
+    origin = model.provenance["data_versions"]["augment.compute_samples"]
+    samples = pd.read_parquet(data / "03_primary" / "compute_samples.parquet" / origin / "compute_samples.parquet")
+    return int(samples["sample_id"].nunique())
+
+
+def plans_of(models: CostModels, name: str, data: Path) -> list[Plan]:
+    """The plans of the tasks in `data` with these models; the plans carry `name` as their sharder."""
+    tasks = tasks_from_frame(pd.read_parquet(newest(data / "03_primary" / "sharding_tasks.parquet")))
+    plans = solve_all(tasks, [SHARDER], models, SharderSettings(), 0, lambda each: tqdm(each, name, disable=None)).plans
+    return [replace(plan, sharder=name) for plan in plans]
+
+
+def main() -> None:
+    """Print measured and predicted means, and the ratio with its interval."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of both runs")
+    parser.add_argument("--campaigns", type=int, default=2, help="number of measurements of every plan")
+    arguments = parser.parse_args()
+    versions = dict(zip(("short", "thorough"), versions_in(arguments.data), strict=True))
+    plans = [
+        plan
+        for name, version in versions.items()
+        for plan in plans_of(load_cost_models(arguments.data / "06_models", version), name, arguments.data)
+    ]
+    campaigns = campaigns_of_conf("thorough")
+    rounds = [embedding_costs(measure_plans(plans, campaigns)[0], "measured") for _ in range(arguments.campaigns)]
+    costs = (sum(rounds[1:], start=rounds[0]) / len(rounds)).dropna()
+    for name, version in versions.items():
+        print(
+            f"{name:9s} models {version}, {num_samples(arguments.data, version)} samples: {costs[name].mean():.4f} ms"
+        )
+    ratio = BOOTSTRAP.ratio_of_means(costs["short"].to_numpy(), costs["thorough"].to_numpy())
+    print(
+        f"short against thorough, {len(costs)} tasks, {len(rounds)} campaigns: {ratio.value - 1:+.2%} "
+        f"[{ratio.low - 1:+.2%}, {ratio.high - 1:+.2%}]"
+    )
+    if len(rounds) > 1:
+        repeat = np.nanmedian((rounds[1] / rounds[0] - 1).abs())
+        print(f"noise: two measurements of a plan differ by {repeat:.2%} (median)")
+
+
+if __name__ == "__main__":
+    main()

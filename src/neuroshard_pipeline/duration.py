@@ -1,0 +1,99 @@
+"""Estimates how long a run takes on this machine.
+
+`make run` calls this file before it installs anything, so the file imports nothing but Python's standard library:
+
+    python3 src/neuroshard_pipeline/duration.py <environment>
+"""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+CONF = Path(__file__).parents[2] / "conf"
+#: The estimate is for this many processes at once, because gloo's ranks and a training use two cores.
+_PROCESSES = 2
+_PROBE_SECONDS = 0.8
+#: Milliseconds of the two parts of the probe on the reference machine: two quiet cores of an AMD EPYC (32 MB L3).
+_REFERENCE_LOOP_MS, _REFERENCE_COPY_MS = 8.0, 12.0
+_COPIED_BYTES = 2**26
+_LOOPS = 200_000
+#: An estimate is rounded up to the next half minute, after this margin for a neighbour that wakes up later.
+_MARGIN = 1.15
+
+
+def slowdown() -> float:
+    """Measure, for a second, how many times longer than on the reference machine this machine takes.
+
+    Two processes run at once. Each alternates between a loop in Python and a copy that exceeds every cache. The result
+    is the mean of both ratios, because a run consists of both kinds of work: lookups wait for the memory, and the rest
+    is code. Other programs that keep the cores busy count, because they delay a run just as much.
+    """
+    command = [sys.executable, "-S", "-E", __file__, "--probe"]
+    # PERF: the processes are started together and must overlap.
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(_PROCESSES)]
+    measured = [[float(ms) for ms in process.communicate()[0].split()] for process in running]
+    ratios = [(loop_ms / _REFERENCE_LOOP_MS + copy_ms / _REFERENCE_COPY_MS) / 2 for loop_ms, copy_ms in measured]
+    return sum(ratios) / len(ratios)
+
+
+def estimate_minutes(reference_seconds: float, slowdown: float) -> float:
+    """Minutes to announce for a run that takes `reference_seconds` on the reference machine."""
+    return -(-reference_seconds * slowdown * _MARGIN // 30) / 2
+
+
+def reference_seconds(environment: str, stages: Iterable[str] | None = None, conf: Path = CONF) -> float:
+    """Seconds of `stages` on the reference machine, by `expected_seconds` in the environment's parameter files.
+
+    Args:
+        environment: name of a folder of `conf`; an environment without values of its own has those of `base`.
+        stages: keys of `expected_seconds`; None for all.
+        conf: the project's configuration folder.
+
+    Returns:
+        The sum; 0 if the environment states that no duration is known.
+    """
+    for name in (environment, "base"):
+        for file in sorted((conf / name).glob("parameters*.yml")):
+            if found := re.search(r"^expected_seconds: *(.*)", file.read_text(), re.MULTILINE):
+                seconds = {key: float(value) for key, value in re.findall(r"(\w+): *([\d.]+)", found[1])}
+                return sum(seconds.get(stage, 0.0) for stage in (seconds if stages is None else stages))
+    return 0.0
+
+
+def announcement(minutes: float, what: str) -> str:
+    """The sentence that announces a run of about `minutes` from now on."""
+    end = time.strftime("%H:%M", time.localtime(time.time() + 60 * minutes))
+    return f"{what} takes about {minutes:g} minutes on this machine, until {end} (estimated by a probe of one second)."
+
+
+def _probe() -> tuple[float, float]:
+    """Mean milliseconds of a loop in Python and of a copy of `_COPIED_BYTES`."""
+    source, target = bytes(_COPIED_BYTES), bytearray(_COPIED_BYTES)
+    target[:] = source
+    count, loop_s, copy_s = 0, 0.0, 0.0
+    while loop_s + copy_s < _PROBE_SECONDS:
+        start = time.perf_counter()
+        for _ in range(_LOOPS):
+            pass
+        middle = time.perf_counter()
+        target[:] = source
+        count, loop_s, copy_s = count + 1, loop_s + middle - start, copy_s + time.perf_counter() - middle
+    return 1e3 * loop_s / count, 1e3 * copy_s / count
+
+
+def main(argument: str) -> None:
+    """Print the announcement of `make run` for an environment, or the probe's figures."""
+    if argument == "--probe":
+        print(*_probe())
+        return
+    installed = (CONF.parent / ".venv" / ".run").exists()
+    seconds = reference_seconds(argument) - installed * reference_seconds(argument, ["installation"])
+    if seconds:
+        print(announcement(estimate_minutes(seconds, slowdown()), "make run"), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
