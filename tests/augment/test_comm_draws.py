@@ -85,7 +85,7 @@ def test_table_limits_grow_with_ranks(per_4, world_size, tables):
 
 
 def test_a_pool_that_is_too_small_is_refused(pool):
-    with pytest.raises(TaskError, match="only 12 augmented tables"):
+    with pytest.raises(TaskError, match="the 12 augmented tables"):
         comm_samples(pool.head(2), CommSampleParams(**COMM))
 
 

@@ -64,7 +64,7 @@ def test_the_number_of_redraws_is_limited(pool):
 
 
 def test_a_pool_that_is_too_small_is_refused(pool):
-    with pytest.raises(TaskError, match="only 12 augmented tables"):
+    with pytest.raises(TaskError, match="the 12 augmented tables"):
         compute_samples(pool.head(2), ComputeSampleParams(**COMPUTE))
 
 

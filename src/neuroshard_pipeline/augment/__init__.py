@@ -1,8 +1,8 @@
 """Draws everything that is measured and solved: the table pool, its variations, samples, and sharding tasks.
 
-- `published`: statistics that Meta published about its look-ups; `pool`: tables with these statistics;
+- `published`: statistics that Meta published about its lookup data; `pool`: tables with these statistics;
   `pool_statistics`: comparison of drawn ids with these statistics
-- `variation`: tables that the pool lacks
+- `variation`: derived and public tables that are added to the pool
 - `compute_draws`, `varied_draws`, `comm_draws`: samples to measure
 - `task_draws`: sharding tasks to solve
 - `drawing`: parameter types and helpers that all of these share

@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.samples import CommSample
 #: The limit of a sample's start skews is drawn log-uniformly from this many decades up to `max_start_skew_ms`.
 _SKEW_DECADES = 2
 
-#: First seed word of the generators. Other draws have other words, so that they are independent even with equal seeds.
+#: First number in the seeds of the generators. Each kind of draw has its own, so equal seeds give independent draws.
 _COMM_STREAM = 2
 
 
@@ -28,7 +28,7 @@ class CommSampleParams(TableLimits):
         other_batch_sizes: global batch sizes of the other samples, drawn uniformly.
         other_batch_share: probability that a sample has one of `other_batch_sizes`.
         world_sizes: numbers of ranks, assigned to the samples in turn.
-        max_start_skew_ms: largest delay between the first and the last rank that enter a collective.
+        max_start_skew_ms: largest time between the first and the last rank's entry into a collective.
         seed: seed of the draws; given the other parameters, a sample depends only on the seed and its own index.
     """
 
@@ -53,8 +53,8 @@ def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
     Tables are placed in descending order of width, each on the rank with the smallest sum of widths. With a probability
     that is drawn per sample, a table is placed on a random rank instead, so that the imbalance varies from none to
     severe. Start skews are uniform between 0 and a limit, shifted so that the earliest rank has 0. The limit is drawn
-    per sample, log-uniformly over the two decades up to `max_start_skew_ms`, because the ranks start close together
-    with a good plan and far apart with a bad one.
+    per sample, log-uniformly over the two decades up to `max_start_skew_ms`, because ranks start at nearly the same
+    time with a good plan and at very different times with a bad one.
 
     Returns:
         `sample_id, world_size, batch_size, rank, dim_sum, start_skew_ms`, one row per rank of a sample.

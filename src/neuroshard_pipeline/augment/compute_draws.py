@@ -33,7 +33,7 @@ class ComputeSampleParams(Parameters):
 
     Attributes:
         num_samples: number of samples.
-        batch_size: global batch size, to which the reuse profiles of the pool belong.
+        batch_size: global batch size, for which the reuse profiles of the pool hold.
         dimensions: widths that every table can be drawn with.
         min_tables: smallest number of augmented tables of a sample.
         max_tables: largest number of augmented tables of a sample.
@@ -89,7 +89,7 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
 
 
 def paper_settings(samples: pd.DataFrame) -> pd.DataFrame:
-    """`sample_id, optimizer, purpose` of samples that are drawn as in the paper: SGD, for training."""
+    """`sample_id, optimizer, purpose` of samples that are drawn as in the paper: all are for training and use SGD."""
     return pd.DataFrame({"sample_id": samples["sample_id"].unique(), "optimizer": "sgd", "purpose": TRAINING})
 
 

@@ -1,4 +1,4 @@
-"""What all draws of samples and tasks share: parameter types, redraws, and limits on the number of tables.
+"""Parameter types and helpers for all draws of samples and tasks: redraws, and limits on the number of tables.
 
 Every table of the pool can be drawn with every width of `dimensions`; a pair of table and width is an *augmented
 table* [Zha2023] §3.1.
@@ -85,7 +85,7 @@ def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None
     """
     if wanted > available:
         raise TaskError(
-            f"{name} {wanted}: the pool has only {available} augmented tables (tables times dimensions); "
+            f"{name} {wanted} exceeds the {available} augmented tables of the pool (tables times dimensions); "
             f"lower {remedy} or generate a larger pool"
         )
 

@@ -18,14 +18,14 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
-#: Spread of the tables: standard deviations of natural logarithms, and limits. They are assumptions, because the
-#: published statistics are sums over tables. With them, tables at full scale have a few to millions of unique rows.
+#: How much tables differ: standard deviations of natural logarithms, and limits. They are assumptions, because the
+#: published statistics are sums over tables. At full scale, tables then have from a few to millions of unique rows.
 _LOG_SPREAD_POOLING = 1.4
 _LOG_SPREAD_REUSE = 1.5
 _LOG_SPREAD_ROWS = 1.6
 _LEAST_POOLING, _MOST_POOLING = 1.0, 200.0
 _LEAST_REUSE = 1.05
-#: Upper limit of a table's mean look-ups per unique row, as a share of the batch size.
+#: Upper limit of a table's mean lookups per unique row, as a share of the batch size.
 _MOST_REUSE_OF_BATCH = 0.3
 _LEAST_UNIQUE_ROWS = 3.0
 
@@ -38,8 +38,8 @@ class PoolParams(Parameters):
 
     Attributes:
         num_tables: number of tables, T; the published data has 856.
-        batch_size: global batch that the profiles belong to. The published batch is 65536. At a smaller batch the
-            unique rows shrink in proportion, so that the look-ups per row do not change, and reuse bins above the batch
+        batch_size: global batch size for which the profiles hold; the published one is 65536. With a smaller batch,
+            unique rows shrink in proportion, so that the lookups per row do not change. Reuse bins above the batch
             size are folded into the highest remaining bin (see `published.highest_bin`).
         row_scale: divisor of the tables' rows; with 1, a table has about 4 million rows on average.
         dlrm_dataset: path of a file of facebookresearch/dlrm_datasets that `base_pool` reads the tables from, or None
@@ -55,10 +55,10 @@ class PoolParams(Parameters):
 
 
 def base_pool(params: PoolParams) -> pd.DataFrame:
-    """The pool that `params` asks for: the tables of `dlrm_dataset`, or generated ones.
+    """The pool that `params` selects: the tables of `dlrm_dataset`, or generated ones.
 
     From a file, the pool takes the first `num_tables` of the tables that the first `batch_size` samples look up. The
-    rows of a table are divided by `row_scale`, but are at least its unique rows.
+    number of rows of a table is divided by `row_scale`, but is at least its number of unique rows.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.
@@ -77,9 +77,9 @@ def generate_pool(params: PoolParams) -> pd.DataFrame:
     """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
 
     Tables differ widely, as real tables do; totals and reuse histograms over all tables are the published ones.
-    Pooling factors and look-ups per unique row have heavy-tailed distributions. The rows of a table in each bin follow
-    the published histogram, tilted towards more or less reuse so that the table has its own mean reuse. The bins are
-    reweighted until the sums over tables are the published ones. Rounding to whole rows keeps these sums.
+    Pooling factors and lookups per unique row have heavy-tailed distributions. The histogram of a table is the
+    published one, tilted towards more or less reuse so that the table has its own mean reuse. The bins are then
+    reweighted until the sums over tables are the published ones. Rounding to whole rows nearly keeps these sums.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table. These columns
@@ -154,7 +154,7 @@ def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
 
     Args:
         weight: weights of the reuse bins, not negative, (17,) or (T, 17).
-        reuse: mean look-ups per unique row, (T,).
+        reuse: mean lookups per unique row, (T,).
     """
     bins = np.arange(weight.shape[-1])
     low, high = np.full(len(reuse), -8.0), np.full(len(reuse), 8.0)
@@ -168,7 +168,7 @@ def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
 
 
 def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Round `rows` (T, 17), changing each sum over tables by less than one row; a table without rows then gets one."""
+    """Round `rows` (T, 17) so that each sum over tables changes by less than one; give tables without rows one row."""
     running_sums = np.cumsum(rows, axis=0) + rng.random(rows.shape[1])
     whole = np.diff(np.floor(running_sums), axis=0, prepend=0.0).astype(np.int64)
     empty = np.flatnonzero(whole.sum(axis=1) == 0)
@@ -177,7 +177,7 @@ def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 def _draw_num_embeddings(unique_rows: IntArray, params: PoolParams, rng: np.random.Generator) -> IntArray:
-    """Heavy-tailed numbers of rows (T,), at least the unique rows; their mean is `MEAN_NUM_EMBEDDINGS / row_scale`."""
+    """Heavy-tailed numbers of rows (T,), at least `unique_rows`; their mean is `MEAN_NUM_EMBEDDINGS / row_scale`."""
     unused = unique_rows.astype(np.float64) * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
     mean = max(MEAN_NUM_EMBEDDINGS / params.row_scale - float(unique_rows.mean()), 0.0)
     most = np.maximum(MAX_NUM_EMBEDDINGS / params.row_scale - unique_rows.astype(np.float64), 0.0)

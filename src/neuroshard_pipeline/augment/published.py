@@ -1,8 +1,8 @@
-"""Statistics that Meta published about its synthetic look-up data; generated pools have the same statistics.
+"""Statistics that Meta published about its synthetic lookup data; generated pools have the same statistics.
 
 Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files
-(856 tables, global batch 65536). The file rounds shares to three decimals, so that bins of few but frequently used rows
-have 0 as their share of unique rows. `rows_per_table` derives the rows of these bins from ids and a typical count.
+(856 tables, global batch 65536). The file rounds shares to three decimals, so that bins with few, frequently used rows
+have a share of 0. `rows_per_table` therefore derives the rows of the high bins from the ids and a typical lookup count.
 """
 
 import numpy as np
@@ -33,14 +33,14 @@ SHARE_OF_INDICES: FloatArray = np.array([
     0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019,
 ])  # fmt: skip
 
-#: Assumed position of the mean count of a bin between the lowest count (0) and the highest count (1). The bins whose
-#: published share of unique rows has at least two digits have positions of 0.36 to 0.41.
+#: Assumed position of a bin's mean lookup count between its lowest count (0) and its highest count (1). It is 0.36 to
+#: 0.41 in bins 2 to 6, whose published shares have enough digits to compute it.
 _LEVEL_WITHIN_BIN = 0.385
 
-#: Mean number of look-ups of a row in each reuse bin, (17,).
+#: Mean number of lookups of a row in each reuse bin, (17,).
 MEAN_COUNTS: FloatArray = LOWEST_COUNTS + _LEVEL_WITHIN_BIN * (HIGHEST_COUNTS - LOWEST_COUNTS)
 
-#: Rows in bins below this one follow from the published share of unique rows; rows in other bins follow from the ids.
+#: In bins below this one, the number of rows follows from the published share of unique rows; in others, from the ids.
 _FIRST_BIN_FROM_INDICES = 7
 
 
@@ -55,7 +55,7 @@ def highest_bin(batch_size: int) -> int:
 
 
 def fold(shares: FloatArray, batch_size: int) -> FloatArray:
-    """`shares` (..., 17) with everything above `highest_bin` moved into that bin."""
+    """`shares` (..., 17) with the shares of all bins above `highest_bin` added to that bin."""
     last = highest_bin(batch_size)
     folded = np.array(shares, dtype=np.float64)
     folded[..., last] += folded[..., last + 1 :].sum(axis=-1)

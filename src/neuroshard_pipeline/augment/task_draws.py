@@ -25,7 +25,7 @@ class ShardingTaskParams(TableLimits):
     Attributes:
         world_sizes: numbers of ranks, all different.
         tasks_per_world_size: number of tasks for each of `world_sizes`.
-        batch_size: global batch size; the reuse profiles of the pool must belong to the same size.
+        batch_size: global batch size; the reuse profiles of the pool must hold for it.
         memory_bytes: memory of every rank.
         memory_fill: largest share of the memory of all ranks that the weights of a task may occupy.
         seed: seed of the draws; a task depends only on the seed, its world size and its index.
@@ -75,7 +75,7 @@ def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFra
     narrowest shard exceeds the memory of one rank are not drawn, because no plan could place them.
 
     Returns:
-        `augment.sharding_tasks`: one row per table of a task, see `frames.TASK_COLUMNS`. The pool gives the profiles.
+        `augment.sharding_tasks`: one row per table of a task, see `frames.TASK_COLUMNS`. The profiles are the pool's.
 
     Raises:
         TaskError: the pool is too small, or no task fits the memory.

@@ -8,7 +8,7 @@ Columns that are added to a pool:
 
     origin           the pool table that a table was derived from; for a pool table its own name, for a public
                      table the name of its set
-    batch_size       global batch that the table's profile belongs to
+    batch_size       global batch size for which the table's profile holds
     data_type        storage type of the weights
     held_out         whether the table is kept out of training
     default_profile  whether the table has the default profile, like a user's table without a known profile
@@ -56,16 +56,16 @@ class VariationParams(Parameters):
 
     Attributes:
         tables_per_batch_size: number of tables that are derived for each batch size, from the pool's tables in turn.
-        batch_sizes: global batches of training samples.
-        interpolation_batch_size: a global batch between two of `batch_sizes` that no training sample has.
-        extrapolation_batch_size: a global batch above all `batch_sizes`.
+        batch_sizes: global batch sizes of training samples.
+        interpolation_batch_size: a global batch size between two of `batch_sizes` that no training sample has.
+        extrapolation_batch_size: a global batch size above all `batch_sizes`.
         fp16_share: share of derived tables with 16-bit weights.
         row_factors: range of the factor that multiplies the number of rows of the origin.
-        small_table_share: share of derived tables that have a number of rows from `small_table_rows` instead. Such
+        small_table_share: share of derived tables whose number of rows is drawn from `small_table_rows` instead. Such
             tables (weekdays, countries, age groups) are frequent in public data sets and rare in the pool.
         small_table_rows: range of the rows of these small tables.
         pooling_factors: range of the factor that multiplies the pooling factor of the origin.
-        reuse_factors: range of the factor that multiplies the look-ups per unique row; reuse shares are tilted to fit.
+        reuse_factors: range of the factor that multiplies the lookups per unique row, by tilting the reuse shares.
         single_valued_share: share of derived tables with exactly one id per sample, like most features of public
             data sets.
         default_profile_share: share of derived tables that have the default profile.
@@ -109,7 +109,7 @@ def varied_pool(
 
     Args:
         base: a pool of distinct tables, see `pool.base_pool`.
-        batch_size: global batch that the profiles in `base` belong to.
+        batch_size: global batch size for which the profiles in `base` hold.
         public: public table sets by name. Their tables are called `<set>/<table>` and are all held out; those without a
             profile get the default one.
         params: parameters of the appended tables.
@@ -206,8 +206,8 @@ def _tilted_profile(
 ) -> tuple[float, tuple[float, ...]]:
     """Unique rows and reuse shares of a derived table.
 
-    The reuse shares of the origin are tilted until a unique row is looked up `reuse_factor` times as often. At most
-    `most_rows` unique rows are left, with more look-ups per row where necessary.
+    The reuse shares of the origin are tilted until a unique row is looked up `reuse_factor` times as often, or more
+    often if there would otherwise be more than `most_rows` unique rows.
     """
     assert origin.unique_rows is not None and origin.reuse is not None  # noqa: PT018 (tables of a pool have both)
     own = max(batch_indices(origin.pooling_factor, own_batch), 1) / origin.unique_rows

@@ -39,9 +39,9 @@ class VariedSampleParams(Parameters):
         dimension_weights: relative frequency of each width.
         rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD.
         similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. Their
-            pooling factors are neighbours in sorted order. Every width is one drawn width or its half, its quarter, …
-        similar_rows_share: share of the similar samples in which tables of equal pooling factor are also neighbours in
-            number of rows. A small table uses the caches better among other small tables than among large ones.
+            pooling factors are close in sorted order, and each width is one drawn width or its half, its quarter, …
+        similar_rows_share: share of the samples of similar tables in which tables of equal pooling factor also have
+            similar numbers of rows. A small table uses the caches better among small tables than among large ones.
         seed: seed of all draws.
     """
 
@@ -58,7 +58,7 @@ class VariedSampleParams(Parameters):
     def _check(self) -> Self:
         weights = self.dimension_weights
         if len(weights) != len(self.dimensions) or min(weights) < 0 or not sum(weights) > 0:
-            raise ValueError(f"dimension_weights {weights} must be one number, at least 0, for each of dimensions")
+            raise ValueError(f"dimension_weights {weights} must be one number per dimension, none below 0, not all 0")
         return self
 
 
@@ -104,8 +104,8 @@ def evaluation_samples(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Draw `varied.samples_per_group` samples for each purpose other than training.
 
-    - `unseen_tables`: held-out tables at batch sizes of training, alternately derived and generated tables
-    - `batch_interpolation` and `batch_extrapolation`: tables of training at batch sizes that no training sample has
+    - `unseen_tables`: held-out tables at the batch sizes of training; every second sample has derived tables
+    - `batch_interpolation`, `batch_extrapolation`: tables not held out, at batch sizes that no training sample has
     - the name of each public table set: tables of that set, each with its width halved a random number of times
 
     Returns:
@@ -210,7 +210,7 @@ def _groups(pool: pd.DataFrame) -> list[_Group]:
 def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
     found = [group for group in groups if group["batch_size"][0] == batch_size]
     if not found:
-        raise TaskError(f"no derived tables of batch size {batch_size}; raise tables_per_batch_size")
+        raise TaskError(f"there are no derived tables for batch size {batch_size}; raise tables_per_batch_size")
     return found
 
 
