@@ -1,1 +1,1 @@
-"""The stages as modular pipelines: augment → measure → train → search → report, and plan for user tables."""
+"""Kedro's pipelines: the stages augment → measure → train → search → report, and pipelines that build on them."""

@@ -37,7 +37,7 @@ class TorchRecExportParams(Parameters):
 
     Attributes:
         sharder: the sharder whose plans are written.
-        local_world_size: ranks per host, or null where all ranks are on one host.
+        local_world_size: ranks per host, or null if all ranks are on one host.
         compute_device: type of the device on which the tables will be trained.
     """
 
@@ -52,11 +52,11 @@ class PlanParams(Parameters):
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.
         world_size: number of ranks of the training job.
-        batch_size: global batch.
+        batch_size: global batch size.
         memory_gib: memory for embeddings on every rank, GiB.
-        optimizer: one of `tables.task.OPTIMIZERS`.
+        optimizer: optimizer of the tables, one of `tables.task.OPTIMIZERS`.
         constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
-        links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null where all
+        links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null if all
             links are equal.
         sharder: one of `sharders.SHARDERS`.
         seed: seed of sharders that draw random numbers.

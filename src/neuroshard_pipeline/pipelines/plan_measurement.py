@@ -36,7 +36,7 @@ def state_campaigns(
     compute_overrides: ComputeOverrides,
     comm_overrides: CommOverrides,
 ) -> Campaigns:
-    """Return the campaigns that measure plans: the measure stage's parameters, changed by the pipeline's overrides."""
+    """Return the campaigns that measure plans, with the measure stage's parameters and the pipeline's overrides."""
     return Campaigns(
         ComputeCampaign(compute.overridden(compute_overrides), seed, recording),
         CommCampaign(comm.overridden(comm_overrides), seed, topology),

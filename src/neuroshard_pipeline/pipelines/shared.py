@@ -11,7 +11,7 @@ TRAINED_MODELS = {"compute_cost_model": "train.compute_cost_model", "comm_cost_m
 #: Parameters of the stage search that `sharder_settings_node` reads.
 SHARDER_PARAMETERS = ("params:neuroshard", "params:neuroshard_plus", "params:memory", "params:rivals")
 
-#: The same for a pipeline outside of the namespace `search`.
+#: Maps these names to the project's parameters, for pipelines outside the namespace `search`.
 SEARCH_PARAMETERS = {name: name.replace("params:", "params:search.") for name in SHARDER_PARAMETERS}
 
 

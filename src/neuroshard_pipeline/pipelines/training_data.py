@@ -16,8 +16,8 @@ FIRST_CAMPAIGN = {
     "comm_samples": "augment.comm_samples",
     "comm_costs": "measure.comm_costs",
 }
-#: Datasets `refine.<name>` in the order of `MeasuredSamples`. `refine.newest_<name>` has the same files and is empty if
-#: there is no version.
+#: Datasets `refine.<name>` in the order of `MeasuredSamples`. `refine.newest_<name>` reads the same files; it is
+#: empty if there is no version.
 REFINED = ("compute_samples", "compute_sample_settings", "compute_costs", "comm_samples", "comm_costs")
 
 

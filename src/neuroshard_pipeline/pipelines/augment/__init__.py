@@ -1,4 +1,4 @@
-"""Stage augment: a pool of embedding tables becomes samples to measure and tasks to solve."""
+"""Stage augment: draws samples to measure and tasks to solve from a pool of embedding tables."""
 
 from neuroshard_pipeline.pipelines.augment.pipeline import create_pipeline
 

@@ -34,7 +34,7 @@ def gather_public_tables(
 def provide_table_pool(
     public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
 ) -> pd.DataFrame:
-    """Return the recording's pool if one is given, or else a generated or read pool with derived and public tables."""
+    """Return the pool of the recording, if any; otherwise a generated or read pool plus derived and public tables."""
     if recording.folder:
         return open_recording(recording).pool
     return varied_pool(base_pool(params), params.batch_size, public, variation)
@@ -53,7 +53,7 @@ def provide_compute_samples(
     varied: VariedSampleParams,
     recording: RecordingParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the compute samples and their settings: the recording's if one is given, or else drawn ones."""
+    """Return the compute samples and their settings. They are drawn unless a recording provides them."""
     if recording.folder:
         recorded = open_recording(recording)
         return recorded.samples, recorded.settings

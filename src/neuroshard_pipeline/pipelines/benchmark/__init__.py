@@ -1,4 +1,4 @@
-"""All sharders on the same suites of tasks, compared by measured cost: `kedro run --pipeline benchmark`."""
+"""Compares all sharders by measured cost on the same suites of tasks: `kedro run --pipeline benchmark`."""
 
 from neuroshard_pipeline.pipelines.benchmark.pipeline import create_pipeline
 

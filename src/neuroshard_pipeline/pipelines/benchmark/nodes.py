@@ -32,6 +32,6 @@ def set_up_measurement(chosen: SeededPlans, campaigns: Campaigns) -> PlanMeasure
 def tabulate_costs(
     plans: SeededPlans, chosen: SeededPlans, measurement: PlanMeasurement, *records: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame:
-    """Tabulate the costs of every plan by rank, from the records of the three campaigns of the chosen plans."""
+    """Tabulate the costs of all plans by rank; the measured costs come from the records of the chosen plans."""
     measured_costs, _ = measurement.costs(*records)
     return bench_plan_costs(plans, chosen, measured_costs)

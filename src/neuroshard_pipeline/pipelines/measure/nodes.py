@@ -28,7 +28,7 @@ def measure_compute(
     seed: int,
     done: Records,
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Measure what `done` lacks of the compute campaign; Kedro saves every record as it is yielded."""
+    """Measure the part of the compute campaign that `done` lacks; Kedro saves every record as it is yielded."""
     campaign = ComputeCampaign(params, seed)
     for key, record in campaign.run(compute_samples_from_frame(samples, pool, settings), done):
         yield {key: record}
@@ -52,7 +52,7 @@ def reduce_compute_costs(
 def measure_comm(
     samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Records
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Measure what `done` lacks of the communication campaign; Kedro saves every record as it is yielded."""
+    """Measure the part of the communication campaign that `done` lacks; Kedro saves each record as it is yielded."""
     for key, record in CommCampaign(params, seed).run(comm_samples_from_frame(samples), done):
         yield {key: record}
 

@@ -15,7 +15,7 @@ from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 
 def read_task(params: PlanParams) -> ShardingTask:
-    """Read the user's tables and constraints and state the task."""
+    """Read the user's tables and constraints, and build the sharding task."""
     return ShardingTask(
         read_tables(params.tables),
         params.world_size,
@@ -30,10 +30,10 @@ def read_task(params: PlanParams) -> ShardingTask:
 def search_plan(
     task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams
 ) -> tuple[Plan, str]:
-    """Search a plan; if links are given, order its ranks so that its collectives are cheapest on these links.
+    """Search for a plan. If links are given, order its ranks so that its collectives are cheapest on these links.
 
     Returns:
-        The plan, and a line on the effect of the order, which is empty if no links are given.
+        The plan, and a line about the effect of the order of ranks; the line is empty if no links are given.
     """
     gb_per_s = None if params.links is None else read_bandwidths(params.links, params.world_size)
     found = shard(task, models, params.sharder, settings, params.seed)
@@ -49,5 +49,5 @@ def explain_plan(plan: Plan, order: str) -> str:
 
 
 def export_torchrec_plan(plan: Plan, params: TorchRecExportParams) -> dict[str, Any]:
-    """The plan as a JSON document in TorchRec's terms."""
+    """The plan as a JSON document that `torchrec_bridge.plan_json` can read again."""
     return plan_to_json(plan, params.local_world_size, params.compute_device)

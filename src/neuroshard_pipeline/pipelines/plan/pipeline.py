@@ -8,7 +8,7 @@ from neuroshard_pipeline.search.plan import Plan
 
 
 def create_pipeline() -> Pipeline:
-    """Table file → plan, its explanation in words, its TorchRec form."""
+    """Table file → plan, explanation, TorchRec plan."""
     stage = [
         models_node(),
         sharder_settings_node(),

@@ -1,4 +1,4 @@
-"""Stage report: the figures and the HTML page."""
+"""Stage report: draws the figures and writes the HTML page."""
 
 from neuroshard_pipeline.pipelines.report.pipeline import create_pipeline
 

@@ -1,4 +1,4 @@
-"""Stage search: plans of every sharder for the sharding tasks, compared by predicted and measured cost."""
+"""Stage search: solves the tasks with every sharder, and compares the plans by predicted and measured cost."""
 
 from neuroshard_pipeline.pipelines.search.pipeline import create_pipeline
 

@@ -52,7 +52,7 @@ def compare_sharders(
 
 
 def export_torchrec_plans(plans: Plans, params: TorchRecExportParams) -> dict[str, dict[str, Any]]:
-    """One TorchRec plan per task, by task id, made by the sharder that the parameters name."""
+    """TorchRec plans by task id, one per task that the sharder named in the parameters solved."""
     return {
         plan.task.task_id: plan_to_json(plan, params.local_world_size, params.compute_device)
         for plan in plans

@@ -1,4 +1,4 @@
-"""Stage train: measured costs become cost models."""
+"""Stage train: fits the cost models to measured costs."""
 
 from neuroshard_pipeline.pipelines.train.pipeline import create_pipeline
 

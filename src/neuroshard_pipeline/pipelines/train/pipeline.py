@@ -12,7 +12,7 @@ from neuroshard_pipeline.pipelines.training_data import (
 
 
 def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
-    """Samples and costs → the cost models and how accurate they are on held-out samples.
+    """Samples and costs → cost models and their accuracy on held-out samples.
 
     Args:
         refined: prefix of the datasets named in `REFINED`. The default selects what earlier runs of the pipeline refine

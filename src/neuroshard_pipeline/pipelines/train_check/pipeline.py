@@ -1,4 +1,4 @@
-"""Trains one model under the plans of several sharders, between real processes."""
+"""Trains one model under the plans of several sharders, with one process per rank."""
 
 from kedro.pipeline import Node, Pipeline
 
