@@ -105,7 +105,7 @@ def test_every_run_has_a_page(scenario):
 def test_no_common_task_is_said_in_words(scenario):
     page = Page(render_report(scenario))
     assert "No task was solved by every sharder" in page.text
-    assert "random found no plan that fits for 5 of them" in page.text
+    assert "random found no plan that fits into memory for 5 of them" in page.text
 
 
 def test_names_cannot_break_out_of_the_page(inputs):

@@ -59,12 +59,13 @@ def test_headline_without_a_common_task():
     rows = [("neuroshard", 3, 3, None, None, 1.0), ("random", 0, 3, None, None, 0.1)]
     text = headline(summary_of(*rows, common=0))
     assert "No task was solved by every sharder" in text
-    assert text.endswith("neuroshard solved all 3 tasks; random found no plan that fits for 3 of them.")
+    assert text.endswith("neuroshard solved all 3 tasks; random found no plan that fits into memory for 3 of them.")
 
 
 def test_headline_counts_the_sharders_that_failed_if_they_are_many():
     rows = [(f"s{index}", index, 3, 1.0, 1.0, 0.1) for index in range(3)]
-    assert headline(summary_of(*rows)).endswith("3 sharders found no plan that fits for up to 3 of 3 tasks.")
+    text = headline(summary_of(*rows))
+    assert text.endswith("3 sharders found no plan that fits into memory for up to 3 of 3 tasks.")
 
 
 def test_headline_of_equal_costs():

@@ -46,7 +46,7 @@ def render_benchmark(
 
 
 def headlines(verdicts: Mapping[str, Any]) -> list[str]:
-    """Per suite, our most thorough search compared with the best other sharder and with the paper's search."""
+    """For every suite, sentences that compare neuroshard_plus with the best rival and with the paper's search."""
     pairs = [
         (suite, find_pair(verdict, _PLUS, rival))
         for suite, verdict in verdicts["suites"].items()

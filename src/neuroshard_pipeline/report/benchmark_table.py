@@ -64,7 +64,7 @@ def suite_verdict(verdict: Mapping[str, Any]) -> str:
 
 
 def suite_note(verdict: Mapping[str, Any]) -> str:
-    """Sentences that say which tasks and sharders the table of a suite compares."""
+    """Sentences about the tasks and sharders that the table of a suite compares."""
     basis, common, tasks = verdict["basis"], verdict["common_tasks"], verdict["tasks"]
     left_out = [name for name in verdict["sharders"] if name not in verdict["compared"]]
     who = "every compared sharder" if left_out else "every sharder"
@@ -81,7 +81,7 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
 
 
 def noise_note(hardware: Mapping[str, Any]) -> str:
-    """Sentences that give the relative difference of two measurements, and say which costs were not measured."""
+    """Sentences that state the noise floor and the costs that were not measured on this machine."""
     compute = "recorded" if hardware.get("recording") else "measured"
     origins = {"compute": compute, "comm": hardware.get("comm_costs_are", "measured")}
     floor = hardware["noise_floor"]

@@ -1,4 +1,4 @@
-"""Errors of the cost models on held-out samples, by sample property and by predicted cost, and the largest errors."""
+"""Errors of the cost models on held-out samples: by sample property, by predicted cost, and the largest ones."""
 
 import numpy as np
 import pandas as pd

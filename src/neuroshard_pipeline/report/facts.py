@@ -29,7 +29,7 @@ _METRICS = {
 #: Formats of the metrics that are plain numbers; all others are shares.
 _NUMBERS = {"r2": ".3f", "kendall_tau": ".3f", "n_test": ",", "count": ","}
 
-#: The model of `train.metrics` that predicts each part of the embedding cost.
+#: For each part of the embedding cost, the model of `train.metrics` that predicts it.
 _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
 
 
@@ -60,7 +60,7 @@ def _metric(key: str, value: float | None) -> str:
 
 
 def noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Noise floor of every model as a share of the cost; models that report none are left out."""
+    """Noise floor of every model as a share of the cost; models without a noise floor are left out."""
     floors = {name: values.get("noise_floor") for name, values in metrics.items()}
     return {name: float(floor) for name, floor in floors.items() if floor is not None}
 

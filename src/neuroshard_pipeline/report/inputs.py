@@ -9,7 +9,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """All data of the report. Every field holds the dataset that is named beside it.
+    """All data of the report. Every field holds the dataset that is named here.
 
     Attributes:
         hardware: `measure.hardware`, any nested mapping.

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: everything is inside one file that can be opened from disk, mailed or printed."""
+"""Self-contained HTML pages: one file holds everything, so that it can be opened from disk, mailed or printed."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-// Draws every figure of the page from the JSON that follows it. Runs once, after Plotly has been loaded.
+// Draws every figure from the JSON that stands beside it in the page. This runs once, after Plotly has been loaded.
 (function () {
   "use strict";
   const byMouse = window.matchMedia("(pointer: fine)").matches;

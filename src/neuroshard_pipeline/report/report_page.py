@@ -15,8 +15,8 @@ def render_report(inputs: ReportInputs) -> str:
     """The report as one self-contained HTML page of about 5 MB, of which Plotly is 4.6 MB.
 
     Args:
-        inputs: the data of the run. If no plan was measured, the page compares predicted costs and says so. Sharders
-            may have failed on some tasks, even if this leaves no task that every sharder solved.
+        inputs: the data of the run. If no plan was measured, the page compares predicted costs and says so. The page
+            is complete even if no task was solved by every sharder.
     """
     return render_page("report.html", draw_figures(inputs), **_comparison(inputs), **_evidence(inputs))
 

@@ -63,7 +63,7 @@ def origin_note(costs_are: Mapping[str, str]) -> str:
 
 
 def comparison_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences that compare our most thorough search with the best other sharder and with the paper's search."""
+    """Sentences that compare neuroshard_plus with the cheapest sharder outside `OURS` and with the paper's search."""
     others = [name for name, cost in ranked_costs(summary).items() if name not in OURS and cost is not None]
     rivals = [*others[:1], *OURS[1:]]
     return [
@@ -124,4 +124,4 @@ def _success_sentence(summary: Mapping[str, Any]) -> str:
     start = f"{' and '.join(complete)} solved all {tried}; " if complete else ""
     who = " and ".join(failed) if len(failed) <= 2 else plural(len(failed), "sharder")
     most = f"up to {max(failed.values())}" if len(failed) > 1 else str(max(failed.values()))
-    return f"{start}{who} found no plan that fits for {most} of {'them' if complete else tried}."
+    return f"{start}{who} found no plan that fits into memory for {most} of {'them' if complete else tried}."

@@ -24,9 +24,9 @@ def example_task(totals: pd.DataFrame) -> tuple[str, str, str] | None:
     """The task with the median saving, as an example for the report.
 
     Returns:
-        `(task_id, before, after)`: `after` is our sharder and `before` the cheapest other one on this task. If no task
-        was solved by both kinds, `before` is the most expensive sharder and `after` the cheapest. None if no task has
-        two plans.
+        `(task_id, before, after)`: `after` is a sharder of `OURS`, and `before` is the cheapest other sharder on this
+        task. If no task was solved by sharders of both kinds, `before` is the most expensive sharder and `after` the
+        cheapest. None if no task has two plans.
     """
     column = f"{basis_of(totals)}_ms"
     tasks = totals.dropna(subset=[column]).groupby("task_id", sort=False)

@@ -1,4 +1,4 @@
-"""Figures of the benchmark: performance profile, cost against search time, our sharders against every other one."""
+"""Figures of the benchmark: performance profiles, cost against search time, and comparisons of two sharders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
             line={"shape": "hv", "color": colours[name], "width": 3 if name in OURS else 1.6},
             hovertemplate=f"{name}: %{{y:.0f}} % of tasks within %{{x:.3f}} times the cheapest plan<extra></extra>",
         )
-    figure.update_xaxes(title_text=f"{basis} cost as a multiple of the cheapest plan's", range=[0.995, _WIDEST_PROFILE])
+    figure.update_xaxes(title_text=f"{basis} cost / cost of the cheapest plan", range=[0.995, _WIDEST_PROFILE])
     figure.update_yaxes(title_text="tasks, %", range=[0, 103])
     style.styled(figure, f"{suite}: share of tasks solved within a factor of the cheapest plan", height=440)
     figure.update_layout(legend={"y": 1.0, "x": 1.02, "orientation": "v", "yanchor": "top"}, margin={"r": 170})
@@ -48,7 +48,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
 
 
 def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
-    """One point per sharder: search seconds per task, and mean cost of its plans relative to each task's cheapest.
+    """One point per sharder: seconds per task, and mean ratio of a plan's cost to that of the task's cheapest plan.
 
     Args:
         suite: name of the suite.
@@ -74,7 +74,7 @@ def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
         )
     seconds = [values["seconds"] for values in known.values()]
     figure.update_xaxes(style.log_axis(min(seconds) / 2, max(seconds) * 12), title_text="seconds per task")
-    figure.update_yaxes(title_text=f"mean {verdict['basis']} cost<br>as a multiple of the cheapest plan's")
+    figure.update_yaxes(title_text=f"mean {verdict['basis']} cost<br>/ cost of the cheapest plan")
     style.styled(figure, title, height=420)
     figure.update_layout(showlegend=False)
     return figure

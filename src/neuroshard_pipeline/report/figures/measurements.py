@@ -92,7 +92,7 @@ def log_edges(values: pd.Series, bins: int = 40) -> np.ndarray:
 
 
 def histogram(values: pd.Series, edges: np.ndarray, name: str, colour: str, unit: str) -> go.Bar:
-    """Bars with the number of values per bin. The values are binned here as Plotly has no logarithmic bins."""
+    """Bars with the number of values per bin. Plotly has no logarithmic bins, so the values are binned here."""
     counts, _ = np.histogram(values.dropna(), bins=edges)
     spans = [f"{low:.3g} to {high:.3g} {unit}" for low, high in itertools.pairwise(edges)]
     return go.Bar(

@@ -13,7 +13,7 @@ from neuroshard_pipeline.evaluation.comparison import Basis
 from neuroshard_pipeline.evaluation.totals import MEASURED_COLUMNS
 from neuroshard_pipeline.report import style
 
-#: A whole table is grey, and darker the more lookups it has. All shards of one split table have the same colour.
+#: A whole table is grey; more lookups make it darker. All shards of one split table have the same colour.
 _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _LEGEND = {"whole table": "#b4bac0", "shard of a split table": _SPLIT_COLOURS[0]}

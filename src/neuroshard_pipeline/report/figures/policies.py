@@ -33,5 +33,5 @@ def policy_training(progress: pd.DataFrame) -> go.Figure:
         )
     figure.add_hline(y=100, line={"dash": "dot"})
     figure.update_xaxes(title_text="training step")
-    figure.update_yaxes(title_text="predicted cost, % of the best greedy heuristic's")
+    figure.update_yaxes(title_text="predicted cost, % of the cost of the best greedy heuristic")
     return styled(figure, "Training of the learned sharders: predicted cost of their plans", height=420)

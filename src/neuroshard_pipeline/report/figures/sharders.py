@@ -13,7 +13,7 @@ from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """Mean embedding cost of each sharder as a bar, and one point per task; only tasks that all sharders solved count.
+    """Mean embedding cost of each sharder as a bar, and one point per task, for the tasks that all sharders solved.
 
     Args:
         plan_costs: `search.plan_costs`; the figure shows measured costs, or predicted costs if no plan was measured.
@@ -63,7 +63,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
         points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=style.faded(colours[name], 0.18))
         figure.add_trace(points)
     figure.add_vline(x=1, line=style.REFERENCE_LINE)
-    figure.update_xaxes(title_text=f"{basis} embedding cost as a multiple of the cheapest plan's")
+    figure.update_xaxes(title_text=f"{basis} embedding cost / cost of the cheapest plan")
     return _rows(figure, "Cost of every plan relative to the cheapest plan of its task", len(sharders))
 
 
