@@ -1,11 +1,11 @@
 """Cost models: predict the cost in ms of a rank's lookups and of a collective.
 
-Predicting, for which NumPy is enough; torch is imported only on first use of a function that trains:
+Prediction needs NumPy only; torch is imported when a function that trains is first used:
 
 - `models`: both cost models of one machine, as a user loads them
-- `compute_features`, `compute`: the compute cost model: its inputs; its formula, predictions and file format
+- `compute_features`: inputs of the compute cost model; `compute`: its formula, predictions and file format
 - `comm_features`, `comm`: likewise for the communication cost model
-- `network`, `intervals`: what both are made of; `checkpoint`: files without pickles
+- `network`, `intervals`: parts that both models share; `checkpoint`: files without pickles
 - `training_range`: caveats for tasks outside the training range
 
 Training:

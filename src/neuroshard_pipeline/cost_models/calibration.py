@@ -3,13 +3,13 @@
 The coefficients of the scale maximise the likelihood of the relative errors under a Laplace distribution. The quantile
 is the conformal quantile of the validation errors divided by the scale (Lei et al., "Distribution-Free Predictive
 Inference for Regression", 2018, §5.2). It corrects the scale, which is too small because errors are smaller on training
-samples than on others. An inaccurate scale makes intervals wider, but their coverage stays right.
+samples than on others. An inaccurate scale makes intervals wider, but their coverage stays correct.
 
-This scale was chosen by the interval score (width, plus 20 times the distance of a measurement from its interval) on
-held-out samples, over five splits of 1,200 FBGEMM samples. Its score is 0.161. A constant scale has 0.180, with a
-coverage of 96 % for the cheap half and 83 % for the expensive half. The ensemble's spread alone has 0.173, and this
-scale has 0.167 if it is fitted to the validation samples. Conformal quantile regression by boosted trees also has
-0.161, but a search could not evaluate it from sums of embeddings.
+This scale was chosen by its interval score on held-out samples, over five splits of 1,200 FBGEMM samples. The score is
+the width plus 20 times the distance of a measurement from its interval, and lower is better. This scale has 0.161, and
+0.167 if it is fitted to the validation samples. A constant scale has 0.180, and covers 96 % of the cheap half but 83 %
+of the expensive half. The ensemble's spread alone has 0.173. Conformal quantile regression with boosted trees also has
+0.161, but a search could not compute it from sums of embeddings.
 
 Shapes: N samples, S training rows, F context features.
 """
@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.intervals import COVERAGE, SMALLEST_MS, Calibration, member_spread, scale_terms
 
-#: Ridge penalty. If there are few samples, it pulls the slopes towards 0, at which the scale is constant.
+#: Ridge penalty. If there are few samples, it keeps the slopes close to 0 and thereby the scale nearly constant.
 _RIDGE = 0.01
 
 #: Terms that vary less than this count as constant; logarithms of costs and spreads vary far more.

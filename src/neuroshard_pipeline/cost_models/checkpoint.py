@@ -87,7 +87,7 @@ class Checkpoint:
             if stored != value and isinstance(value, list) and isinstance(stored, list):
                 differing = sorted(set(stored) ^ set(value)) or value
                 raise CostModelError(
-                    f"{self.folder / MODEL_FILE}: {name} differ from this version's in {', '.join(differing)}; {REMEDY}"
+                    f"{self.folder / MODEL_FILE}: {name} differ from the code's in {', '.join(differing)}; {REMEDY}"
                 )
             if stored != value:
                 raise CostModelError(f"{self.folder / MODEL_FILE}: {name} is {stored!r}, not {value!r}; {REMEDY}")
@@ -96,7 +96,7 @@ class Checkpoint:
         """The arrays `names`, which are stored as `<prefix><name>`; the keys of the result have no prefix.
 
         Raises:
-            CostModelError: names the missing arrays.
+            CostModelError: arrays are missing; the message names them.
         """
         missing = sorted(f"{prefix}{name}" for name in names if f"{prefix}{name}" not in self.arrays)
         if missing:
@@ -136,8 +136,8 @@ def load_checkpoint(folder: Path | str, kind: str) -> Checkpoint:
     blob = _read_bytes(folder / WEIGHTS_FILE)
     if hashlib.sha256(blob).hexdigest() != description.get("weights_sha256"):
         raise CostModelError(
-            f"{folder / WEIGHTS_FILE}: {len(blob)} bytes whose checksum is not the one in {MODEL_FILE}: the file is "
-            f"truncated or belongs to another model; {REMEDY}"
+            f"{folder / WEIGHTS_FILE}: the checksum of the {len(blob)} bytes is not the one in {MODEL_FILE}: the file "
+            f"is truncated or belongs to another model; {REMEDY}"
         )
     try:
         return Checkpoint(folder, description, load_tensors(blob))
@@ -162,7 +162,7 @@ def version_folder(
         error: type of the exception to raise.
 
     Raises:
-        NeuroShardError: there is no model or no such version; names the folder, the available versions and the remedy.
+        NeuroShardError: no model or no such version exists; the message names folder, available versions and remedy.
     """
     entries = folder.iterdir() if folder.is_dir() else ()
     versions = sorted(entry.name for entry in entries if (entry / folder.name).is_dir())

@@ -35,18 +35,18 @@ from neuroshard_pipeline.errors import CostModelError
 COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
 
 #: Number of ranks whose costs are computed together, so that hidden layers stay in the level-2 cache. 330 collectives
-#: of 8 ranks take 3.8 ms instead of 8.6 ms on one core of an AMD EPYC.
+#: of 8 ranks then take 3.8 ms on one core of an AMD EPYC, instead of 8.6 ms if all are computed together.
 _CHUNK_RANKS = 1024
 
-#: Largest summed width that is accepted: more columns than any rank holds, 5,000 tables of the largest width.
+#: Largest summed width that is accepted. No rank has more columns: it is the width of 6,000 tables of largest width.
 MAX_DIM_SUM = 1e8
 
 
 def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Costs of one direction of an all-to-all, rank by rank.
 
-    `cost = wait * factor + (transfer work @ price) * factor`, with two learned factors. The first summand is the wait
-    for the last rank, as far as it does not overlap with the rank's own transfers. The second is the rank's transfers.
+    `cost = wait * factor_0 + (transfer work @ price) * factor_1` with two learned factors. The first summand is the
+    part of the wait for the last rank that does not overlap with the rank's transfers; the second is the transfers.
 
     Args:
         xp: array module.
@@ -202,7 +202,7 @@ def _require_valid(dims: FloatArray, skew: FloatArray, batch_size: int) -> None:
     if dims.shape != skew.shape or dims.ndim == 0 or dims.shape[-1] == 0:
         raise CostModelError(f"dim_sums {dims.shape} and start_skew_ms {skew.shape} must both be (..., world_size)")
     if not (skew >= 0).all():  # also refuses NaN
-        raise CostModelError("start_skew_ms must be at least 0: how much later than the first rank each one enters")
+        raise CostModelError("start_skew_ms, the delay of each rank after the first one, must be at least 0")
     if batch_size < 1:
         raise CostModelError(f"batch_size {batch_size} must be at least 1")
     if not ((dims >= 0) & (dims <= MAX_DIM_SUM)).all():

@@ -16,14 +16,14 @@ COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")
 #: Non-negative work terms of one rank in one collective, in ms, counts and MiB, and the reason why each takes time.
 COMM_WORK_TERMS: dict[str, str] = {
     "wait": "ms until the last rank enters: no rank has everything before that",
-    "collective": "1: synchronisation",
-    "peers": "world_size - 1: one message per peer",
+    "collective": "1: the ranks synchronise once",
+    "peers": "world_size - 1: the rank sends one message to every peer",
     "send_bytes": "own volume sent: limited by the rank's outgoing bandwidth",
     "receive_bytes": "own volume received: limited by its incoming bandwidth",
     "largest_send_bytes": "largest volume that any rank sends: its receivers wait for it",
     "largest_receive_bytes": "largest volume that any rank receives",
     "total_bytes": "volume of all ranks: limited by shared resources (memory bus, switch)",
-    "remote_peers": "most peers on other hosts, of the rank or of one of those peers: messages that cross the network",
+    "remote_peers": "peers on other hosts, of the rank or of a rank elsewhere if that has more: messages between hosts",
     "remote_send_bytes": "own volume sent to other hosts: limited by the rank's network card",
     "remote_receive_bytes": "own volume received from other hosts",
     "remote_port_bytes": "largest volume sent or received by the rank's network card or by one on another host",
@@ -43,9 +43,9 @@ COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_receive": "likewise",
     "log_largest_send": "the imbalance, together with the own volume",
     "log_total": "load on shared resources",
-    "log_wait": "transfers that overlap with the wait",
-    "log_late": "how much later than the first rank this rank enters: data that has already been sent by then",
-    "log_mean_wait": "whether most ranks wait, or one is early",
+    "log_wait": "the rank's transfers overlap with its wait",
+    "log_late": "how much later than the first rank this rank enters: some data has already been sent by then",
+    "log_mean_wait": "tells whether most ranks wait or only one is early",
     "wait_per_spread": "0 for the last rank to enter, 1 for the first",
 }
 
@@ -66,8 +66,8 @@ def comm_features(
 ) -> tuple[FloatArray, FloatArray]:
     """Features of every rank: its own volumes, and sums and maxima over ranks.
 
-    Sums and maxima do not depend on the order of ranks. A model of these features therefore accepts any world size, and
-    permuting ranks permutes their costs if ranks of one host stay on one host.
+    Sums and maxima exist for any number of ranks and do not depend on their order. A model of these features therefore
+    accepts any world size. If ranks are permuted, so are their costs, as long as ranks of one host stay on one host.
 
     Args:
         dim_sums: (..., W) summed widths of each rank's shards.
@@ -170,5 +170,5 @@ def _comm_context(
 
 
 def _over_ranks(reduce: Any, values: FloatArray) -> FloatArray:
-    """`reduce` over ranks, repeated for every rank. Sorting first makes the rounding independent of their order."""
+    """`reduce` over ranks, repeated for every rank. They are sorted, so that rounding is the same in any order."""
     return np.broadcast_to(reduce(np.sort(values, axis=-1), axis=-1, keepdims=True), values.shape)

@@ -62,7 +62,7 @@ def train_comm_model(
     Args:
         samples_frame: `augment.comm_samples`.
         costs_frame: `measure.comm_costs`.
-        params: sizes and schedule.
+        params: sizes of the networks, and schedule of the training.
         provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
 
     Returns:
@@ -105,7 +105,7 @@ def fit_comm(
     parts = [data.take(samples) for samples in (split.training, split.validation)]
     for direction in COMM_DIRECTIONS:
         # The errors of one collective's ranks are correlated, so that there are fewer independent errors than ranks.
-        # The average coverage is right nevertheless, because validation samples and new samples share this correlation.
+        # The mean coverage is still correct, because the errors of new samples are correlated in the same way.
         seen, unseen = (_predictions(uncalibrated, part, direction) for part in parts)
         calibration = calibrate(seen, unseen, contexts[direction])
         networks[direction] = dataclasses.replace(networks[direction], calibration=calibration)
@@ -142,7 +142,7 @@ def _rank_rows(
 
 
 def _inputs(sample: CommSample, direction: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Dimension sums and start skews; in the backward direction, all ranks start together."""
+    """Dimension sums and start skews; in the backward direction, all ranks start together and the skews are 0."""
     return sample.dim_sums, sample.start_skew_ms if direction == "forward" else (0.0,) * sample.world_size
 
 

@@ -1,7 +1,7 @@
 """The compute cost model: forward and backward cost of one fused lookup of a rank's shards.
 
-The formula has two halves. `embed` maps each shard to a non-negative embedding; `price` maps the sum of a rank's
-embeddings to costs. Both are written once for NumPy (inference) and torch (training), see `network`.
+`embed` maps each shard to a *shard embedding*, a vector of non-negative numbers that describes its cost and has nothing
+to do with the table's rows. `price` maps the sum of a rank's shard embeddings to costs. Both run on NumPy and torch.
 
 Shapes: S shards, N shard sets, E ensemble members, P work terms, F context features, D = 2 directions (forward,
 backward), G gates, K pressures, L launch terms, C = D * (1 + G) + K + L channels per member. A stored embedding has
@@ -53,8 +53,8 @@ _NO_WORK = 1e-9
 def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Embeddings of shards: what each shard adds to the channels of its rank.
 
-    `embedding = (work @ price) * correction(context)`. A launch term is a work term that makes every launch more
-    expensive; each of the last L channels is 1 if the shard has the launch term, else 0.
+    `embedding = (work @ price) * correction(context)`. A launch term is a work term that also adds a cost per launch of
+    the fused lookup; each of the last L channels is 1 if the shard has work of one launch term, otherwise 0.
 
     Args:
         xp: array module.
@@ -72,13 +72,13 @@ def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
 
 
 def price(xp: Xp, weights: Weights, sums: Array) -> Array:
-    """Costs of shard sets from their summed embeddings; a larger sum never has a lower cost.
+    """Costs of shard sets from their summed embeddings; if no number of a sum falls, its cost does not fall either.
 
     `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch and the launch
     terms are counted once for any number of shards; for example, an optimizer with state passes more tensors to every
     launch. The base is the sum over all shards. A gated part is multiplied by the opening of its gate, between
-    0 and 1, which grows with the pressure of the whole set (for example on the caches). With all gates open, the costs
-    of shards add up, so that the cost of a set far larger than any training sample grows in proportion.
+    0 and 1, which grows with the pressure of the whole set (for example, on the caches). With all gates open, the costs
+    of shards add up, so that the cost of a set far larger than any training sample is proportional to its size.
 
     Args:
         xp: array module.

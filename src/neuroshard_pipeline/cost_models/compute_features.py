@@ -25,20 +25,20 @@ WORK_TERMS: dict[str, str] = {
     "bags": "batch_size: the loop over samples reads the offsets of every bag, even of an empty one",
     "output_bytes": "batch_size * dim: the forward pass writes pooled rows, the backward pass reads their gradients",
     "indices": "ids of the batch: each is read, range-checked and converted to an address",
-    "lookup_bytes": "ids * dim: the forward pass reads and adds up rows, the backward pass scatters gradients",
+    "lookup_bytes": "ids * row bytes: the forward pass reads and adds up rows, the backward pass scatters gradients",
     "unique_rows": "distinct rows: each is one random access that caches and prefetchers cannot hide",
-    "unique_bytes": "distinct rows * dim: the bytes that come from memory and that the update writes back",
+    "unique_bytes": "distinct rows * row bytes: these come from memory, and the update writes them back",
     "cache_lines": "distinct 64-byte lines of these rows: narrow rows share a line but still transfer a whole one",
     "pages": "distinct 4 KiB pages of these rows: each needs an address translation that may miss the TLB",
     "sort_work": "ids * log2(rows): the backward pass radix-sorts the ids by the bits of their row numbers",
     "half_numbers": "ids * dim if stored in 16 bits: every number is converted",
     "half_unique": "distinct rows * dim if stored in 16 bits: the update reads, rounds and writes them",
     "state_lines": "distinct 64-byte lines of optimizer state: read and written by the update",
-    "stateless_bytes": "ids * dim under SGD, which may apply gradients id by id without adding them up first",
+    "stateless_bytes": "ids * row bytes with SGD, which may apply gradients id by id without adding them up first",
 }
 
-#: Work terms that also add a cost per fused call, however many shards have such work. FBGEMM's forward pass takes
-#: 0.045 ms longer if the optimizer has state. This is a quarter of the time of a small call.
+#: Work terms that also add a cost per launch (fused call), once for any number of shards. FBGEMM's forward pass takes
+#: 0.045 ms longer if the optimizer has state. This is a quarter of the time of a small launch.
 ONCE_TERMS: tuple[str, ...] = ("state_lines",)
 
 #: Context of one shard, with the reason why it changes the price of work.
@@ -63,7 +63,7 @@ CONTEXT_FEATURES: dict[str, str] = {
 
 _MILLION = float(2**20)
 
-#: Typical number of look-ups of a row in each reuse bin: 1, 2, and from the third bin on the middle of (lower, upper].
+#: Typical number of lookups of a row in each reuse bin: 1, 2, and from the third bin on the middle of (lower, upper].
 _BIN_REUSE = np.array([1.0, 2.0] + [2.0**power * 0.75 for power in range(2, NUM_REUSE_BINS)])
 
 #: First reuse bin (inclusive) and last one (exclusive) that each of the four shares of ids covers.

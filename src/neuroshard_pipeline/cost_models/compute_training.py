@@ -83,7 +83,7 @@ def train_compute_model(
         samples_frame: `augment.compute_samples`.
         pool_frame: `augment.table_pool`.
         costs_frame: `measure.compute_costs`.
-        params: sizes and schedule.
+        params: sizes of the network, and schedule of the training.
         provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
         settings_frame: `augment.compute_sample_settings`, see `compute_data`.
 
@@ -130,7 +130,7 @@ def fit_compute(
 def _losses(
     rows: FeatureRows, costs: Tensor, params: ComputeTrainParams, generator: torch.Generator
 ) -> tuple[Loss, Loss | None]:
-    """The loss without distillation; and the loss with self-distillation, or None if `params` do not select it."""
+    """The loss without distillation, and the loss with self-distillation (None if `params` do not select it)."""
 
     def predict(weights: dict[str, Tensor], samples: IntArray, noise: float = 0.0) -> Tensor:
         """Predicted ms (E, n, D) of n samples. The standardised context gets noise of standard deviation `noise`."""
@@ -143,7 +143,7 @@ def _losses(
         return price(torch, weights, sums)
 
     def error(predicted: Tensor, target: Tensor) -> Tensor:
-        """(E,) relative losses of forward, backward and their total, added up; a search compares totals."""
+        """(E,) sum of the relative losses of forward, backward and their total, which is what searches compare."""
         target = target.expand_as(predicted)
         parts = relative_loss(predicted, target, params.small_error).sum(dim=-1)
         total = relative_loss(predicted.sum(dim=-1), target.sum(dim=-1), params.small_error)

@@ -21,17 +21,17 @@ from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
 #: Share of measurements that intervals are calibrated to contain.
 COVERAGE = 0.9
 
-#: Log half width per unit of overshoot. For a check, models were trained without the widest tables, the most pooled
-#: tables, the largest tables, or sets of more than 5 tables; their intervals cover 98 %, 95 %, 90 % and 94 % of the
-#: FBGEMM samples left out. The 90th percentile of the log error is 0.08 just outside the training range, and between
-#: 0.15 and 0.18 beyond an overshoot of 1.
+#: Log half width per unit of overshoot. For a check, four models were each trained without some FBGEMM samples. Their
+#: intervals cover 98 % of those with the widest tables, 95 % with the largest pooling factors, 90 % with the largest
+#: tables, and 94 % with more than 5 tables. The 90th percentile of the log error is 0.08 just outside the training
+#: range, and between 0.15 and 0.18 beyond an overshoot of 1.
 OVERSHOOT_SLOPE = 0.2
 
 #: Upper limits of log scale and log half width. Models trained on a handful of noisy samples reach these limits, which
 #: keep the bounds and the squares of the bounds finite.
 _MAX_LOG_SCALE, _MAX_LOG_HALF_WIDTH = 100.0, 230.0
 
-#: Added to the spread of the ensemble members, because closer agreement carries no further information.
+#: Added to the spread of the ensemble members, because differences between smaller spreads mean nothing.
 _SPREAD_FLOOR = 1e-3
 
 #: Keeps logarithms of costs finite.
@@ -59,8 +59,8 @@ class Calibration(ArrayGroup):
     def overshoot(self, context: FloatArray) -> FloatArray:
         """Distance (...) of context (..., F) from the training range, 0 inside it.
 
-        Context features are logarithms and shares, so that their distances are comparable; the result is the largest
-        one. A quantity of twice its largest training value has an overshoot of 0.7.
+        The result is the largest distance of any feature. Distances are comparable, because features are logarithms and
+        shares. A quantity of twice its largest training value has an overshoot of log(2) = 0.7.
         """
         return np.maximum(np.maximum(self.low - context, context - self.high), 0.0).max(axis=-1)
 

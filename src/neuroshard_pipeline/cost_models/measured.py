@@ -110,14 +110,14 @@ class Split:
 
 
 def split_samples(sample_ids: Sequence[str], validation_share: float, test_share: float, seed: int) -> Split:
-    """Split by a hash of the sample's id, so that few samples change parts when more samples are added.
+    """Split by a hash of each sample's id, so that few samples move to another part when samples are added.
 
     Raises:
         CostModelError: fewer than `MIN_SAMPLES` samples.
     """
     if len(sample_ids) < MIN_SAMPLES:
         raise CostModelError(
-            f"{len(sample_ids)} usable samples are too few to train on, at least {MIN_SAMPLES} are needed; "
+            f"{len(sample_ids)} usable samples are too few to train on; at least {MIN_SAMPLES} are needed: "
             "raise the number of samples in the augment parameters or look at the error column of the costs"
         )
     hashes = [hashlib.sha256(f"{seed}:{sample_id}".encode()).digest() for sample_id in sample_ids]

@@ -85,8 +85,8 @@ def noise_floor_of(floor: Any, part: str) -> float | None:
     """The noise floor of a part of the cost.
 
     Args:
-        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. Instead of a
-            number, a mapping from names of quantiles to numbers may be given, from which `median` is used.
+        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. A number may also
+            be given as a mapping from names of quantiles to numbers, of which `median` is used.
         part: `forward`, `backward` or `total`.
     """
     if isinstance(floor, Mapping):

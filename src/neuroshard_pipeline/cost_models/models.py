@@ -39,12 +39,12 @@ class CostModels:
         if differing:
             raise CostModelError(
                 f"the compute and the communication model do not belong together: {differing[0]} is "
-                f"{compute[differing[0]]!r} for one and {comm[differing[0]]!r} for the other; load both of the same "
-                "version, or train both again with: kedro run --pipeline pretrain"
+                f"{compute[differing[0]]!r} for one and {comm[differing[0]]!r} for the other; load the same version "
+                "of both, or train both again with: kedro run --pipeline pretrain"
             )
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Messages about values of a task outside the training range of the models, which extrapolate for them."""
+        """Messages about values of a task that lie outside the training range, so that the models extrapolate."""
         compute = compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {}))
         return (*compute, *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})))
 

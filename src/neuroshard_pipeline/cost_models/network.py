@@ -29,8 +29,8 @@ ARCHITECTURE = "universal"
 #: Names of the weights that `correction` reads.
 CORRECTION_WEIGHTS = frozenset(f"{layer}.{part}" for layer in ("in", "mid", "out") for part in ("weight", "bias"))
 
-#: A correction is at most a factor of e**1.5 = 4.5 up or down. The cost of a shard far outside the training range
-#: therefore stays within that factor of its physical price.
+#: A correction lies between 1 / 4.5 and 4.5 = e**1.5. The cost of a shard far outside the training range therefore
+#: differs by at most this factor from its uncorrected cost, work times price.
 MAX_LOG_CORRECTION = 1.5
 
 #: A feature that varies less than this over the training samples carries no information and is set to 0.
@@ -133,7 +133,7 @@ class Network:
         """Inverse of `arrays`.
 
         Raises:
-            CostModelError: names the missing arrays.
+            CostModelError: arrays are missing; the message names them.
         """
         scaling = Normalisation.names("normalisation.") | Calibration.names("calibration.")
         arrays = stored.take(weight_names | scaling, prefix)

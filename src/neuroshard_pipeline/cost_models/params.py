@@ -14,8 +14,8 @@ class FitParams(Parameters):
         members: number of networks in the ensemble; the prediction is their mean.
         hidden: width of the two hidden layers.
         epochs: maximum number of passes over the training samples.
-        patience: training stops after this many epochs in which no member improved on the validation samples.
-        batch_samples: samples per step.
+        patience: training stops after this many consecutive epochs in which no member has a new lowest validation loss.
+        batch_samples: number of samples per optimizer step.
         learning_rate: peak of the one-cycle schedule.
         weight_decay: decay of weight matrices (AdamW), per unit of learning rate.
         small_error: relative error below which the loss is quadratic, not linear; it should be about the noise floor.
@@ -41,11 +41,11 @@ class ComputeTrainParams(FitParams):
     """Training of the compute cost model.
 
     Attributes:
-        gates: number of gated parts of the cost per direction; a gated part counts only as far as its gate is open.
+        gates: number of gated parts of the cost per direction; each is multiplied by the opening (0 to 1) of its gate.
         pressures: number of pressures, the quantities that open the gates; each is a sum over the shards of a rank.
         distillation: `none`, or `smc2` for self-distillation with consistency regularisation (module `distillation`).
         distillation_weight: share of the soft targets in the loss.
-        view_noise: standard deviation of the noise that the second view adds to the standardised context.
+        view_noise: standard deviation of the noise that the second channel adds to the standardised context.
     """
 
     gates: int = Field(ge=1, le=8)

@@ -20,7 +20,7 @@ _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
 
 
 def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
-    """Return, as JSON by name, ranges `[smallest, largest]`, optimizers and data types of the training samples."""
+    """The ranges `[smallest, largest]`, optimizers and data types of the training samples: JSON values by name."""
     shards = [shard for sample in samples for shard in sample.shards]
     ranges = {name: _range([value(shard.table) for shard in shards]) for name, value in _TABLE_RANGES.items()}
     return {
@@ -32,7 +32,7 @@ def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
 
 
 def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
-    """Return, as JSON values by name, the ranges `[smallest, largest]` of the training samples."""
+    """The ranges `[smallest, largest]` of the training samples: JSON values by name."""
     return {
         "batch_size": _range([sample.batch_size for sample in samples]),
         "world_size": _range([sample.world_size for sample in samples]),
@@ -40,7 +40,7 @@ def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
 
 
 def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Return messages about a task's values that lie outside `trained` (`compute_range`); skip names missing there."""
+    """Messages about a task's values that lie outside `trained` (`compute_range`), if it has their range."""
     found = []
     for name, value in _TABLE_RANGES.items():
         outside = [table for table in task.tables if _outside(value(table), trained.get(name))]
@@ -61,7 +61,7 @@ def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]
 
 
 def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Return messages about a task's values that lie outside `trained` (`comm_range`); skip names missing there."""
+    """Messages about a task's values that lie outside `trained` (`comm_range`), if it has their range."""
     quantities = {"batch_size": (task.batch_size, "samples"), "world_size": (task.world_size, "ranks")}
     return [
         f"{name} {value}: collectives were measured with {_words(trained[name])} {unit}"
