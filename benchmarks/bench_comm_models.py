@@ -36,8 +36,9 @@ from neuroshard_pipeline.measurement.topology import TopologyParams, topology_co
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
-#: Per backend: trained and other world sizes, the most frequent batch, other trained batches and one between them,
-#: training samples, and test samples of each other world size or batch size.
+#: By backend. World sizes in training are `seen`, those only in tests are `unseen`. The most frequent batch size is
+#: `batch_size`; `other_batches` also occur in training; `between` occurs only in tests. `samples` is the number of
+#: samples that are split for training and tests, and `others` the number of further test samples per world size.
 SETTINGS: dict[str, dict[str, Any]] = {
     "topology": {
         "seen": (2, 4, 8, 16), "unseen": (3, 6, 12, 32), "batch_size": 65536, "other_batches": (8192, 16384, 131072),
@@ -49,17 +50,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-#: For the floor of an order-blind model: 60 orders of 20 samples determine it within half a point.
+#: Numbers of rank orders and samples for the error floor of an order-blind model. They determine it to half a point.
 ORDERS, ORDERED_SAMPLES = 60, 20
 
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
 
 
 def main() -> None:
-    """Print one table."""
+    """Print the table of errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=sorted(SETTINGS), default="topology")
-    parser.add_argument("--seeds", type=int, default=3, help="splits and initial weights to average over")
+    parser.add_argument("--seeds", type=int, default=3, help="number of splits and initial weights to average over")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parents[1]
     bootstrap_project(root)

@@ -7,14 +7,15 @@ are met. Parts:
   sizes without training samples. The paper's network is trained twice: on this project's mix of samples, which is far
   wider than the paper's, and on samples of the paper's kind only (batch size 512, fp32, SGD, generated tables).
 - `learning`: error by number of samples; also written to `cost_model_learning_curve.html` in the folder `--out`
-- `comm`: measured collectives; and the modelled cluster, with world sizes without training samples
+- `comm`: error on measured collectives, and on the modelled cluster with world sizes without training samples
 - `ablation`: self-distillation on wrong labels
 
     .venv/bin/kedro run
     .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
 
-Six to eight minutes per seed for 5,600 compute samples, on 2 cores that other work shares. `--samples` and `--epochs`
-make a quick check, whose figures mean nothing. `bench_refine.py` is the benchmark of refinement.
+It takes six to eight minutes per seed for 5,600 compute samples, on 2 cores with other load. With `--samples` and
+`--epochs` it is a quick check of the program, and its figures say nothing about the models. `bench_refine.py` is the
+benchmark of refinement.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Job:
 
     Attributes:
         part: one of `PARTS`.
-        name: for the progress line.
-        run: returns rows by table.
+        name: text of the progress line.
+        run: fits, and returns the rows of every table.
     """
 
     part: str
@@ -114,8 +115,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="base", help="configuration environment, as for kedro run")
-    parser.add_argument("--data-root", help="where the run kept its data, if not in the environment's place")
-    parser.add_argument("--seeds", type=int, default=3, help="splits and initial weights to average over")
+    parser.add_argument("--data-root", help="data folder of the run, if not that of the environment")
+    parser.add_argument("--seeds", type=int, default=3, help="number of splits and initial weights to average over")
     parser.add_argument("--parts", type=_parts, default=PARTS, help=f"some of {','.join(PARTS)}")
     parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread")
     parser.add_argument("--samples", type=int, help="compute samples for a quick check; all by default")
@@ -155,7 +156,7 @@ def compute_jobs(inputs: ComputeInputs, params: Any, seeds: Sequence[int], parts
 
 
 def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, seeds: Sequence[int]) -> Iterator[Job]:
-    """Measured collectives, and the modelled cluster."""
+    """Fits of communication models to measured collectives and to the modelled cluster."""
     settings = SETTINGS["topology"]
     drawn = draw(pool, params["augment"]["comm_samples"], settings)
     costs = topology_costs(comm_samples_from_frame(drawn), params["topology"])

@@ -2,16 +2,16 @@
 
 The naive loop is that of the reference code of [Zha2023]: for every sample it builds an operator with new random
 weights, draws ids, runs 5 + 10 iterations and takes the median. This project visits every sample several times, each
-time with a view of one arena and with cached ids and operators. A visit takes the minimum of 2 or 4 iterations; the
-table shows both the minimum and the lower quartile of the visits, which the project uses. The default profile visits
-expensive samples less often. Noise is the relative difference between two independent measurements of the same sample
+time with a view of one arena and with cached ids and operators. A visit takes the minimum of 2 or 4 iterations. The
+project uses the lower quartile of the visits; the table also shows their minimum. The default profile visits expensive
+samples less often. Noise is the relative difference between two independent measurements of the same sample
 (forward + backward).
 
     OMP_NUM_THREADS=1 python benchmarks/bench_measurement.py            # about a minute on 2 cores
 
-The last lines show where the time goes. Most of it is the kernels' own, which no measuring loop can save: noise falls
-with the number of timed iterations, however they are distributed over visits. They also give the speed-up that a loop
-without any other work would reach.
+The last lines show how the time is spent. The kernels take most of it, and no loop can avoid their time, because noise
+falls only with the number of timed iterations, however they are distributed over visits. The last lines also give the
+speed-up of a loop that runs kernels and does no other work.
 """
 
 from __future__ import annotations
@@ -251,11 +251,11 @@ def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], s
         round_ms = float(np.mean(loop.rounds_s)) * 1e3 / len(samples)
         kernels_ms = iterations * float(np.mean(loop.costs_ms))
         print(
-            f"visit of {iterations} iterations: {round_ms:.2f} ms, of which {iterations} times its best iteration "
-            f"{kernels_ms:.2f} ms ({kernels_ms / round_ms:.0%}); the first visit takes "
+            f"a visit of {iterations} iterations takes {round_ms:.2f} ms; {iterations} times its fastest iteration is "
+            f"{kernels_ms:.2f} ms ({kernels_ms / round_ms:.0%}). The first visit takes "
             f"{loop.first_s * 1e3 / len(samples) - round_ms:.2f} ms more, for ids and FBGEMM's operator"
         )
-    print("The rest of a visit: slower iterations, joining ids, settling, garbage collection.")
+    print("The rest of a visit is spent on slower iterations, joining ids, settling and garbage collection.")
 
 
 def main() -> None:

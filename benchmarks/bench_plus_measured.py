@@ -1,10 +1,10 @@
-"""Measured, not predicted costs: plans of `neuroshard` and of `neuroshard_plus` with several budgets, side by side.
+"""Compares the measured costs of plans of `neuroshard` and of `neuroshard_plus` with several numbers of rounds.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py                 # after `make run`; about 4 minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py --campaigns 3   # narrower intervals
 
-All plans of a campaign are measured in random order, so that the machine's drift affects all of them alike; equal ranks
-are measured once. Intervals are 95 % bootstrap confidence intervals of the mean over tasks of the paired difference.
+All plans of a campaign are measured in random order, so that the machine's drift affects all of them alike. Ranks
+with equal shards are measured once. Intervals are 95 % bootstrap confidence intervals of the mean paired difference.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def plans_of(tasks: Sequence[ShardingTask], models: Models, variants: Variants) 
 
 
 def campaigns_of_conf(environment: str = "base") -> Campaigns:
-    """The campaigns that the stage search of an environment measures plans with, on this host alone."""
+    """The campaigns with which the search stage of an environment measures plans, on this host only."""
     files = [ROOT / f"conf/base/parameters_{stage}.yml" for stage in ("measure", "search")]
     if environment != "base":
         files.append(ROOT / f"conf/{environment}/parameters.yml")
@@ -86,7 +86,7 @@ def campaigns_of_conf(environment: str = "base") -> Campaigns:
 
 
 def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Tasks x sharders: the largest sum over ranks of the three parts."""
+    """Embedding costs by task (row) and sharder (column): the maximum over ranks of the sum of the three parts."""
     parts = [f"{kind}_{part}_ms" for part in ("compute", "forward_comm", "backward_comm")]
     total = plan_costs[parts].sum(axis=1, skipna=False)
     return plan_costs.assign(total=total).pivot_table(
@@ -103,7 +103,7 @@ def interval(differences: np.ndarray) -> tuple[float, float]:
 
 
 def compare_measured(data: Path, variants: Variants, campaigns: int = 1, num_tasks: int | None = None) -> None:
-    """Search the tasks of a run with its models, measure the plans, print one line per sharder."""
+    """Search plans for the tasks of a run with its models, measure the plans, and print one line per sharder."""
     tasks = tasks_from_frame(pd.read_parquet(newest(data / "03_primary/sharding_tasks.parquet")))
     plans = plans_of(tasks[:num_tasks], load_cost_models(data / "06_models"), variants)
     rounds = []
@@ -113,7 +113,7 @@ def compare_measured(data: Path, variants: Variants, campaigns: int = 1, num_tas
 
 
 def report(rounds: list[pd.DataFrame], names: list[str]) -> None:
-    """One line per sharder, means over the campaigns so far."""
+    """Print one line per sharder, with means over the campaigns so far."""
     costs = sum(embedding_costs(costs, "measured") for costs in rounds) / len(rounds)
     kept = costs.dropna()
     predicted = embedding_costs(rounds[0], "predicted").loc[kept.index]

@@ -1,4 +1,4 @@
-"""What refinement is worth: cost models before and after, compared by the measured costs of their plans.
+"""Measures the effect of refinement: compares the measured costs of plans of the cost models before and after it.
 
 Reads the newest pool, samples and costs of a pre-training run from the catalog. For every seed, cost models are
 trained on them, refined, and compared on fresh tasks; the initial weights, the split and all tasks follow the seed. The
@@ -7,7 +7,7 @@ plans of both pairs of models are measured in one campaign. Prints tables; nothi
     .venv/bin/kedro run --pipeline pretrain
     .venv/bin/python benchmarks/bench_refine.py [--env base] [--data-root data] [--seeds 3] [--rounds 2]
 
-About six minutes per seed on 2 cores.
+It takes about six minutes per seed on 2 cores.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-r"""Search: speed against a plain implementation, quality against bounds and long runs, scale, and measured costs.
+r"""Benchmark of the search: speed against a plain implementation, quality against bounds, scaling, measured costs.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py            # everything, about 10 minutes on two idle cores
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 4  # a quick look
 
-    # The gap to the best of ten minutes per task, for one task of each kind, on one core: 22 minutes.
+    # Gap to the best plan of ten minutes of search, for one task per world size: 22 minutes on one core.
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 2 --best-tasks 2 --best-seconds 600 --jobs 1 \
         --no-small --largest 0 --no-measure
 
 Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), which have a tight
-lower bound; with `--models data/06_models`, from trained models. The times of the search are compared with
-`ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The scale
-runs use these models and random tables, and then, after a `make run`, the trained models and HugeCTR's tables; the
-latter times are those of a real search. Tasks go to two processes of one thread each (`--jobs`). Measured costs need
-the data of a `make run`.
+lower bound. With `--models data/06_models`, costs come from trained models. The times of the search are compared with
+`ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The runs
+for scaling use these models and random tables. After a `make run`, they are repeated with the trained models and
+HugeCTR's tables; the times of the repetition are those of a real search. Two processes of one thread each (`--jobs`)
+work on the tasks. Measured costs need the data of a `make run`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,14 @@ from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Divided by a bandwidth in GB/s: ms per byte.
+#: This number divided by a bandwidth in GB/s gives ms per byte.
 PER_BYTE = 1e-6
 
 
 def against_the_oracle(models: Models, num_tasks: int, best_seconds: float, best_tasks: int, jobs: int) -> None:
     """Compare the searches with the oracle on the tasks of `benchmark_task`."""
-    print(
-        "\nThe oracle (the tests' plain implementation) and the beam search, both with the settings of the paper, and"
-    )
-    print("local search in a tenth of the oracle's time")
+    print("\nThe oracle (the tests' plain implementation), the beam search (both with the settings of the paper), and")
+    print("local search that gets a tenth of the oracle's time")
     print(COMPARISON_HEADING)
     compile_ahead()
     with get_context("spawn").Pool(jobs, compile_ahead) as pool:
@@ -101,13 +99,13 @@ def main() -> None:
     parser.add_argument(
         "--largest", type=int, default=5000, help="largest number of tables of the scale runs; 0 for none"
     )
-    parser.add_argument("--best-seconds", type=float, default=5.0, help="of the long local searches, per task")
+    parser.add_argument("--best-seconds", type=float, default=5.0, help="seconds of long local search per task")
     parser.add_argument("--best-tasks", type=int, default=20, help="number of tasks with a long local search")
     parser.add_argument(
         "--small",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="brute force, rank order",
+        help="compare with brute force, and reorder ranks",
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes for the tasks of the oracle")
     parser.add_argument("--figure", type=Path, default=ROOT / "data/08_reporting/search_scale.html")
@@ -131,10 +129,10 @@ def main() -> None:
     if not arguments.measure:
         return
     if trained:
-        print("\nMeasured: 25 seconds of search, then a minute per campaign", flush=True)
+        print("\nMeasured costs: the search takes 25 seconds, then every campaign a minute", flush=True)
         compare_measured(arguments.data, {"neuroshard_plus": {}}, arguments.campaigns)
     else:
-        print(f"\nNo measured costs: {arguments.data} holds no cost models; they come with: make run")
+        print(f"\nNo measured costs: {arguments.data} holds no cost models; run `make run` first")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """Costs of gloo's all-to-all between two emulated hosts, depending on the bandwidth between them.
 
-Each host is a network namespace, and the second one also has a monotonic clock of its own. A pair of veth devices is
-the wire, whose rate `tc` (token bucket) limits in both directions. Needs Linux, root, iproute2 and util-linux.
+Each host is a network namespace, and the second one also has a monotonic clock of its own. The wire is a pair of veth
+devices, whose rate `tc` (token bucket) limits in both directions. Needs Linux, root, iproute2 and util-linux.
 
-    python benchmarks/bench_two_hosts.py --mbit 25 50 100      # ten seconds a rate on two cores
+    python benchmarks/bench_two_hosts.py --mbit 25 50 100      # ten seconds per rate on two cores
 
-Expect costs of once or twice the time on the wire, although the wire carries both directions at once: opposite TCP
-streams of 512 KiB each take 84 to 88 ms at 50 Mbit/s, one alone takes 83 ms. But with gloo, a rank sends only after its
-peer has announced that it is ready to receive, and the announcement queues in the same stream as data. A rank that
+Expect costs of once or twice the time on the wire. The wire carries both directions at once: two opposite TCP streams
+of 512 KiB take 84 to 88 ms at 50 Mbit/s, and one stream alone takes 83 ms. But with gloo, a rank sends only after its
+peer has announced that it is ready to receive, and the announcement waits behind data in the same stream. A rank that
 comes later by more than the latency of the wire finds its peer ready. It sends all its data first and its announcement
-afterwards, and receives only then. The earlier rank therefore waits for the later one and pays for the wire once; the
-later rank pays twice: see the last two columns. If both ranks start together, either case occurs by chance. Plain
+afterwards, and receives only then. The cost of the earlier rank, which waits for the later one, therefore contains the
+time on the wire once, and the cost of the later rank contains it twice. The last two columns show these costs. If both
+ranks start together, either case occurs by chance. Plain
 `isend` and `irecv` behave in the same way. If all receives are posted 30 ms before the sends, both directions overlap,
 whichever rank is late.
 """

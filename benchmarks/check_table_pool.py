@@ -1,10 +1,10 @@
 """Draws the ids of a whole generated pool and compares their statistics with those that Meta published.
 
     python benchmarks/check_table_pool.py                                       # full scale, batch 65536
-    python benchmarks/check_table_pool.py --batch-size 512 --row-scale 128      # as scaled down for CPUs
+    python benchmarks/check_table_pool.py --batch-size 512 --row-scale 128      # scaled down as for CPUs
 
-Prints totals and both cumulative reuse histograms, and exits with 1 if a tolerance is exceeded. Expected at full scale:
-887 million ids in 75 s on 2 cores (AMD EPYC with AVX-512, November 2026), 0.65 GB per process; means within 0.1 %,
+It prints totals and both cumulative reuse histograms, and exits with 1 if a tolerance is exceeded. At full scale expect
+887 million ids in 75 s on 2 cores (AMD EPYC with AVX-512, November 2026), 0.65 GB per process, means within 0.1 %, and
 histograms within 0.002.
 """
 
@@ -31,7 +31,7 @@ from augment import published_shape as shape
 
 
 def draw_pool(params: PoolParams, seed: int, processes: int) -> PoolStatistics:
-    """Statistics of the ids of all tables, drawn in parallel, the tables with the most ids first."""
+    """Statistics of the ids of all tables, drawn in parallel, starting with the tables that have the most ids."""
     tables = tables_from_frame(generate_pool(params))
     tables.sort(key=lambda table: -table.pooling_factor)
     measure = partial(drawn_counts, batch_size=params.batch_size, seed=seed)

@@ -1,14 +1,14 @@
-"""A lower bound on the predicted embedding cost of all plans of a task, with any splits.
+"""A lower bound on the predicted embedding cost of every plan of a task, however its tables are split.
 
-Let f(R) be the predicted compute cost of a rank with shards R, and f0 that of a launch without work. A bound exists for
-models for which f has one of two shapes.
+Let f(R) be the predicted compute cost of a rank with shards R, and f0 the cost of a launch without work. The bound
+exists if f has one of two shapes.
 
-- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: the base of a cost is
-  additive, and a gate that opens with the summed pressure is at least as far open for R + Q as for R or Q. Of k ranks
-  with shards, one costs at least f0 + T / k, where T is the sum of f({shard}) - f0 over all shards. T is at least the
-  sum over tables of the minimum over all splits of the table.
+- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: one part of
+  the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), which are at least as far open for
+  R + Q as for R or Q. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of f({shard}) - f0 over
+  all shards. Every table adds to T at least the smallest sum that any of its splits has.
 - `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k),
-  where each number of L is the minimum of the sum over all shards, over all splits.
+  where each component of L is the smallest sum over all shards that any splits have.
 
 In both cases, some rank holds the widest shard of a table and costs at least as much as that shard alone.
 
@@ -88,7 +88,7 @@ def cost_bound(
         return None
     problem.numbers(
         (index, width) for index, unit in enumerate(problem.units) for width in _widths_of(unit)
-    )  # one call
+    )  # one call, because every call copies arrays
     most_ranks = min(problem.task.world_size, sum(len(unit.finest) for unit in problem.units))
     mean_ms = _superadditive_mean_ms(problem) if shape == "superadditive" else _convex_mean_ms(problem)
     floor = comm_floor or (lambda count: comm_floor_ms(problem, count))
@@ -146,7 +146,7 @@ def _launch_ms(problem: Problem) -> float:
 
 
 def _widest_shard_ms(problem: Problem) -> float:
-    """The widest shard of a unit is at least as wide as in an even split."""
+    """A bound on the cost of some rank: the widest shard of a unit is at least as wide as in an even split."""
     costs = []
     for index, unit in enumerate(problem.units):
         alone = _alone_ms(index, problem)
@@ -172,7 +172,7 @@ def _widths_of(unit: Unit) -> list[int]:
 
 
 def _least_sum(values: FloatArray, unit: Unit) -> FloatArray:
-    """(H,) for each number of an embedding, the minimum over all splits of a unit of the sum over its parts.
+    """For each component of an embedding, the smallest sum over the parts of a unit that any split has, (H,).
 
     Args:
         values: (N, H) for a part of every width in `_widths_of(unit)`.

@@ -1,4 +1,4 @@
-"""Aims for the cost models, and by how much they are missed."""
+"""Aims for the cost models, and checks of whether they are met."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuroshard_pipeline.augment.varied_draws import EXTRAPOLATION
 
 TOLERATED_BIAS = 0.02
 
-#: Name in tables of models that were trained on samples of the paper's kind alone; they have no aims.
+#: In tables, marks models that were trained on samples of the paper's kind only. These models have no aims.
 TRAINED_ON_PAPER = "trained on paper's kind only"
 
 
@@ -33,11 +33,11 @@ class Aim:
 
     @property
     def gap(self) -> float:
-        """By how much the aim is missed; at most 0 where it is met."""
+        """How far the figure is outside the limits; at most 0 if the aim is met."""
         return max(self.low - self.value, self.value - self.high)
 
     def line(self) -> str:
-        """One line: met, or missed by how much."""
+        """A line of text: the figure, the limits, and whether the aim is met."""
         limits = f"at least {self.low:.4g}" if self.high == float("inf") else f"at most {self.high:.4g}"
         if self.low > float("-inf") and self.high < float("inf"):
             limits = f"from {self.low:.4g} to {self.high:.4g}"

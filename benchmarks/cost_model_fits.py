@@ -226,7 +226,7 @@ def _figures(test: ComputeData, fitted: Fitted) -> Row:
 
 
 def fit_comm_models(inputs: CommInputs, params: CommTrainParams) -> Tables:
-    """Fit to measured collectives: our model to all world sizes, the paper's to each, and ours to all except each.
+    """Fit our model to measured collectives of all world sizes and of all but one; fit the paper's to each world size.
 
     The paper's network has no batch size feature. It is trained and tested on samples of the most frequent batch size.
     """

@@ -33,8 +33,8 @@ class ComputeInputs:
     Attributes:
         data: the samples that are split into training, validation and held-out ones.
         groups: samples on which no model is trained, by purpose.
-        chosen: shards of every rank of the searches' measured plans; empty before any search. `chosen` has the costs as
-            measured, minutes after the samples; `chosen net` is corrected for the machine's drift since then.
+        chosen: shards of every rank of the searches' measured plans; empty before any search. Its entry `chosen` has
+            the measured costs. The entry `chosen net` has them corrected for the drift since the samples were measured.
         drift: drift estimated from the anchors among the plans; None without anchors.
         floors: median noise floor of `forward`, `backward` and `total`.
     """
@@ -51,7 +51,7 @@ class CommInputs:
     """Measured communication samples.
 
     Attributes:
-        data: all of them.
+        data: all measured samples.
         floors: median noise floor of `forward` and `backward`.
     """
 

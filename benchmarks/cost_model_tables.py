@@ -33,7 +33,7 @@ def in_words(floors: dict[str, float | None]) -> str:
 
 
 def report_compute(noise_floor: float | None, tables: Tables) -> list[Aim]:
-    """All models on held-out samples, on chosen shards and on every group."""
+    """Print the errors of all models on held-out samples, chosen shards and every group; return the aims."""
     models = pd.DataFrame(tables["models"]).drop(columns="seed").groupby(["model", "samples"], sort=False).mean()
     print(f"\nforward + backward, means over seeds\n\n{table(models)}")
     print(paper_comparison(models, pd.DataFrame(tables["paper"])))
@@ -58,14 +58,14 @@ def paper_comparison(models: pd.DataFrame, paper: pd.DataFrame) -> str:
             f"- the paper's own kind of samples (batch size 512, fp32, SGD, generated tables; "
             f"{paper['training'].iloc[0]} for training): {own[PAPER]:.1%} (ours {own[OURS]:.1%})",
             "The first figure alone does not describe the paper's results, which are about the second kind of samples.",
-            "In an earlier measurement, plans searched with its network, trained on that kind, measured 1.5 % above",
-            "ours in compute cost (15 tasks, noise 6 %), and were predicted 3 % above ours in total.",
+            "In an earlier measurement, a search used its network, trained on that kind. The measured compute cost of",
+            "the plans was 1.5 % higher than ours (15 tasks, noise 6 %), the predicted total cost 3 % higher.",
         ]
     )
 
 
 def report_learning(noise_floor: float | None, out: Path, tables: Tables) -> list[Aim]:
-    """The learning curve of both networks; writes the figure."""
+    """Print the learning curve of both networks, write the figure, and return the aims."""
     rows = pd.DataFrame(tables["learning"])
     learning = rows.pivot_table(index="model", columns="count", values="mape", sort=False).sort_index(axis=1)
     print(f"\nlearning curve: held-out MAPE by number of training samples\n\n{table(learning)}")
@@ -77,7 +77,7 @@ def report_learning(noise_floor: float | None, out: Path, tables: Tables) -> lis
 
 
 def report_comm(floors: dict[str, float | None], tables: Tables) -> list[Aim]:
-    """Measured collectives and the modelled cluster."""
+    """Print the errors on measured collectives and on the modelled cluster; return the aims."""
     measured, modelled = pd.DataFrame(tables["comm"]), pd.DataFrame(tables["topology"])
     keys = ["direction", "world size", "model"]
     print(f"\nmeasured collectives\n\n{table(measured.groupby(keys, sort=False).mean())}")
@@ -88,7 +88,7 @@ def report_comm(floors: dict[str, float | None], tables: Tables) -> list[Aim]:
 
 
 def report_ablation(tables: Tables) -> list[Aim]:
-    """Self-distillation; it has no aims."""
+    """Print the errors with and without self-distillation, which has no aims."""
     rows = pd.DataFrame(tables["ablation"])
     by_share = rows.pivot_table(index="model", columns="wrong", values="mape", sort=False).sort_index(axis=1)
     shares = {share: f"{share:.0%} wrong" for share in by_share}
@@ -99,7 +99,7 @@ def report_ablation(tables: Tables) -> list[Aim]:
     print(table(by_share.rename(columns=shares)))
     of_seed = rows.pivot_table(index=["wrong", "seed"], columns="model", values="mape")
     gain = 100 * (of_seed["smc2"] - of_seed[PLAIN])
-    print("\nsmc2 - plain, percentage points, seed by seed (below 0 it helps)\n")
+    print("\nMAPE of smc2 minus MAPE of plain, in percentage points, for each seed (negative: smc2 is better)\n")
     for share, changes in gain.groupby("wrong"):
         each = ", ".join(f"{change:+.2f}" for change in changes)
         print(f"{shares[share]:9s}  mean {changes.mean():+.2f}   {each}")

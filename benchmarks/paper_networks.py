@@ -2,11 +2,11 @@
 
 Their accuracy depends on the samples. On this project's mix of tables, batch sizes, data types and optimizers, which is
 far wider than the paper's, the compute network has a mean error of 38 %. Trained on the paper's own kind of samples
-(batch size 512, fp32, SGD, generated tables), it fits them to 9 %. Its plans then measured 1.5 % above those of the
-product's model in compute cost (15 tasks, noise 6 %), and were predicted 3 % above them in total.
+(batch size 512, fp32, SGD, generated tables), its mean error on such samples is 9 %. The measured compute cost of its
+plans was then 1.5 % higher than that of the product's plans (15 tasks, noise 6 %), the predicted total cost 3 % higher.
 
-`PaperComputeModel` and `PaperCommModel` offer the methods that a search needs, without prediction intervals, which the
-paper does not have: their bounds are the predictions. Formulas run on NumPy arrays and torch tensors alike.
+`PaperComputeModel` and `PaperCommModel` have the methods that a search needs. The paper has no prediction intervals, so
+both bounds of an interval are the prediction. The formulas accept NumPy arrays and torch tensors.
 
 Shapes: N samples, S shards, W ranks of one collective, E ensemble members, F features, D = 2 directions.
 """
@@ -34,13 +34,13 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 
-#: Schedule that suits the paper's networks, chosen on validation samples as the product's was. On this project's mix of
+#: Schedule of the paper's networks, chosen on validation samples like the product's schedule. On this project's mix of
 #: compute samples, learning rate 0.005 with 200 epochs (30 s, best epoch 146) has a MAPE of 46 %; 0.002 with 400 epochs
 #: (115 s, best epoch 201) 53 %, with 200 epochs 58 %, with 100 epochs 74 %; 0.0005 with 200 epochs 79 %.
 PAPER_SCHEDULE = {"members": 1, "learning_rate": 0.005, "weight_decay": 0.0, "epochs": 200, "patience": 200}
 
 #: Inputs and outputs of the layers: the per-table network, and the head on summed embeddings. The paper's head has one
-#: output, the sum of forward and backward; two cost the same and allow the same comparisons.
+#: output, the sum of forward and backward. Two outputs take no more time, and their sum is compared.
 _TABLE_WIDTHS, _HEAD_WIDTHS = (128, 32), (64, 2)
 
 _COMM_WIDTHS = (128, 64, 32, 16)
@@ -55,7 +55,7 @@ class Scaling:
 
     @classmethod
     def of(cls, costs: np.ndarray) -> Scaling:
-        """From costs (N, outputs)."""
+        """The scaling of costs (N, outputs)."""
         return cls(costs.mean(axis=0), np.maximum(costs.std(axis=0), 1e-9))
 
 
@@ -64,9 +64,9 @@ class PaperComputeModel:
     """Per-table network 128-32, summed over the shards of a rank, then a head 64-2.
 
     Attributes:
-        weights: of all layers, ensemble members first.
+        weights: weights of all layers; the first axis is the ensemble member.
         normalisation: scaling of the features.
-        scaling: of the costs.
+        scaling: scaling of the costs.
     """
 
     weights: dict[str, np.ndarray]
@@ -86,7 +86,7 @@ class PaperComputeModel:
         return np.maximum(costs * self.scaling.deviation + self.scaling.mean, 0.0).reshape(*sums.shape[:-1], 2)
 
     def interval_from_sums(self, sums: np.ndarray, batch_size: int) -> np.ndarray:
-        """Forward + backward ms twice (..., 2): the network has no intervals."""
+        """Forward + backward ms as both bounds (..., 2), because the network has no intervals."""
         total = self.costs_from_sums(sums, batch_size).sum(axis=-1)
         return np.stack([total, total], axis=-1)
 
@@ -98,7 +98,7 @@ class PaperComputeModel:
 
 
 def fit_paper_compute(data: ComputeData, split: Split, params: FitParams) -> tuple[PaperComputeModel, Fit]:
-    """Fit the paper's compute network by the squared error of standardised costs."""
+    """Fit the paper's compute network; its loss is the squared error of standardised costs."""
     generator = torch.Generator().manual_seed(params.seed)
     raw = np.concatenate([raw_features(sample.shards, sample.batch_size) for sample in data.samples])
     counts = np.array([len(sample.shards) for sample in data.samples])
@@ -150,11 +150,11 @@ class PaperCommModel:
         return self._costs("backward", np.asarray(dim_sums), np.zeros_like(dim_sums))
 
     def forward_interval_ms(self, dim_sums: Any, start_skew_ms: Any, batch_size: int) -> np.ndarray:
-        """`forward_ms` twice (..., W, 2): the network has no intervals."""
+        """`forward_ms` as both bounds (..., W, 2), because the network has no intervals."""
         return np.stack([self.forward_ms(dim_sums, start_skew_ms, batch_size)] * 2, axis=-1)
 
     def backward_interval_ms(self, dim_sums: Any, batch_size: int) -> np.ndarray:
-        """`backward_ms` twice (..., W, 2): the network has no intervals."""
+        """`backward_ms` as both bounds (..., W, 2), because the network has no intervals."""
         return np.stack([self.backward_ms(dim_sums, batch_size)] * 2, axis=-1)
 
     def predict(self, samples: Sequence[CommSample]) -> np.ndarray:
@@ -201,7 +201,7 @@ def fit_paper_comm(data: CommData, split: Split, params: FitParams) -> tuple[Pap
 def fit_dense(
     sizes: dict[str, tuple[int, ...]], loss: Loss, split: Split, params: FitParams, generator: torch.Generator
 ) -> Fit:
-    """Fit ReLU networks, `name: widths of all layers`, from He initialisation."""
+    """Fit ReLU networks from He initialisation; `sizes` maps their names to the widths of all layers."""
     weights = {}
     for name, widths in sizes.items():
         for layer, (inputs, outputs) in enumerate(pairwise(widths)):

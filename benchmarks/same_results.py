@@ -1,6 +1,6 @@
-"""Shows that a change of the code left predictions and plans as they were, to the last bit.
+"""Checks that a change of the code leaves predictions and plans equal to the last bit.
 
-    make same-results BEFORE=<commit>     # checks out <commit> beside this tree, records both, compares
+    make same-results BEFORE=<commit>     # records <commit> and this tree, and compares the records
 
 or step by step, with any two versions of the package on PYTHONPATH:
 
@@ -10,7 +10,7 @@ or step by step, with any two versions of the package on PYTHONPATH:
 
 It records the predictions of the newest stored cost models for 1,000 shard sets and 300 collectives, and the plans of
 every sharder for 40 seeded sharding tasks. It uses the public Python API alone, and draws its inputs itself, so that it
-runs with any version of the package. `autoshard` and `dreamshard` take part where their policies were trained.
+runs with any version of the package. `autoshard` and `dreamshard` are included if their policies were trained.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BATCH_SIZES = (64, 128, 512, 1024)
 OPTIMIZERS = ("sgd", "rowwise_adagrad")
 #: The mixed-integer program stops at a time limit on larger tasks, so that its plan depends on the machine.
 MOST_TABLES_OF_MILP = 16
-#: Before both read one default, `ns.shard` used twice as many rounds of local search as `kedro run`; and local search
-#: compared plans by a weighted sum of costs with and without start skew, which had no measured effect and was removed.
+#: Present settings, for older versions of the package. There, `ns.shard` used twice as many rounds of local search as
+#: `kedro run`, and local search compared plans by a weighted sum of the costs with and without start skew (`caution`).
 ONE_DEFAULT = {"max_rounds": 100, "caution": 0.0}
 
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def results_of(folder: Path) -> dict[str, Any]:
-    """All results by name; floats keep every bit, as JSON writes their shortest exact form."""
+    """All results by name; floats keep every bit, because JSON writes their shortest exact form."""
     models = ns.load_cost_models(folder)
     results = {f"shard set {index}": compute_costs(models, index) for index in range(NUM_SHARD_SETS)}
     results |= {f"collective {index}": comm_costs(models, index) for index in range(NUM_COLLECTIVES)}
@@ -128,7 +128,7 @@ def draw_task(index: int) -> ns.ShardingTask:
 
 
 def plans(task: ns.ShardingTask, models: ns.CostModels, policies: Any) -> Iterator[tuple[str, Any]]:
-    """(sharder, what it made of the task): its shards and predicted cost, or that it found no plan."""
+    """(name, result) of every sharder; the result has shards and predicted cost, or the type of the error."""
     for name in ns.SHARDERS:
         if name == "milp" and len(task.tables) > MOST_TABLES_OF_MILP:
             continue
@@ -142,7 +142,7 @@ def plans(task: ns.ShardingTask, models: ns.CostModels, policies: Any) -> Iterat
 
 
 def search_options() -> dict[str, Any]:
-    """Today's settings, for versions of the package whose Python default was another one (`ONE_DEFAULT`)."""
+    """Settings for versions of the package that have other defaults in Python (`ONE_DEFAULT`)."""
     from neuroshard_pipeline.search import params
 
     if not hasattr(params, "REFINEMENT"):
@@ -153,13 +153,13 @@ def search_options() -> dict[str, Any]:
 
 
 def policies_in(folder: Path) -> dict[str, Any]:
-    """The trained policies as an argument of `ns.shard`; nothing where there are none."""
+    """The trained policies as an argument of `ns.shard`; empty if there are none."""
     load: Callable[[Path], Any] = ns.load_policies
     return {"policies": load(folder)} if (folder / "dreamshard_policy").is_dir() else {}
 
 
 def compare_records(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Print what differs, by kind of result, and return 1 where anything does."""
+    """Print the differences by kind of result, and return 1 if there are any."""
     different = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
     for kind in ("shard set", "collective", "plan"):
         names = [name for name in before if name.startswith(kind)]

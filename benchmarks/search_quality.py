@@ -2,7 +2,7 @@
 
 The plain implementation is `ScalarOracle` of the tests, called the oracle below. It prices one plan at a time and one
 rank after the other, and caches only the embeddings and costs of single shards. The search must find a plan of the same
-cost. Nobody uses the oracle to plan, so that the ratio of the times says nothing about published code.
+cost. Only tests use the oracle, so the ratio of the times says nothing about published code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def benchmark_task(index: int) -> ShardingTask:
 
 
 def searched(task: ShardingTask, models: Models) -> tuple[Problem, PlacedState, float]:
-    """The problem, the result of the beam search with the settings of the paper, and its seconds."""
+    """The problem, the result of the beam search with the settings of the paper, and the seconds for both."""
     start = time.perf_counter()
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     found = beam_search(problem, PAPER_SEARCH)[0]
@@ -109,7 +109,7 @@ class Comparison:
 
 COMPARISON_HEADING = (
     "task  ranks tables | oracle s  search s  ratio | oracle ms search ms   plus ms   best ms  bound ms |  below the "
-    "oracle's: plus, best, at most"
+    "oracle's cost: plus, best, bound"
 )
 
 
@@ -162,7 +162,7 @@ def report_comparisons(comparisons: list[Comparison]) -> None:
 
 def against_brute_force(models: Models, num_tasks: int) -> None:
     """Compare on tasks that are so small that every plan can be tried."""
-    print("\nBrute force on 2 ranks, cost in ms: all placements of whole tables; all placements of up to 2 halvings")
+    print("\nBrute force on 2 ranks, cost in ms. Left: placements of whole tables. Middle: 3 tables, up to 2 halvings.")
     print(
         "task tables | brute force  searched     gap | tables | brute force  searched     gap    local     gap"
         "  |   local     gap"

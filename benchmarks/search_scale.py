@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 HUGECTR_TABLES = Path(__file__).resolve().parent.parent / "data/01_raw/hugectr_t510.csv"
 
-#: (tables, ranks): tables at 64 ranks, ranks at 1,000 tables, and the largest.
+#: (tables, ranks): several numbers of tables with 64 ranks and of ranks with 1,000 tables, and two large tasks.
 SIZES = [(250, 64), (500, 64), (1000, 64), (2000, 64), (1000, 16), (1000, 32), (1000, 128), (5000, 512), (10000, 1024)]
 
 #: Share of the memory of all ranks that the tables of a task fill.
@@ -58,7 +58,7 @@ def hugectr_task(tables: int, ranks: int) -> ShardingTask:
 
 
 def timing(models: Models, task: ShardingTask) -> Timing:
-    """The search of the paper, then the local search of `neuroshard_plus` with its default rounds."""
+    """Time the search of the paper, and then the local search of `neuroshard_plus` with its default rounds."""
     problem, placed, seconds = searched(task, models)
     start = time.perf_counter()
     found = local_search(placed, problem, LOCAL_SEARCH, np.random.default_rng(0))[0]
