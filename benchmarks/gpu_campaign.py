@@ -1,4 +1,4 @@
-"""Record compute costs on this machine's GPU, for machines without one: a resumable campaign and a recording.
+"""Measures compute costs on this machine's GPU in a resumable campaign, and writes a recording for other machines.
 
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
     PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
@@ -8,8 +8,8 @@ The script writes every finished chunk to OUT/records; run the same command agai
 Parquet, and card.json with device, versions, protocol, noise floor and copy bandwidth. Copy that folder to
 data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
 
-Needs Python 3.11 or newer with torch and fbgemm_gpu for CUDA (1.6 with torch 2.11, 1.8 with 2.13), numpy, pandas,
-pyarrow, pydantic, psutil, tqdm, safetensors and scipy; Kedro is not needed. For a machine without a package index,
+The script needs Python 3.11 or newer with torch and fbgemm_gpu for CUDA (1.6 with torch 2.11, 1.8 with 2.13), numpy,
+pandas, pyarrow, pydantic, psutil, tqdm, safetensors and scipy, but no Kedro. For a machine without a package index,
 download the last five:
 
     pip download --dest wheels --only-binary :all: --python-version 3.12 pydantic psutil tqdm safetensors scipy
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """Every parameter of pool, samples and protocol."""
+    """The parser of the command line, with every parameter of pool, samples and protocol."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the campaign")
     parser.add_argument("--backend", default="fbgemm_cuda", choices=["fbgemm_cuda", "fbgemm_cpu"])
@@ -128,19 +128,19 @@ def command_line() -> argparse.ArgumentParser:
         "--known-gap",
         action="append",
         default=[],
-        help="sentence for the card; repeatable",
+        help="what the recording does not cover, one sentence for the card; repeatable",
     )
     drawn = parser.add_argument_group("what is measured")
-    drawn.add_argument("--pool", type=Path, help="Parquet of a pool, instead of a generated one")
-    drawn.add_argument("--samples-file", type=Path, help="Parquet of samples of that pool, instead of drawn ones")
+    drawn.add_argument("--pool", type=Path, help="Parquet file of a pool, instead of a generated pool")
+    drawn.add_argument("--samples-file", type=Path, help="Parquet file of samples of that pool, instead of drawn ones")
     drawn.add_argument("--tables", type=int, default=856)
     drawn.add_argument("--batch-size", type=int, default=65536)
     drawn.add_argument("--row-scale", type=float, default=1.0)
     drawn.add_argument("--samples", type=int, default=20_000)
     drawn.add_argument("--min-tables", type=int, default=1)
-    drawn.add_argument("--max-tables", type=int, default=40, help="the largest ranks of a plan have as many")
+    drawn.add_argument("--max-tables", type=int, default=40, help="per sample; the largest ranks of plans have as many")
     drawn.add_argument("--dimensions", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128])
-    drawn.add_argument("--memory-gib", type=float, default=32.0, help="size of the weights of the largest sample")
+    drawn.add_argument("--memory-gib", type=float, default=32.0, help="maximum size of the weights of a sample")
     timed = parser.add_argument_group("how it is timed")
     timed.add_argument("--visits", type=int, default=2)
     timed.add_argument("--warmup-iterations", type=int, default=1)
@@ -220,7 +220,7 @@ def make_card(
         params: parameters of the campaign.
         noise_floor: `campaign.CampaignSummary`.
         costs: `measure.compute_costs`; the card's `cost_ms` are quantiles of forward + backward over samples.
-        notes: what the card says besides.
+        notes: the rest of the card.
     """
     known = costs[costs["error"].isna()]
     total_ms = known["forward_ms"] + known["backward_ms"]
@@ -265,7 +265,7 @@ def check_kernels(params: ComputeMeasureParams, seed: int) -> None:
 
 
 def stored(folder: Path) -> dict[str, partial[pd.DataFrame]]:
-    """The records of earlier runs: a function that reads each, by key."""
+    """The records of earlier runs, by key; a function reads each of them."""
     paths = [path for path in sorted(folder.rglob(f"*{_SUFFIX}")) if not path.name.startswith(".")]
     return {path.relative_to(folder).as_posix().removesuffix(_SUFFIX): partial(pd.read_parquet, path) for path in paths}
 
@@ -279,7 +279,7 @@ def store(record: pd.DataFrame, path: Path) -> None:
 
 
 def copy_gb_per_s(device: str, mebibytes: int) -> float:
-    """Fastest of several device-to-device copies: bytes read + bytes written, in 1e9 bytes per second."""
+    """Bandwidth of the fastest of several copies on the device: bytes read + bytes written, in 1e9 bytes per second."""
     source = torch.ones(mebibytes * 2**18, device=device)
     target = torch.empty_like(source)
     seconds = []
