@@ -1,6 +1,6 @@
-# Two commands: `make run` (from nothing to measured sharding plans) and `make test` (every gate).
-# Both set up .venv themselves and skip that when it is current. On a machine whose package index offers only CUDA
-# builds of torch, save the download: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make run
+# The two main commands are `make run` (from nothing to measured sharding plans) and `make test` (every check).
+# Both set up .venv if it does not exist or is out of date. If the package index offers only CUDA builds of torch, avoid
+# downloading them: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make run
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -8,7 +8,7 @@ ENV ?= base
 BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-campaign-length bench-refine bench-two-hosts
 # Where the environment keeps its data: conf/<env>/globals.yml
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
-# The newest version of a model, a timestamp; nothing where there is none.
+# The newest version of a model, which is a timestamp; empty if there is no version.
 newest = $$(ls $(DATA)/06_models/$(1) 2>/dev/null | tail -1)
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -47,14 +47,14 @@ contracts: .venv/.test
 unit: .venv/.test
 	$(BIN)/pytest
 
-# The rivals include TorchRec's planner, which comes with the development tools. Resumes where it was interrupted.
+# One rival is TorchRec's planner, which .venv/.test installs. An interrupted benchmark resumes.
 bench: .venv/.test
 	@test "$(call newest,compute_cost_model)" || $(BIN)/kedro run --env $(ENV) --pipeline pretrain
 	@test "$(call newest,dreamshard_policy)" \> "$(call newest,compute_cost_model)" || \
 		$(BIN)/kedro run --env $(ENV) --pipeline train_policies
 	$(BIN)/kedro run --env $(ENV) --pipeline benchmark $(if $(BENCH),--params $(BENCH))
 
-# Strict: a broken link or an undocumented name ends the build. docs/reference/parameters.md is generated, not committed.
+# With --strict, a broken link or an undocumented name ends the build. docs/reference/parameters.md is generated, not committed.
 docs: .venv/.docs
 	$(BIN)/python scripts/parameter_reference.py docs/reference/parameters.md
 	$(BIN)/zensical build --clean --strict
@@ -65,7 +65,7 @@ docs-serve: docs
 viz: .venv/.run
 	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
 
-# One thread each, so that searches are compared and not their linear algebra.
+# With one thread, these benchmarks compare the searches and not the threads of the linear algebra library.
 bench-search bench-plus-measured bench-campaign-length: export OMP_NUM_THREADS := 1
 
 $(BENCHES): bench-%: .venv/.run
@@ -74,11 +74,11 @@ $(BENCHES): bench-%: .venv/.run
 check-pool: .venv/.run
 	$(BIN)/python benchmarks/check_table_pool.py
 
-# Runs in the Python at hand, which needs torch and fbgemm_gpu for CUDA: benchmarks/gpu_campaign.py says what else.
+# Uses $(PYTHON) and not .venv. This Python needs the CUDA builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
 gpu-campaign:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
 
-# A stamp of its own: an interrupted `venv` leaves a bin/python without pip, which is no environment.
+# This stamp is written last, because an interrupted `venv` leaves a bin/python without pip.
 .venv/.created:
 	@test -n "$(PYTHON)" || { echo "No python3 on the PATH; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name one with PYTHON=...")'
@@ -99,14 +99,14 @@ gpu-campaign:
 .venv/.test: .venv/.run
 	@echo "Installing TorchRec, Ray and the development tools into .venv ..."
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,cluster,dev,docs]'
-	@# torchrec asks for the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
+	@# torchrec depends on the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
 	$(BIN)/python -m pip install --quiet --no-deps torchrec
 	@touch $@
 
 clean:
 	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete
 
-# Whether predictions and plans are what they were at the commit BEFORE, to the last bit.
+# Checks that predictions and plans are bit-identical to those of the commit BEFORE.
 same-results: .venv/.test
 	rm -rf .same-results && git worktree prune && git worktree add --detach .same-results $(BEFORE)
 	PYTHONPATH=.same-results/src $(BIN)/python benchmarks/same_results.py record .same-results/before.json
