@@ -170,5 +170,5 @@ def _comm_context(
 
 
 def _over_ranks(reduce: Any, values: FloatArray) -> FloatArray:
-    """`reduce` over ranks, repeated for every rank. They are sorted, so that rounding is the same in any order."""
+    """`reduce` over ranks, repeated for every rank. Values are sorted first, so that their order does not matter."""
     return np.broadcast_to(reduce(np.sort(values, axis=-1), axis=-1, keepdims=True), values.shape)

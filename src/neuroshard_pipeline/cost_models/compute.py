@@ -54,7 +54,7 @@ def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Embeddings of shards: what each shard adds to the channels of its rank.
 
     `embedding = (work @ price) * correction(context)`. A launch term is a work term that also adds a cost per launch of
-    the fused lookup; each of the last L channels is 1 if the shard has work of one launch term, otherwise 0.
+    the fused lookup; each of the last L channels is 1 if the shard has work of its launch term, otherwise 0.
 
     Args:
         xp: array module.
@@ -72,7 +72,7 @@ def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
 
 
 def price(xp: Xp, weights: Weights, sums: Array) -> Array:
-    """Costs of shard sets from their summed embeddings; if no number of a sum falls, its cost does not fall either.
+    """Costs of shard sets from their summed embeddings; a cost never falls when numbers of the sum rise.
 
     `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch and the launch
     terms are counted once for any number of shards; for example, an optimizer with state passes more tensors to every
