@@ -41,10 +41,11 @@ from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
     Recording,
 )
-from neuroshard_pipeline.measurement.chunks import campaign_hash, digest
+from neuroshard_pipeline.measurement.chunks import digest
 from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
-from neuroshard_pipeline.measurement.hardware import describe_machine, fingerprint
+from neuroshard_pipeline.measurement.hardware import describe_machine
+from neuroshard_pipeline.measurement.identity import name_of
 from neuroshard_pipeline.measurement.recording import CARD_FILE, CARD_FORMAT, FILES
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
         if late and not record["replica"].any():  # a second measurement is useless without the first
             break
     records = stored(folder)
-    rows = load_rows(records, campaign_hash(params, args.seed, fingerprint(params.backend)))
+    rows = load_rows(records, name_of(ComputeCampaign(params, args.seed).identity()))
     known = set(rows.loc[~rows["replica"].astype(bool), "digest"])
     samples = [sample for sample in samples if digest(sample) in known]
     names = {sample.sample_id for sample in samples}

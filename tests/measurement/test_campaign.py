@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -54,14 +55,55 @@ def test_a_rerun_measures_only_what_is_missing(compute_params, compute_samples):
     assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
 
 
-def test_more_samples_extend_a_campaign_and_another_parameter_starts_one(compute_params, compute_samples):
+def visits_of(records):
+    """Number of measurements of every sample in the records."""
+    return Counter(name for frame in records.values() for name in frame["sample_id"])
+
+
+def test_added_samples_alone_are_measured_and_another_protocol_starts_a_campaign(compute_params, compute_samples):
     params = compute_params(noise_floor_share=0.0)
     records = dict(ComputeCampaign(params, SEED).run(compute_samples(8), {}))
-    longer = dict(ComputeCampaign(params, SEED).run(compute_samples(12), records))
-    assert len(longer) == params.visits
-    assert ComputeCampaign(params, SEED).costs(records | longer, compute_samples(12))["repeats"].tolist() == [2] * 12
+    added = dict(ComputeCampaign(params, SEED).run(compute_samples(12), records))
+    assert visits_of(added) == {f"compute-{index:06d}": params.visits for index in range(8, 12)}
+    together = records | added
+    assert ComputeCampaign(params, SEED).costs(together, compute_samples(12))["repeats"].tolist() == [2] * 12
+    # The shorter list still has its costs.
+    assert ComputeCampaign(params, SEED).costs(together, compute_samples(8))["repeats"].tolist() == [2] * 8
     other = compute_params(noise_floor_share=0.0, iterations=2)
     assert not set(dict(ComputeCampaign(other, SEED).run(compute_samples(8), records))) & set(records)
+
+
+def test_more_visits_measure_only_the_missing_visits(compute_params, compute_samples):
+    # The sample with the most look-ups has half of the visits, in rounds that depend on the number of visits.
+    samples = compute_samples(5)
+    limits = {"noise_floor_share": 0.0, "thorough_lookup_bytes": round(samples[2].lookup_bytes / 2), "least_visits": 1}
+    few, many = compute_params(visits=4, **limits), compute_params(visits=10, **limits)
+    records = dict(ComputeCampaign(few, SEED).run(samples, {}))
+    before = visits_of(records)
+    assert before[samples[2].sample_id] == 2
+    added = dict(ComputeCampaign(many, SEED).run(samples, records))
+    assert visits_of(added)[samples[2].sample_id] == 3
+    assert before + visits_of(added) == visits_of(dict(ComputeCampaign(many, SEED).run(samples, {})))
+    together = records | added
+    assert list(ComputeCampaign(many, SEED).run(samples, together)) == []
+    assert list(ComputeCampaign(few, SEED).run(samples, together)) == []
+    assert ComputeCampaign(few, SEED).costs(together, samples)["repeats"].tolist()[2] == 5
+
+
+def test_parameters_without_effect_on_timings_measure_nothing_again(comm_params, comm_samples):
+    samples = comm_samples(4)
+    records = dict(CommCampaign(comm_params(), SEED).run(samples, {}))
+    patient = comm_params(timeout_s=40.0, chunk_samples=2, visit_statistic="median", noise_floor_share=0.0)
+    assert list(CommCampaign(patient, SEED).run(samples, records)) == []
+
+
+def test_the_log_says_which_records_stay_unused_and_why(compute_params, compute_samples, caplog):
+    samples = compute_samples(3)
+    records = dict(ComputeCampaign(compute_params(), SEED).run(samples, {}))
+    with caplog.at_level(logging.INFO):
+        next(ComputeCampaign(compute_params(arena_bytes=2**23), SEED).run(samples, records))
+    assert f"{len(records)} stored records stay unused" in caplog.text
+    assert "arena_bytes was 4194304 and is 8388608" in caplog.text
 
 
 def test_a_sample_that_does_not_fit_becomes_an_error_row_and_the_campaign_continues(compute_params, compute_samples):

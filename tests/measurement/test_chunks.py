@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.measurement.chunks import (
     Visit,
-    campaign_hash,
     digest,
     measured_visits,
+    missing_rounds,
     planned_chunks,
     rounds_of,
 )
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
-
-HOST = {"device": "cpu", "cores": 2}
 
 
 def keys(chunks):
@@ -131,24 +129,18 @@ def test_a_changed_sample_alone_is_measured_again(compute_params, compute_sample
     assert [chunk.indices for chunk in again] == [(5,)] * params.visits
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"visits": 3}, {"shuffle": "chunks"}, {"arena_bytes": 2**23}, {"threads": 2}, {"iterations": 2}],
-)
-def test_any_changed_parameter_is_another_campaign(compute_params, change):
-    assert campaign_hash(compute_params(), 0, HOST) != campaign_hash(compute_params(**change), 0, HOST)
-
-
-def test_another_visit_statistic_needs_no_new_measurement(compute_params):
-    names = {campaign_hash(compute_params(visit_statistic=name), 0, HOST) for name in ("min", "lower_quartile")}
-    assert len(names) == 1
-
-
-def test_seed_and_host_are_part_of_the_campaign(compute_params):
-    params = compute_params()
-    names = {campaign_hash(params, 0, HOST), campaign_hash(params, 1, HOST), campaign_hash(params, 0, {"cores": 4})}
-    assert len(names) == 3
-    assert campaign_hash(params, 0, HOST) == campaign_hash(compute_params(), 0, dict(reversed(HOST.items())))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), before=st.integers(1, 20), now=st.integers(1, 20), share=st.floats(0.01, 3))
+def test_visits_of_a_campaign_with_fewer_or_more_rounds_count(compute_params, data, before, now, share):
+    sample, limits = looking_up(1000 / share), {"thorough_lookup_bytes": 1000, "least_visits": 2}
+    first, later = (compute_params(visits=visits, **limits) for visits in (before, now))
+    measured = data.draw(st.sets(st.sampled_from(sorted(rounds_of(sample, first)))))  # perhaps an unfinished campaign
+    missing = missing_rounds(sample, later, measured)
+    wanted = rounds_of(sample, later)
+    assert missing <= wanted - measured
+    assert len(missing) + len(measured) == max(len(wanted), len(measured))
+    if before == now:
+        assert missing | measured == wanted
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 2), (0.01, 1), (1.0, 20)])

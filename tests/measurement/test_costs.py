@@ -14,7 +14,7 @@ SAVED_AT = "2026-11-20T12:00:00+00:00"
 def raw(samples, timings, replica=False, rank=0):
     """Raw rows from (sample index, forward, backward, error)."""
     rows = [
-        (samples[i].sample_id, digest(samples[i]), replica, rank, forward, backward, 0.1, error, SAVED_AT)
+        (samples[i].sample_id, digest(samples[i]), replica, rank, forward, backward, 0.1, error, False, SAVED_AT, "{}")
         for i, forward, backward, error in timings
     ]
     return pd.DataFrame(rows, columns=list(RAW_COLUMNS))

@@ -1,5 +1,6 @@
 """Measurement campaigns visit many samples several times. A campaign can be killed at any moment and resumed."""
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar, final
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.measurement.chunks import AnyParams, campaign_hash, digest, measured_visits, planned_chunks
+from neuroshard_pipeline.measurement.chunks import digest, measured_visits, planned_chunks
 from neuroshard_pipeline.measurement.costs import (
     Records,
     load_rows,
@@ -20,7 +21,8 @@ from neuroshard_pipeline.measurement.costs import (
     relative_disagreement,
 )
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
-from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.identity import Identity, identity_of, name_of, other_campaigns
+from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.pools import comm_pool, compute_pool, measured
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
@@ -54,8 +56,8 @@ class _Campaign(ABC, Generic[Sample]):
         """Measure the visits that `done` lacks. A backend that measures nothing yields nothing.
 
         Args:
-            samples: samples with unique ids; a longer list extends an earlier campaign.
-            done: records of earlier runs, by key.
+            samples: samples with unique ids. A longer list, or more visits, extend an earlier campaign.
+            done: records of earlier runs, by key, which may include records of other campaigns.
 
         Yields:
             (key, record). The caller stores each record before it asks for the next one.
@@ -75,26 +77,33 @@ class _Campaign(ABC, Generic[Sample]):
         date = rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max()
         return CampaignSummary(str(date), relative_disagreement(rows, samples, self.params.visit_statistic))
 
-    def _name(self) -> str:
-        return campaign_hash(self.params, self.seed, fingerprint(self.params.backend))
+    def identity(self) -> Identity:
+        """What the timings of this campaign depend on, on this machine."""
+        return identity_of(self.params, self.seed, fingerprint(self.params.backend))
 
     def _rows(self, records: Records) -> pd.DataFrame:
-        return load_rows(records, self._name())
+        return load_rows(records, name_of(self.identity()))
 
     def _reduced(self, records: Records, samples: Sequence[Sample]) -> pd.DataFrame:
         return reduce_rows(self._rows(records), samples, self.params.visit_statistic)
 
     def _run(self, samples: Sequence[Sample], done: Records, pool: Pool) -> Iterator[tuple[str, pd.DataFrame]]:
-        name = self._name()
+        identity = self.identity()
+        name, described = name_of(identity), json.dumps(identity)
+        for other in other_campaigns(done, identity):
+            _LOGGER.info(
+                "%d stored records stay unused (`make prune` deletes them): %s", len(other.keys), other.difference
+            )
         records = {key: loaded(record) for key, record in done.items() if key.startswith(f"{name}/")}
-        planned = planned_chunks(samples, self.params, self.seed, name)
-        missing = planned_chunks(samples, self.params, self.seed, name, measured_visits(records))
-        total, left = (sum(len(chunk.indices) for chunk in chunks) for chunks in (planned, missing))
+        contents = {digest(sample) for sample in samples}
+        visits = {visit for visit in measured_visits(records) if visit.digest in contents}
+        missing = planned_chunks(samples, self.params, self.seed, name, visits)
+        total = len(visits) + sum(len(chunk.indices) for chunk in missing)
         description = f"measure {self.params.backend}"
         # disable=None: no progress bar unless the output is a terminal
-        with tqdm(total=total, initial=total - left, unit="visit", disable=None, desc=description) as bar:
+        with tqdm(total=total, initial=len(visits), unit="visit", disable=None, desc=description) as bar:
             for chunk, record in measured(samples, missing, pool):
-                yield chunk.key, record
+                yield chunk.key, record.assign(identity=described)
                 bar.update(len(chunk.indices))
 
 

@@ -1,9 +1,8 @@
 """The chunks that a campaign measures, their order and their keys."""
 
 import hashlib
-import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,17 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.params import AnyParams, ComputeMeasureParams
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 AnySample = ComputeSample | CommSample
-AnyParams = ComputeMeasureParams | CommMeasureParams
 
-#: Increase it whenever the meaning of a record or of a timing changes, so that old records are not mixed with new ones.
-MEASUREMENT_VERSION = 7
 _DIGEST_LENGTH = 12
-#: Parameters that do not change a measurement: where the workers are, and how visits are reduced to a cost afterwards.
-_WITHOUT_EFFECT = {"engine", "cluster_address", "torchrun_endpoint", "visit_statistic"}
 
 
 @dataclass(frozen=True)
@@ -68,18 +62,6 @@ def digest(*parts: object) -> str:
     return hashlib.sha256("\x1f".join(map(repr, parts)).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
-def campaign_hash(params: AnyParams, seed: int, fingerprint: dict[str, object]) -> str:
-    """Name of a campaign: two campaigns share it only if they measure everything in the same way.
-
-    Args:
-        params: parameters of the campaign; those in `_WITHOUT_EFFECT` do not count.
-        seed: seed of the drawn ids and of the order of visits.
-        fingerprint: device, host and library versions (`hardware.fingerprint`).
-    """
-    parameters = json.dumps(params.model_dump(exclude=_WITHOUT_EFFECT), sort_keys=True)
-    return digest(MEASUREMENT_VERSION, parameters, seed, sorted(fingerprint.items()))
-
-
 def planned_chunks(
     samples: Sequence[AnySample],
     params: AnyParams,
@@ -92,25 +74,30 @@ def planned_chunks(
     With `params.shuffle` = `samples`, every round of visits shuffles all samples, so that a sample has other neighbours
     at every visit. This matters because the cheapest samples cost 5 % less when they are measured among similar samples
     than among all samples. With `chunks`, consecutive samples stay together and the chunks are shuffled. The remainder
-    of a killed campaign, and samples that are added to a campaign, are divided into additional chunks.
+    of a killed campaign, and samples and visits that are added to a campaign, are divided into additional chunks.
 
     Args:
         samples: all samples of the campaign.
         params: parameters of the campaign.
         seed: determines the order of visits, and the samples that are measured a second time for the noise floor.
-        campaign: hash of the campaign (`campaign_hash`), the start of every key.
+        campaign: name of the campaign (`identity.name_of`), the start of every key.
         measured: visits that are already measured.
     """
     known = [digest(sample) for sample in samples]
-    rounds = [rounds_of(sample, params) for sample in samples]
+    seen: dict[tuple[str, bool], set[int]] = defaultdict(set)
+    for number, content, replica in measured:
+        seen[content, replica].add(number)
     parts = _parts(samples, params.noise_floor_share, seed)
+    due = [
+        {index: missing_rounds(samples[index], params, seen[known[index], part.replica]) for index in part.indices}
+        for part in parts
+    ]
     chunks: list[Chunk] = []
     for visit in range(params.visits):
         place = [digest(seed, visit, content) for content in known]
         of_visit: list[Chunk] = []
-        for group, replica, members in parts:
-            due = [index for index in members if visit in rounds[index]]
-            missing = [index for index in due if Visit(visit, known[index], replica) not in measured]
+        for (group, replica, members), rounds in zip(parts, due, strict=True):
+            missing = [index for index in members if visit in rounds[index]]
             if params.shuffle == "samples":
                 missing.sort(key=place.__getitem__)
             for indices in _cut(missing, params.chunk_samples):
@@ -137,6 +124,22 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
     wanted = round(visits * params.thorough_lookup_bytes / sample.lookup_bytes)
     count = min(max(wanted, params.least_visits), visits)
     return frozenset(round(number * (visits - 1) / max(count - 1, 1)) for number in range(count))
+
+
+def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> Set[int]:
+    """Numbers of the rounds that still have to visit a sample.
+
+    A visit of an earlier run counts even if its round is not one of `rounds_of`, because the number of visits was
+    another one then. The missing visits are those of the last rounds.
+
+    Args:
+        sample: the sample.
+        params: parameters of the campaign.
+        measured: numbers of the rounds that have visited the sample.
+    """
+    rounds = rounds_of(sample, params)
+    number = max(len(rounds) - len(measured), 0)
+    return set(sorted(rounds - measured, reverse=True)[:number])
 
 
 def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:

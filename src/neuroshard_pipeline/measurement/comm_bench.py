@@ -76,7 +76,8 @@ class CollectiveBench:
             error = self._size_problem(sample)
             nothing = (float("nan"), float("nan"))
             forward_ms, backward_ms = nothing if error else self._visit(sample)
-            timings.append(Timing(forward_ms, backward_ms, time.perf_counter() - start, error))
+            seconds = time.perf_counter() - start
+            timings.append(Timing(forward_ms, backward_ms, seconds, error, permanent=error is not None))
         return timings
 
     def _visit(self, sample: CommSample) -> tuple[float, float]:

@@ -15,9 +15,10 @@ from neuroshard_pipeline.measurement.timing import Timing
 Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
 #: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content, `saved_at`
-#: the time at which the chunk was finished (ISO 8601, UTC).
+#: the time at which the chunk was finished (ISO 8601, UTC), and `identity` the campaign's identity as JSON.
 RAW_COLUMNS = (
-    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "seconds", "error", "saved_at",
+    "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "seconds", "error", "permanent", "saved_at",
+    "identity",
 )  # fmt: skip
 _LOWER_QUARTILE = 0.25
 _BY_RANK = ["order", "sample_id", "rank"]
@@ -31,13 +32,13 @@ _COMPARED = {
 def make_record(
     samples: Sequence[AnySample], chunk: Chunk, timings_by_rank: Sequence[Sequence[Timing]]
 ) -> pd.DataFrame:
-    """The record of a chunk: `RAW_COLUMNS`, one row per rank and sample."""
+    """The record of a chunk: `RAW_COLUMNS` without the identity, one row per rank and sample."""
     rows = [
         (samples[index].sample_id, digest(samples[index]), chunk.replica, rank, *timing)
         for rank, timings in enumerate(timings_by_rank)
         for index, timing in zip(chunk.indices, timings, strict=True)
     ]
-    frame = pd.DataFrame(rows, columns=list(RAW_COLUMNS[:-1])).astype({"error": object})
+    frame = pd.DataFrame(rows, columns=list(RAW_COLUMNS[:-2])).astype({"error": object})
     return frame.assign(saved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 

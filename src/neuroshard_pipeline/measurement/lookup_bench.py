@@ -40,6 +40,8 @@ FLOATS_PER_STATE = 2
 LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
 _SETTLING_BATCH = 512
+#: Errors of samples that cannot be measured at any time. A lack of memory is a RuntimeError or a MemoryError.
+_PERMANENT = (MeasurementError, ValueError, IndexError)
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -125,12 +127,13 @@ class LookupBench(ABC):
     def _timing(self, sample: ComputeSample) -> Timing:
         start = time.perf_counter()
         forward_ms = backward_ms = float("nan")
-        error = None
+        error, permanent = None, False
         try:
             forward_ms, backward_ms = self._visit(sample)
-        except (RuntimeError, MemoryError, MeasurementError, ValueError, IndexError) as problem:
+        except (RuntimeError, MemoryError, *_PERMANENT) as problem:
             error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        return Timing(forward_ms, backward_ms, time.perf_counter() - start, error)
+            permanent = isinstance(problem, _PERMANENT)
+        return Timing(forward_ms, backward_ms, time.perf_counter() - start, error, permanent)
 
     def _visit(self, sample: ComputeSample) -> tuple[float, float]:
         """Forward and backward cost of one visit, ms."""

@@ -22,7 +22,8 @@ class CampaignParams(Parameters):
     separately.
 
     Attributes:
-        visits: rounds of visits in the campaign.
+        visits: rounds of visits in the campaign. With more visits than before, only the additional ones are measured;
+            with fewer, all stored visits still count.
         warmup_iterations: untimed iterations at the start of a visit; they load ids and code into the caches.
         iterations: timed iterations of a visit.
         iteration_statistic: reduces the iterations of a visit to its cost. `min` suits lookups on one core, because
@@ -145,6 +146,10 @@ class CommMeasureParams(CampaignParams):
     def costs_are(self) -> str:
         """Origin of the costs: `measured` or `modelled`."""
         return "modelled" if self.backend == "topology" else "measured"
+
+
+#: Parameters of a campaign of either kind.
+AnyParams = ComputeMeasureParams | CommMeasureParams
 
 
 def _all_optional(params: type[BaseModel]) -> Any:

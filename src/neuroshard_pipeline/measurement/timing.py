@@ -12,14 +12,18 @@ class Timing(NamedTuple):
         backward_ms: backward cost, NaN if the visit failed.
         seconds: duration of the whole visit.
         error: why the visit failed, or None.
+        permanent: whether every later visit would fail in the same way, because the sample is invalid or too large for
+            the campaign. A failure that may pass is not permanent: memory that another job uses, a timeout, or a
+            killed worker.
     """
 
     forward_ms: float
     backward_ms: float
     seconds: float
     error: str | None
+    permanent: bool
 
     @classmethod
     def failed(cls, error: str) -> Self:
         """The timing of a visit that killed its worker."""
-        return cls(math.nan, math.nan, 0.0, error)
+        return cls(math.nan, math.nan, 0.0, error, permanent=False)

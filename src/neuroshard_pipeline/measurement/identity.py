@@ -1,0 +1,102 @@
+"""The identity of a campaign: what changes its timings, and nothing else.
+
+Campaigns with the same identity share their records, whichever environment or command started them. More samples or
+more visits extend a campaign.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from neuroshard_pipeline.measurement.costs import Records, loaded
+from neuroshard_pipeline.measurement.params import AnyParams
+
+#: Field → value as JSON. The fields are `IDENTIFYING`, the seed, the version below and the machine's fingerprint.
+Identity = Mapping[str, str]
+
+#: Increase it whenever the meaning of a record or of a timing changes, so that old records are not mixed with new ones.
+MEASUREMENT_VERSION = 8
+#: Parameters that change a timing, each with the reason.
+IDENTIFYING = {
+    "backend",  # determines the kernels or collectives
+    "threads",  # share the work of a kernel
+    "workers",  # share the memory bus; two of them make the noise 2 to 5 times as large
+    "warmup_iterations",  # determine what is in the caches before the first timed iteration
+    "iterations",  # the minimum of more iterations is lower
+    "iteration_statistic",  # reduces the iterations to the timing that is stored
+    "shuffle",  # determines the neighbours; a cheap sample costs 5 % less among other cheap samples
+    "cache_treatment",  # determines whether rows are in the caches
+    "arena_bytes",  # in a smaller arena, more rows stay in the caches
+    "local_world_size",  # determines which ranks share a host
+    "start_margin_ms",  # a rank that is not waiting yet at the common start has a higher cost
+    "buffer_bytes",  # changes no timing, but a sample that is too large for it has a stored failure
+}
+#: Parameters that do not change the timing of a visit, each with the reason.
+NOT_IDENTIFYING = {
+    "visits",  # more visits extend a campaign
+    "thorough_lookup_bytes",  # as `visits`: determines the number of visits of a sample
+    "least_visits",  # as `visits`
+    "noise_floor_share",  # as `visits`: determines how many samples are measured a second time
+    "visit_statistic",  # reduces the visits to a cost after they were stored
+    "chunk_samples",  # untimed visits or collectives come first, so that no timing includes the start of a chunk
+    "timeout_s",  # ends a measurement, but does not change one
+    "engine",  # determines where the workers run; their hosts must have the same fingerprint
+    "cluster_address",  # as `engine`
+    "torchrun_endpoint",  # as `engine`
+}
+_NAME_LENGTH = 12
+
+
+def identity_of(params: AnyParams, seed: int, fingerprint: Mapping[str, object]) -> Identity:
+    """The identity of a campaign.
+
+    Args:
+        params: parameters of the campaign; only those in `IDENTIFYING` count.
+        seed: seed of the drawn ids and of the order of visits.
+        fingerprint: device, host and library versions (`hardware.fingerprint`).
+    """
+    fields = {"measurement_version": MEASUREMENT_VERSION, "seed": seed, **params.model_dump(include=IDENTIFYING)}
+    return {name: json.dumps(value, sort_keys=True) for name, value in sorted({**fields, **fingerprint}.items())}
+
+
+def name_of(identity: Identity) -> str:
+    """The name of a campaign, a hash of its identity; the keys of its records start with it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:_NAME_LENGTH]
+
+
+class OtherCampaign(NamedTuple):
+    """Stored records that a campaign does not use.
+
+    Attributes:
+        name: name of the campaign that they belong to.
+        keys: their keys.
+        difference: why they are not used: the fields of the identity that differ, with both values.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    difference: str
+
+
+def other_campaigns(records: Records, identity: Identity) -> list[OtherCampaign]:
+    """The campaigns in `records` that have another identity; one record of each is loaded."""
+    keys: dict[str, list[str]] = defaultdict(list)
+    for key in sorted(records):
+        keys[key.partition("/")[0]].append(key)
+    keys.pop(name_of(identity), None)
+    return [OtherCampaign(name, tuple(found), _difference(records, found[0], identity)) for name, found in keys.items()]
+
+
+def _difference(records: Records, key: str, identity: Identity) -> str:
+    """The fields in which the record's identity differs, or why they are unknown."""
+    record = loaded(records[key])
+    if "identity" not in record:
+        return "an older version of this project measured them and did not store its parameters"
+    there: Identity = json.loads(record["identity"].iloc[0])
+    return ", ".join(
+        f"{name} was {there.get(name, 'unknown')} and is {identity.get(name, 'unknown')}"
+        for name in sorted({*there, *identity})
+        if there.get(name) != identity.get(name)
+    )
