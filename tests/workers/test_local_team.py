@@ -1,5 +1,13 @@
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import psutil
 import pytest
 
@@ -40,6 +48,57 @@ def test_a_failure_replaces_the_whole_team(team, job, timeout_s, message):
     after = team.ask("job", 30.0)
     assert [value for value, _ in after] == [10, 11]
     assert {pid for _, pid in after}.isdisjoint(pid for _, pid in before)
+
+
+class OfMain:
+    """Pickled by reference to `__main__`, as a class of a user's script is."""
+
+
+@pytest.fixture
+def class_of_main(monkeypatch):
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(OfMain, "__module__", "__main__")
+    monkeypatch.setattr(main, "OfMain", OfMain, raising=False)
+    return OfMain
+
+
+def test_teams_that_start_in_several_threads_leave_the_main_module_as_it_is(class_of_main):
+    main = sys.modules["__main__"]
+    stop = threading.Event()
+
+    def pickle_until_stopped():
+        while not stop.is_set():
+            assert pickle.loads(pickle.dumps(class_of_main)) is class_of_main
+
+    def start_and_end(_):
+        team = LocalTeam(3, calculator, lambda: (10,))
+        answers = [value for value, _ in team.ask("job", 60.0)]
+        team.kill()
+        return answers
+
+    with ThreadPoolExecutor(9) as threads:
+        pickling = threads.submit(pickle_until_stopped)
+        answers = list(threads.map(start_and_end, range(16)))
+        stop.set()
+        pickling.result()
+    assert answers == [[10, 11, 12]] * 16
+    assert sys.modules["__main__"] is main
+
+
+def test_a_script_without_a_guard_may_use_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from neuroshard_pipeline.workers import LocalTeam\n"
+        "from workers.item_functions import calculator\n"
+        "print('script runs')\n"
+        "print(LocalTeam(2, calculator, lambda: (10,)).ask('job', 60.0)[0][0])\n"
+        "print(LocalTeam(1, calculator, lambda: (10,), spawn=True).ask('job', 60.0)[0][0])\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, script], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n") == ["script runs", "10", "10", ""], done.stderr
 
 
 def test_a_setup_that_fails_is_not_tried_again():

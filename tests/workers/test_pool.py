@@ -66,6 +66,42 @@ def test_an_error_says_when_no_team_is_left():
         run({0: [FakeTeam("lost")]}, [("last",)])
 
 
+@pytest.mark.parametrize("parallel", [None, 1, 3])
+def test_items_of_one_group_wait_for_its_only_team_while_another_group_is_idle(parallel):
+    jobs = [("a", 2), ("b", 2), ("deadly", 2), ("c", 4), ("d", 2), ("e", 4)]
+    teams = {2: [FakeTeam("two")], 4: [FakeTeam("four")]}
+    with Pool(lambda: teams, TIMEOUT_S, parallel) as pool:
+        outcomes = {outcome.index: outcome for outcome in pool.run([Item(*job) for job in jobs])}
+    answers = [outcomes[index].value for index in range(6)]
+    assert answers == [[("two", "a")], [("two", "b")], None, [("four", "c")], [("two", "d")], [("four", "e")]]
+
+
+def test_a_team_that_is_lost_leaves_the_limit_of_items_at_the_same_time():
+    teams = {0: [FakeTeam("kept"), FakeTeam("lost")]}  # the last team of a group is the first to be asked
+    with Pool(lambda: teams, TIMEOUT_S, parallel=1) as pool:
+        outcomes = list(pool.run([Item("last")] * 3))
+    assert [outcome.value for outcome in outcomes] == [[("kept", "last")]] * 3
+
+
+@pytest.mark.parametrize("teams", [{2: [FakeTeam("two")]}, {2: [FakeTeam("two")], 4: []}])
+def test_an_item_whose_group_has_no_team_is_refused(teams):
+    with pytest.raises(ExecutionError, match="no team was started for group 4 of item 1"):
+        run(teams, [("a", 2), ("b", 4)])
+
+
+def test_a_group_that_loses_its_only_team_ends_the_run_though_others_have_teams():
+    with pytest.raises(ExecutionError, match="no room"):
+        run({2: [FakeTeam("lost")], 4: [FakeTeam("four")]}, [("last", 2), ("a", 4), ("last", 2)])
+
+
+def test_a_second_run_within_a_run_is_refused_instead_of_ending_early():
+    with Pool(lambda: {0: [FakeTeam("only")]}, TIMEOUT_S) as pool:
+        outer = pool.run([Item("a"), Item("b"), Item("c")])
+        next(outer)
+        with pytest.raises(RuntimeError, match="already"):
+            list(pool.run([Item("d")]))
+
+
 def test_workers_stay_from_one_run_to_the_next():
     opened = []
 

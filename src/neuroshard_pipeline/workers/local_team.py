@@ -132,9 +132,21 @@ def _without_main() -> Iterator[None]:
 
     Otherwise, the script of the `kedro` command would import all of Kedro in every worker, which takes a second each,
     and a user's script would need the guard `if __name__ == "__main__"`.
+
+    multiprocessing runs the script if `__main__` has a file or a spec. The substitute has neither. It has all other
+    attributes, because another thread may pickle an object of the script meanwhile. Hold `_STARTING` around this
+    function: two threads at once would restore each other's substitute.
     """
     main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    substitute = ModuleType("__main__")
+
+    def attribute(name: str) -> Any:
+        if name == "__file__":
+            raise AttributeError(name)
+        return getattr(main, name)
+
+    substitute.__dict__["__getattr__"] = attribute
+    sys.modules["__main__"] = substitute
     try:
         yield
     finally:

@@ -62,7 +62,7 @@ class Pool:
     ) -> None:
         self._open_teams = open_teams
         self._timeout_s = timeout_s
-        self._parallel = parallel or 0
+        self._parallel = parallel
         self._idle: dict[int, list[Team]] = {}
         self._teams: list[tuple[int, Team]] = []
         self._threads: ThreadPoolExecutor | None = None  # its threads only wait for workers
@@ -91,7 +91,7 @@ class Pool:
 
         Raises:
             NeuroShardError: a worker raised it.
-            ExecutionError: no team is left.
+            ExecutionError: a group has no team, or has lost its last one.
         """
         queue = enumerate(items)
         again: deque[tuple[int, Item]] = deque()
@@ -103,7 +103,7 @@ class Pool:
             team, index, item = running.pop(future)
             problem = future.exception()
             if isinstance(problem, TeamLostError):
-                self._drop(team, problem)
+                self._drop(team, item.group, problem)
             else:
                 self._idle[item.group].append(team)
                 failures[index] += isinstance(problem, TeamFailedError)
@@ -116,6 +116,8 @@ class Pool:
                     yield Outcome(index, None, str(problem))
             else:
                 yield Outcome(index, future.result(), None)
+        if again:
+            raise RuntimeError("the pool is running already; wait until that run has ended")
 
     def _start(
         self,
@@ -123,25 +125,30 @@ class Pool:
         again: deque[tuple[int, Item]],
         queue: Iterator[tuple[int, Item]],
     ) -> None:
-        """Hand out items, first those that are tried again, until no team is idle."""
-        while self._threads is None or len(running) < self._parallel:
+        """Hand out items, first those that are tried again or wait for a team, until no team can take the next one."""
+        while self._threads is None or len(running) < (self._parallel or len(self._teams)):
             pair = again.popleft() if again else next(queue, None)
             if pair is None:
                 return
             index, item = pair
             if self._threads is None:
                 self._threads = self._open()
+            self._require_team(item.group, f"no team was started for group {item.group} of item {index}")
+            if not self._idle[item.group]:
+                again.appendleft(pair)
+                return
             team = self._idle[item.group].pop()
             running[self._threads.submit(team.ask, item.job, self._timeout_s)] = team, index, item
 
     def _open(self) -> ThreadPoolExecutor:
         self._idle = {group: list(teams) for group, teams in self._open_teams().items()}
         self._teams = [(group, team) for group, teams in self._idle.items() for team in teams]
-        self._parallel = self._parallel or len(self._teams)
-        return ThreadPoolExecutor(self._parallel)
+        return ThreadPoolExecutor(self._parallel or max(len(self._teams), 1))
 
-    def _drop(self, lost: Team, problem: TeamLostError) -> None:
+    def _drop(self, lost: Team, lost_group: int, problem: TeamLostError) -> None:
         self._teams = [(group, team) for group, team in self._teams if team is not lost]
-        self._parallel -= 1
-        if not self._teams:
-            raise ExecutionError(str(problem)) from problem
+        self._require_team(lost_group, str(problem))
+
+    def _require_team(self, wanted: int, problem: str) -> None:
+        if not any(group == wanted for group, _ in self._teams):
+            raise ExecutionError(problem)
