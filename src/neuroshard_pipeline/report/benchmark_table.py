@@ -7,7 +7,7 @@ from neuroshard_pipeline.report.formats import MISSING, fixed, plural
 from neuroshard_pipeline.report.sharder_summary import origin_note
 from neuroshard_pipeline.report.terminal import aligned_table
 
-_HEADER = ["sharder", "solved", "cost ms", "vs best", "interval", "predicted ms", "imbalance", "s/task", "seeds"]
+_HEADER = ["sharder", "solved", "cost ms", "relative", "conf. interval", "predicted ms", "imbalance", "s/task", "seeds"]
 
 
 def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
