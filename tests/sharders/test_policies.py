@@ -94,7 +94,7 @@ def test_plans_depend_on_the_seed_alone(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reloaded_policy_plays_identically(kind, tmp_path):
+def test_a_reloaded_policy_plans_identically(kind, tmp_path):
     policy = untrained(kind)
     policy.save(tmp_path / kind)
     loaded = Policy.load(tmp_path / kind)
@@ -139,4 +139,4 @@ def test_a_task_for_split_tables_only_fails_with_the_common_error(kind):
     tables = [Table(f"t{index}", 1000, 8, 1.0) for index in range(3)]
     task = dataclasses.replace(ShardingTask(tables, 2, 16, 50_000), task_id="tight")
     attempts = solve_all([task], [kind], MODELS, policies=POLICIES).attempts
-    assert f"tight: {kind} found no rank for every table in 16 rollouts" in attempts["error"].iloc[0]
+    assert f"tight: {kind} did not place all tables in any of 16 rollouts" in attempts["error"].iloc[0]

@@ -1,10 +1,10 @@
-"""Integer programming that decides whether shards fit at all, for tasks where packing by size gives up.
+"""Integer programming that decides whether a task fits at all, for tasks of which packing by size finds no placement.
 
 The program has, for each unit u and each rank r allowed for it, a whole number of 4-column steps c[u, r] and a binary
 b[u, r] that is 1 where the unit has a shard there. One shard per unit and rank is enough, because two of them never
-need less memory than one. The steps of a unit add up to its width; a shard has at least the unit's minimum width; a
-unit has at most its largest number of shards; and the bytes of a rank, which are linear in c and b, stay within its
-memory.
+need less memory than one. The constraints of the program are: the steps of a unit add up to its width; each of its
+shards has at least `min_width` columns; it has at most `max_shards` shards; and the bytes of a rank, which are linear
+in c and b, stay within its memory.
 
 Shapes: U units, P (unit, rank) pairs.
 """
@@ -43,7 +43,7 @@ class ExactFit:
     """Answer of the integer program.
 
     Attributes:
-        shards: (unit index, width, rank) of every shard of an arrangement that fits, or None where none was found.
+        shards: (unit index, width, rank) of every shard of an arrangement that fits, or None if none was found.
         impossible: whether it is proved that no arrangement exists.
     """
 

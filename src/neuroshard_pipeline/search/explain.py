@@ -1,4 +1,4 @@
-"""A plan in words."""
+"""Describes a plan in words."""
 
 from collections.abc import Sequence
 

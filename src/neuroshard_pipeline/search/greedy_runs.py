@@ -1,8 +1,8 @@
 """The compiled inner loop of `placement`: the greedy placement of many states under many caps at once.
 
 A run places the shards of one state, one after the other, under one or more caps. Caps share a run as long as they lead
-to the same choices; because a rank that is feasible under a tight cap is also feasible under a looser one, the caps of
-a run are always neighbours. States share a run until they differ in a shard. After each step, one call of the compute
+to the same choices. The caps of a run are always consecutive, because a rank that is feasible under a tight cap is also
+feasible under a looser one. States share a run until they differ in a shard. After each step, one call of the compute
 model predicts, for all runs, the cost of the rank that received a shard.
 
 The loop is compiled because one step with thirty small NumPy operations took 0.11 ms; the model took a fifth of that.
@@ -133,8 +133,8 @@ def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
 def _branches(sequences: IntArray) -> tuple[int, IntArray]:
     """The first state, and (S - 1, 3) step, parent and child for every other state, as in `Shards.branches`.
 
-    States are taken in lexicographic order. Each state shares its longest beginning with its predecessor, which is its
-    parent. If the predecessor branched off at a later step, the parent is its nearest ancestor that did not.
+    In lexicographic order, each state shares its longest prefix with its predecessor, which is its parent. But if the
+    predecessor itself branched off after that prefix, the parent is the nearest ancestor of which this is not true.
     """
     order = np.lexsort(sequences.T[::-1])
     shared = [0, *(sequences[order[1:]] != sequences[order[:-1]]).argmax(axis=1).tolist()]
@@ -152,8 +152,8 @@ def _branches(sequences: IntArray) -> tuple[int, IntArray]:
 def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
     """Place shard `step` of every run; returns the number of runs left.
 
-    A run takes the choice of its loosest cap. The caps of the run that this choice would exceed become a new run, which
-    is placed later in the same loop. Runs without a feasible rank are dropped.
+    A run takes the choice of its loosest cap. Those of its caps that this choice exceeds become a new run, which is
+    placed later in the same loop. Runs without a feasible rank are dropped.
     """
     count = _branch(step, count, shards, runs)
     index = 0

@@ -1,11 +1,10 @@
 """Local search that improves a placed state, and never returns a worse one.
 
-A round considers moves that take load off the busiest ranks. The compute cost of the two ranks of a move is computed
-exactly. The value of a move is first estimated with a potential, the sum over ranks of (load / largest load)**p, where
-load is compute plus a price per column that approximates communication. The moves that lower the potential most are
-then priced exactly, each alone and the best ones in sets of moves that share no rank. The cheapest of the resulting
-layouts replaces the current one if it is cheaper. Where no move helps, the search returns to the best layout found so
-far and applies a few random moves to it.
+A round considers moves that take load off the busiest ranks. The load of a rank is its predicted compute cost plus a
+price per column that approximates communication. Moves are ranked by how much they lower a potential, the sum over
+ranks of (load / largest load)**p. For the best-ranked moves, the embedding cost is predicted: for each move alone, and
+for sets of moves that share no rank. The cheapest resulting layout replaces the current one if it is cheaper.
+Otherwise the search returns to the best layout found so far and applies a few random moves to it.
 
 Shapes: P moves or sets of moves, W ranks.
 """
@@ -36,12 +35,12 @@ from neuroshard_pipeline.search.progress import with_progress
 #: with 16, a search of 0.8 s lowered the cost half as much.
 _POWER = 4.0
 
-#: Moves start from the busiest ranks and lead to the idlest: this share of all ranks, but at least this number.
-#: Only load taken off the slowest ranks lowers the cost, and with few ranks a round can consider all of their moves.
+#: Moves start from the busiest ranks and lead to the idlest: this share of all ranks, but at least this number. Few
+#: sources suffice, because only moves that take load off the slowest ranks lower the cost.
 _LEAST_SOURCES, _SOURCES_SHARE = 2, 1 / 16
 _LEAST_TARGETS, _TARGETS_SHARE = 4, 1 / 8
 
-#: Largest number of moves of each sort that a round considers.
+#: Largest number of moves of each type that a round considers (see `moves.propose`).
 MAX_MOVES = 1500
 
 

@@ -30,9 +30,9 @@ class MemoryModel(Parameters):
     weight).
 
     Attributes:
-        optimizer_state: count the optimizer state of the task's optimizer.
-        input_buffers: count the ids and offsets (int64) of the global batch, which every rank receives for its shards.
-        output_buffers: count the pooled outputs of the global batch and their gradients (fp32).
+        optimizer_state: whether to count the state of the task's optimizer.
+        input_buffers: whether to count the ids and offsets (int64) that a rank receives, for all samples of a batch.
+        output_buffers: whether to count the pooled outputs of the global batch and their gradients (fp32).
         reserve_fraction: share of a rank's memory that shards may not use.
     """
 

@@ -18,7 +18,7 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 #: Marks a missing shard or a missing kind in an array of indices.
 NONE = -1
 
-#: The part that a split moves has one of these shares of the columns, rounded to a multiple of 4.
+#: A split moves one of these shares of the columns, rounded to a multiple of 4, to another rank.
 _SPLIT_SHARES = np.arange(1, 8) / 8
 
 #: Numbers of columns that a shift moves from one shard of a table to another shard of the same table.

@@ -1,4 +1,4 @@
-"""Packs shards by bytes alone, splits tables until they fit, and builds the errors for tasks that do not fit."""
+"""Packs shards by bytes alone, splits tables until they fit, and constructs the errors for tasks that do not fit."""
 
 import heapq
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
 
 
 def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Refuse a unit that is too large for its largest allowed rank even when it is split as far as allowed."""
+    """Refuse a unit if none of its allowed ranks has enough memory for its narrowest shard."""
     width = unit.finest[0]
     narrowest = unit.bytes(width, task, memory)
     roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
@@ -92,14 +92,14 @@ def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits
     allowed = "" if unit.ranks is None else f" of those allowed for it, {list(unit.ranks)},"
     raise DoesNotFitError(
         f"{task.task_id}: table {unit.name!r} does not fit: even a shard of {width} columns "
-        f"needs {narrowest} bytes, {narrowest - roomiest} more than the roomiest rank{allowed} has ({roomiest}); "
+        f"needs {narrowest} bytes, {narrowest - roomiest} more than any rank{allowed} has (at most {roomiest}); "
         f"give every rank at least {narrowest} bytes or reduce the table's {rows} rows"
         + (", or loosen its constraints" if task.constraints else "")
     )
 
 
 def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """The units that are restricted to the same ranks must fit these ranks together."""
+    """Refuse units that are restricted to the same ranks if they do not fit these ranks together."""
     pinned = [unit for unit in units if unit.ranks is not None]
     masks = [sum(1 << rank for rank in unit.ranks or ()) for unit in pinned]
     sizes = [unit.bytes(unit.width, task, memory) for unit in pinned]
@@ -189,8 +189,8 @@ def no_rank_for_every_table(problem: Problem, sharder: str, tries: str) -> DoesN
     sizes = problem.bytes[problem.whole_tables]
     largest = int(sizes.argmax())
     reason = (
-        f"{sharder} found no rank for every table in {tries}; the largest, {problem.units[largest].name!r}, needs "
-        f"{sizes[largest]} bytes and the roomiest rank has {problem.limits.max()}"
+        f"{sharder} did not place all tables in any of {tries}; the largest, {problem.units[largest].name!r}, needs "
+        f"{sizes[largest]} bytes, and the rank with most memory has {problem.limits.max()}"
     )
     return whole_tables_do_not_fit(problem, reason)
 

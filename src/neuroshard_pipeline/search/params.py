@@ -47,9 +47,9 @@ class LocalSearchParams(Parameters):
     """Local search that `neuroshard_plus` appends to the beam search.
 
     Attributes:
-        max_rounds: largest number of rounds; a budget in rounds makes results repeatable on any machine.
+        max_rounds: largest number of rounds; unlike a time limit, it gives the same plans on machines of any speed.
         time_budget_seconds: wall-clock limit, 0 for none; the search ends when either budget is used up.
-        moves_per_round: number of most promising moves per round; the embedding cost is predicted for these only.
+        moves_per_round: number of most promising moves of a round, the only ones whose embedding cost is predicted.
         perturbation_moves: number of random moves that are applied to leave a local optimum.
     """
 

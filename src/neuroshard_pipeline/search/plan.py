@@ -62,7 +62,7 @@ class PlanCost:
 
     @property
     def embedding_cost_ms(self) -> float:
-        """The cost that a search minimises."""
+        """The embedding cost of the plan: the cost of its most expensive rank, which searches minimise."""
         return max(self.rank_ms)
 
 
@@ -246,19 +246,19 @@ def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Se
     for group in task.constraints.together:
         where = sorted({rank for name in group for _, rank in placed[name]})
         if len(where) > 1:
-            yield f"tables {', '.join(map(repr, group))} are to be kept together but lie on ranks {where}"
+            yield f"tables {', '.join(map(repr, group))} must be kept together, but lie on ranks {where}"
         for name in group:
             if len(placed[name]) > 1:
-                yield f"table {name!r} is kept together with others but split into {len(placed[name])} shards"
+                yield f"table {name!r} must stay whole beside others, but is split into {len(placed[name])} shards"
 
 
 def _table_violations(constraint: TableConstraint, placed: list[tuple[int, int]], world_size: int) -> Iterator[str]:
     allowed = constraint.allowed_ranks(world_size)
     for _, rank in placed:
         if rank not in allowed:
-            yield f"lies on rank {rank} but may lie on {list(allowed)} only"
+            yield f"lies on rank {rank}, but may only lie on {list(allowed)}"
     narrowest = min(width for width, _ in placed)
     if len(placed) > 1 and narrowest < constraint.min_width:
-        yield f"has a shard of {narrowest} columns but shards need {constraint.min_width} at least"
+        yield f"has a shard of {narrowest} columns, but its shards need at least {constraint.min_width}"
     if constraint.max_shards is not None and len(placed) > constraint.max_shards:
-        yield f"has {len(placed)} shards but may have {constraint.max_shards} at most"
+        yield f"has {len(placed)} shards, but may have at most {constraint.max_shards}"

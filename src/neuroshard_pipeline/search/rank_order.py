@@ -1,7 +1,7 @@
-"""Assignment of a plan's ranks to physical ranks whose links differ (after Cloud Collectives).
+"""Assigns the ranks of a plan to physical ranks whose links differ; after Luo et al., "Cloud Collectives", 2021.
 
-The cost models assume that all links inside hosts are equal, and that all links between hosts are equal. If this is not
-so, the order of the ranks changes the real cost of the collectives. A byte from rank p to rank q takes
+The cost models assume that all links inside hosts are equal, and that all links between hosts are equal. If they are
+not, the order of the ranks changes the real cost of the collectives. A byte from rank p to rank q takes
 `ms_per_byte[p, q]`. In the forward collective, a rank with d columns sends `4 * batch_size / W * d` bytes to every
 other rank. In the backward collective, it receives as many bytes from every other rank. A rank sends and receives at
 the same time, one message after the other in each direction. A collective ends when the slowest rank ends.
@@ -45,11 +45,11 @@ def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
     """One line that states what the new order of ranks gains on these links."""
     old_ms, new_ms = (collectives_ms(plan.dim_sums, ms_per_byte, plan.task.batch_size) for plan in (before, after))
     if before.ranks == after.ranks:
-        return f"links: no better order of the ranks was found; both collectives take {old_ms:.4g} ms on them"
+        return f"links: no better order of the ranks was found; both collectives take {old_ms:.4g} ms together"
     moved = sum(old != new for old, new in zip(before.ranks, after.ranks, strict=True))
     return (
         f"links: {moved} shards went to other ranks, so that both collectives take {new_ms:.4g} instead of "
-        f"{old_ms:.4g} ms on them"
+        f"{old_ms:.4g} ms together"
     )
 
 
@@ -58,7 +58,7 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
 
     Pairs of ranks are swapped as long as that lowers the cost. The swaps start from the given order and, if limits and
     constraints allow it, from the order in which the ranks with the most columns have the cheapest links; the cheaper
-    result is returned. It is deterministic, never more expensive than the given order, and keeps memory limits and
+    result is returned. The result is deterministic, costs no more than the given order, and keeps memory limits and
     constraints. It has no predicted cost; `price.priced` adds one.
 
     Args:
@@ -105,7 +105,7 @@ def _slowest(rank_ms: tuple[FloatArray, FloatArray]) -> FloatArray:
 
 
 def _score(dims: FloatArray, cost: FloatArray) -> FloatArray:
-    """(S,) minimised number: times of the slowest ranks of both collectives, plus a small share of the mean times."""
+    """(S,) number to minimise: sum of the slowest rank's times in both collectives, plus a small share of the means."""
     forward, backward = _rank_ms(dims, cost)
     return _slowest((forward, backward)) + _MEAN_WEIGHT * (forward.mean(axis=-1) + backward.mean(axis=-1))
 
