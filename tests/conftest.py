@@ -1,4 +1,4 @@
-"""Fixtures for the tests of several packages: one finished run of the whole pipeline in the `test` environment."""
+"""Fixtures for the tests of several packages: a finished run in the `test` environment, and a Ray cluster."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory) -> Path:
-    """The data root of a completed default run: tiny, with real kernels and real collectives."""
+    """The data root of a completed default run, which is tiny but uses real kernels and real collectives."""
     data_root = tmp_path_factory.mktemp("data")
     run_pipeline(data_root)
     return data_root

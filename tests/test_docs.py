@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ZENSICAL = Path(sys.executable).parent / "zensical"
 #: Written by `make docs`, not committed.
 GENERATED = ROOT / "docs" / "reference" / "parameters.md"
-#: One page per package, which names a package and nothing else.
+#: One page per package. Such a page contains only the name of the package.
 PACKAGES = ROOT / "docs" / "reference" / "packages"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
@@ -64,7 +64,7 @@ def runtime_parameters() -> set[str]:
 
 
 def has_parameter(name: str) -> bool:
-    """Whether conf/base has a parameter of this dotted name, or a mapping that takes names of the user's own."""
+    """Whether conf/base has a parameter of this dotted name, or a mapping with keys that the user chooses."""
     value = configuration()["parameters"]
     for part in name.split("."):
         if value == {}:
@@ -162,7 +162,7 @@ def test_parameters_of_commands_exist(page):
             assert known, f"{name_of(page)} sets {name}, which conf/base does not have"
 
 
-# The changelog also names what is gone.
+# The changelog also names parameters that were removed.
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_dotted_names_are_parameters_or_datasets(page):
     catalog = configuration()["catalog"]
@@ -198,7 +198,7 @@ def test_public_names_are_documented():
 
 
 def test_packages_are_documented():
-    """All but those that know Kedro, whose nodes call one function of the others each."""
+    """All packages except those that import Kedro, because their nodes only call functions of the others."""
     packages = {path.parent.name for path in (ROOT / "src" / "neuroshard_pipeline").glob("*/__init__.py")}
     pages = {path.stem for path in PACKAGES.glob("*.md")}
     assert pages - {"index"} == packages - {"pipelines", "datasets"}

@@ -35,7 +35,7 @@ def cumulative(shares):
 
 
 def test_ids_of_a_scaled_pool_have_the_published_statistics(scaled_pool):
-    """Tolerances of full scale against the published histograms, for ids only below the highest bin at batch 512."""
+    """The tolerances are those of full scale. Ids are compared only below bin 9, the highest bin at batch size 512."""
     drawn = pool_statistics(scaled_pool, batch_size=512, seed=1)
     assert mean_pooling_factor(drawn) == pytest.approx(15.81, rel=0.03)
     assert unique_rows_per_table(drawn) == pytest.approx(150_042 / 128, rel=0.10)
@@ -66,7 +66,7 @@ def test_full_scale_profiles_sum_to_the_published_ones(full_pool):
 
 
 def test_ids_of_some_full_scale_tables_are_distributed_as_published(full_pool):
-    """Ids per row of every bin, drawn for every 30th table by pooling factor and extrapolated to all tables."""
+    """Ids are drawn for every 30th table by pooling factor; the ids per row of every bin give those of all tables."""
     rows = full_pool[list(REUSE_COLUMNS)].mul(full_pool["unique_rows"], axis=0).to_numpy()
     order = np.argsort(full_pool["pooling_factor"].to_numpy())
     sample = [at for at in order[15::30] if full_pool["pooling_factor"][at] < 25]

@@ -1,4 +1,4 @@
-"""Groups of samples that are excluded from training and evaluate a model."""
+"""Groups of samples on which a model is evaluated but not trained."""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ PURPOSES = ("training", "shop", "batch_extrapolation")
 
 @pytest.fixture(scope="module")
 def frames(compute_training):
-    """Samples of which every tenth judges, every other one of those at a larger batch and with another optimizer."""
+    """Samples of which every tenth is for evaluation only, in one of two groups (`PURPOSES`) by turns."""
     rows, settings, costs = [], [], []
     for index, sample in enumerate(compute_training.samples):
         purpose = PURPOSES[0 if index % 10 else 1 + index // 10 % 2]

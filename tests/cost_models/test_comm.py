@@ -112,7 +112,7 @@ CLUSTERS = [(16, 8), (12, 8), (6, 4), (9, 4), (8, 4), (7, 3), (5, 4)]
 
 
 def message_by_message(dims, direction, per_host):
-    """Remote terms of every rank, one message of 1 MiB a column at a time."""
+    """Remote terms of every rank, added up message by message; a message has 1 MiB per column."""
     world = range(len(dims))
     far = {(p, q) for p in world for q in world if p // per_host != q // per_host}
     size = {(p, q): dims[p] if direction == "forward" else dims[q] for p, q in far}

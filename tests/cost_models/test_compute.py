@@ -67,7 +67,7 @@ def test_costs_follow_from_sums_of_embeddings(compute_model, tables):
 
 
 def test_a_batch_of_sets_costs_the_same_as_each_alone(compute_model, tables):
-    """More sets than one chunk holds."""
+    """There are more sets than the model computes at a time."""
     model = compute_model
     base = model.shard_embeddings([Shard(t, 0, 8) for t in tables], BATCH_SIZE)
     sums = np.random.default_rng(0).random((9000, base.shape[1])) * base.mean(axis=0) * 8

@@ -49,7 +49,7 @@ def test_soft_targets_are_not_learned_through():
 
 
 def with_wrong_labels(data, share, seed):
-    """Some costs off by a factor of up to three either way."""
+    """The data with some costs multiplied or divided by a factor of up to three."""
     rng = np.random.default_rng(seed)
     wrong = rng.random(len(data.samples)) < share
     factor = np.exp(rng.uniform(-1.1, 1.1, len(data.samples)))

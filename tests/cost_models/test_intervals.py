@@ -47,7 +47,7 @@ def test_overshoot_is_the_farthest_distance_from_the_training_range(calibration)
 
 
 def drawn(rng, count):
-    """Members that disagree as much as they err, with smaller errors for expensive samples; and measured costs."""
+    """Measured costs, and predictions whose spread equals their error; expensive samples have smaller errors."""
     truth = np.exp(rng.normal(size=count))
     scale = 0.05 * truth**-0.5
     members = truth * np.exp(scale * rng.normal(size=(4, count)))

@@ -1,4 +1,4 @@
-"""A small first campaign on a computed machine, which may have become slower since, and cost models for it."""
+"""A small first campaign on a made-up machine, which may become slower afterwards, and cost models for it."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_anchors_separate_drift_from_the_error_of_the_models(anchors):
 
 
 def bounds(costs):
-    """`search.plan_intervals` half as much above and below what was predicted."""
+    """`search.plan_intervals` from 1/1.5 of the prediction to 1.5 times the prediction."""
     ends = {"low": 1 / 1.5, "high": 1.5}
     columns = {
         f"{end}_{part}_ms": factor * costs[f"predicted_{part}_ms"]

@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 
 class Compute:
-    """1 ms per shard, forward and backward each, to within a tenth."""
+    """1 ms per shard in each direction; the interval of the sum is 10 % below and above it."""
 
     def shard_embeddings(self, shards, batch_size, optimizer="sgd"):  # noqa: ARG002
         return np.ones((len(shards), 1))
@@ -31,7 +31,7 @@ class Compute:
 
 
 class Comm:
-    """A wait and 1 ms, to within a half."""
+    """The wait for the last rank and 1 ms; the interval is 50 % below and above the sum."""
 
     def forward_ms(self, dim_sums, start_skew_ms, batch_size):  # noqa: ARG002
         return 1 + start_skew_ms.max(axis=-1, keepdims=True) - start_skew_ms
@@ -64,7 +64,7 @@ def test_every_part_of_every_rank_lies_in_its_interval(planned):
         part = name.removeprefix("predicted_")
         assert np.all(frame[f"low_{part}"] <= costs[name])
         assert np.all(frame[f"high_{part}"] >= costs[name])
-    assert frame.loc[0, "low_forward_comm_ms"] == 0.5  # the last to be ready waits for nobody
+    assert frame.loc[0, "low_forward_comm_ms"] == 0.5  # the last rank does not wait
     empty = frame[frame["rank"] == 3].iloc[0]
     assert (empty["low_compute_ms"], empty["high_compute_ms"]) == (0, 0)
 

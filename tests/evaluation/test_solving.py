@@ -28,7 +28,7 @@ PARAMS = BenchmarkSharderParams(
 
 
 def here(function, jobs):
-    """Every job in this process."""
+    """Run every job in this process."""
     for index, job in enumerate(jobs):
         yield Outcome(index, function(job), None)
 

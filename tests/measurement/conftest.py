@@ -73,7 +73,7 @@ def compute_samples() -> Callable[[int], list[ComputeSample]]:
 
 @pytest.fixture
 def comm_samples() -> Callable[[int], list[CommSample]]:
-    """Small collectives of alternately 2 and 3 ranks; the batch is not divisible by 3."""
+    """Small collectives, alternately of 2 and of 3 ranks. The batch size is not divisible by 3."""
 
     def make(count: int) -> list[CommSample]:
         samples = []

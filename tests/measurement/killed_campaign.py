@@ -48,7 +48,7 @@ SAMPLES = [
 
 
 def run(folder: Path) -> None:
-    """Measure what the folder lacks; every record appears there atomically."""
+    """Measure the visits that have no record in the folder; every record appears there atomically."""
     import pandas as pd
 
     done = {

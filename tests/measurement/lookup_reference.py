@@ -1,4 +1,4 @@
-"""The expected result of a fused lookup, from torch's embedding bag in float64; for the benches of all devices."""
+"""The expected result of a fused lookup on any device, computed by torch's embedding bag in float64."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reference(sample, weights):
 
 
 def random_weights(sample):
-    """One tensor per shard, on the CPU."""
+    """Random weights on the CPU, one tensor per shard."""
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randn(shard.table.num_embeddings, shard.embedding_dim, generator=generator) for shard in sample.shards

@@ -1,4 +1,4 @@
-"""As `torchrun_ranks`, but the last rank dies in a sample called deadly and hangs in a sample called endless."""
+"""Like `torchrun_ranks`, but the last rank dies in the sample "deadly" and hangs in the sample "endless"."""
 
 from __future__ import annotations
 

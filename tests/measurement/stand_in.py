@@ -18,7 +18,7 @@ FLOOR = {"samples": 1, **{part: {"median": 0.01, "p90": 0.02} for part in ("forw
 
 
 def write_stand_in(folder: Path, num_tables: int, num_samples: int, batch_size: int) -> None:
-    """Compute costs from the number of columns and lookups; nothing is measured."""
+    """Write a recording whose costs follow from the numbers of columns and lookups; nothing is measured."""
     pool = generate_pool(PoolParams(num_tables=num_tables, batch_size=batch_size, row_scale=1024, seed=0))
     params = ComputeSampleParams(
         num_samples=num_samples,

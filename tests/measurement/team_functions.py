@@ -15,7 +15,7 @@ WORLD = 3
 
 
 def exchange_of_rank(rank, params, store_file):
-    """Every rank sends its number plus a hundredth of the receiver's, both ways, and answers what it received."""
+    """Send this rank's number plus a hundredth of the receiver's, in both directions, and return what was received."""
     bench = CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
 
     def answer(sample):
@@ -32,12 +32,12 @@ def exchange_of_rank(rank, params, store_file):
 
 
 def set_up_mortal_rank(rank, world_size, samples, params, store_file):
-    """As `set_up_rank`, but the last rank dies in the sample called deadly."""
+    """Like `set_up_rank`, but the last rank dies in the sample "deadly"."""
     return mortal(set_up_rank(rank, world_size, samples, params, store_file), samples, rank == world_size - 1)
 
 
 def set_up_mortal_worker(rank, worker, samples, params, seed, machine):
-    """As `set_up_worker`, but the worker dies in the sample called deadly."""
+    """Like `set_up_worker`, but the worker dies in the sample "deadly"."""
     return mortal(set_up_worker(rank, worker, samples, params, seed, machine), samples, True)
 
 

@@ -81,7 +81,7 @@ def test_a_sample_has_other_neighbours_at_every_visit(compute_params, compute_sa
     chunks = planned_chunks(compute_samples(60), params, 0, "c")
     together = [set(chunk.indices) for chunk in chunks if 0 in chunk.indices]
     assert len(together) == 4
-    assert len(set.intersection(*together)) < 4  # of 10; by chance 2 or 3 at most
+    assert len(set.intersection(*together)) < 4  # a chunk has 10 samples; by chance, 2 or 3 of them are in all chunks
 
 
 def test_consecutive_samples_stay_together_where_chunks_are_shuffled(compute_params, compute_samples):

@@ -12,7 +12,7 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16}
-#: Updated weights of order one: 16-bit numbers have eleven bits, and lose some of every update.
+#: Tolerances for updated weights of order one. fp16 has eleven significant bits, and every update is rounded to them.
 ALLOWED = {"fp32": 1e-4, "fp16": 4e-3}
 
 
@@ -20,7 +20,7 @@ ALLOWED = {"fp32": 1e-4, "fp16": 4e-3}
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)
 def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch, sample, optimizer, data_type):
-    monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)  # large enough to be seen in float32
+    monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)  # large enough to change the weights in float32
     bench = FbgemmCpuBench(compute_params(), SEED)
     sample = stored_as(sample, optimizer, data_type)
     weights = [weight.to(TORCH_TYPES[data_type]) for weight in random_weights(sample)]

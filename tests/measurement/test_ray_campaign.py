@@ -65,7 +65,7 @@ def test_a_finished_campaign_needs_no_cluster(compute_params, compute_samples):
 
 
 def test_a_host_of_another_kind_is_refused(compute_params, compute_samples):
-    """In this process, which must not be pinned to a core if the check does not refuse it."""
+    """The worker is set up in this process. The check must come first, so that the process is not pinned to a core."""
     other = fingerprint("fbgemm_cpu") | {"cores": 96}
     cores = os.sched_getaffinity(0)
     with pytest.raises(

@@ -18,7 +18,7 @@ from neuroshard_pipeline.measurement.topology import TopologyParams, rank_costs_
 from neuroshard_pipeline.tables.samples import CommSample
 
 SEED = 0
-# Round numbers: 1 GB/s moves 1e6 bytes per ms inside a host, a tenth of that across.
+# Round numbers: 1 GB/s inside a host is 1e6 bytes per ms; across hosts it is a tenth of that.
 SIMPLE = TopologyParams(
     gpus_per_host=2,
     launch_us=100.0,
@@ -42,7 +42,7 @@ def costs(sample: CommSample, params: TopologyParams = SIMPLE) -> tuple[np.ndarr
 
 
 def oracle(sample: CommSample, params: TopologyParams, backward: bool) -> list[float]:
-    """Message by message, from the definition at the top of the module; volumes as the real collective has them."""
+    """The costs, message by message, from the definition at the top of the module and the real collective's volumes."""
     ranks = range(sample.world_size)
     sent = [forward_splits(sample, rank)[0] for rank in ranks]
     message = {(i, j): 4 * (sent[j][i] if backward else sent[i][j]) for i in ranks for j in ranks if i != j}
@@ -77,8 +77,8 @@ def oracle(sample: CommSample, params: TopologyParams, backward: bool) -> list[f
 
 
 def test_two_ranks_of_one_host_by_hand():
-    # Each sends the other 5 samples of its columns: 4 * 5 * 100 = 2000 and 4 * 5 * 200 = 4000 bytes, plus 1000 for
-    # the message. The larger message passes one's output and the other's input: 5 us. 100 + 20 + 5 us for both.
+    # The messages have 5 samples: 4 * 5 * 100 = 2000 and 4 * 5 * 200 = 4000 bytes, plus the half-speed size of 1000.
+    # Each rank sends one and receives the other; the larger one takes 5 us. Both ranks cost 100 + 20 + 5 us.
     forward, backward = costs(CommSample("pair", 10, (100, 200), (0.0, 0.0)))
     assert forward == pytest.approx([0.125, 0.125])
     assert backward == pytest.approx([0.125, 0.125])
@@ -133,7 +133,7 @@ def test_two_hosts_are_slower_than_one(dims, batch_size):
 
 
 def test_bandwidth_saturates_with_message_size():
-    """Bytes per ms rise with the message and stay below the asymptote; at the half-speed size half is reached."""
+    """The rate rises with the message size and stays below the bandwidth; at the half-speed size it is half of it."""
     free = SIMPLE.model_copy(update={"launch_us": 0.0, "intra_latency_us": 0.0})
     sizes = 1000.0 * 2.0 ** np.arange(-5, 15)
     messages = np.zeros((len(sizes), 2, 2))
@@ -152,7 +152,7 @@ def test_the_shipped_cluster_reproduces_the_published_all_to_all():
 
 @pytest.mark.parametrize(("gpus", "published_gb_per_s"), [(16, 90), (32, 61)])
 def test_the_shipped_cluster_is_near_the_published_dispatch_rates(gpus, published_gb_per_s):
-    # deepseek-ai/DeepEP, which counts what stays on the host, too.
+    # deepseek-ai/DeepEP, which also counts bytes that stay on the host.
     messages = np.full((1, gpus, gpus), 2.0**27)
     seconds = rank_costs_ms(messages, np.zeros((1, gpus)), shipped())[0, 0] / 1e3
     assert gpus * 2.0**27 / seconds / 1e9 == pytest.approx(published_gb_per_s, rel=0.1)

@@ -38,7 +38,7 @@ COLUMNS = {
 }
 
 
-#: Datasets of several pipelines that only live in memory.
+#: Datasets of several pipelines that exist only in memory.
 SHARED_IN_MEMORY = ("models", "sharder_settings", "campaigns", "measurement")
 
 
@@ -58,7 +58,7 @@ def document(data_root: Path, name: str) -> dict:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_every_dataset_has_the_columns_of_its_contract(finished_run, name):
     columns = list(frame(finished_run, name).columns)
-    if name.endswith("table_pool"):  # what derived tables need stands behind
+    if name.endswith("table_pool"):  # these columns are followed by those for derived tables
         assert columns[len(COLUMNS[name]) :] == ["origin", "batch_size", "data_type", "held_out", "default_profile"]
     assert columns[: len(COLUMNS[name])] == COLUMNS[name]
     assert len(columns) == len(COLUMNS[name]) or name.endswith("table_pool")
@@ -124,7 +124,7 @@ def test_the_report_needs_no_network(finished_run):
 def test_the_public_api_plans_with_the_saved_models(finished_run):
     models = ns.load_cost_models(finished_run / "06_models")
     every = ns.read_tables(ROOT / "data/01_raw/criteo_kaggle.csv")
-    tables = [table for table in every if 20 <= table.num_embeddings < 10_000]  # as many rows as the pool's
+    tables = [table for table in every if 20 <= table.num_embeddings < 10_000]  # numbers of rows as in the pool
     task = ns.ShardingTask(tables, world_size=2, batch_size=64, memory_bytes=2**31)
     plan = ns.shard(task, models)
     assert plan.predicted_cost_ms > 0

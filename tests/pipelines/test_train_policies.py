@@ -1,4 +1,4 @@
-"""`kedro run --pipeline train_policies` in the `test` environment: policies that plan what they have never seen."""
+"""`kedro run --pipeline train_policies` in the `test` environment: policies plan tables that are new to them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The true optimum of tiny tasks, by trying everything."""
+"""The true optimum of tiny tasks, found by trying every plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from search.scalar_oracle import ScalarOracle
 
 
 def best_placement_ms(oracle: ScalarOracle, state) -> float | None:
-    """Lowest cost over all assignments of the shards of `state` to ranks, within memory; None where none fits."""
+    """Lowest cost over all assignments of the shards of `state` to ranks that fit the memory; None if none fits."""
     best = None
     world = range(oracle.task.world_size)
     for ranks in itertools.product(world, repeat=len(state)):
@@ -21,7 +21,7 @@ def best_placement_ms(oracle: ScalarOracle, state) -> float | None:
 
 
 def best_with_halvings_ms(oracle: ScalarOracle, max_splits: int) -> float | None:
-    """Lowest cost over all assignments of all states at most `max_splits` halvings away."""
+    """Lowest cost over all assignments of all states with at most `max_splits` halvings."""
     whole = tuple(sorted((index, table.embedding_dim) for index, table in enumerate(oracle.task.tables)))
     states = frontier = {whole}
     for _ in range(max_splits):

@@ -1,4 +1,4 @@
-"""Tiny random tasks with random limits and constraints, and whether anything fits them, by trying everything."""
+"""Tiny random tasks with random limits and constraints, and a check of all arrangements for one that fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
 
-#: Every byte that a trainer may need, and a reserve.
+#: A memory model that counts everything that a trainer may need, and a reserve.
 EVERYTHING = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.1)
 
 
@@ -39,7 +39,7 @@ def constrained_tasks(draw):
     while True:
         try:
             return dataclasses.replace(task, constraints=_constraints(rng, tables, world_size)), memory
-        except TaskError:  # kept together without a common rank, or without any: draw again
+        except TaskError:  # a table or a group of tables has no allowed rank: draw again
             continue
 
 
@@ -72,11 +72,11 @@ def _constraints(rng, tables, world_size):
 
 
 def fits_somehow(task: ShardingTask, memory: MemoryModel) -> bool:
-    """Whether any arrangement of column shards keeps every limit and constraint: tries all, tables one by one."""
+    """Whether any arrangement of column shards keeps every limit and constraint. Tries all of them, table by table."""
     constraints = task.constraints
     group_of = {name: group for group in constraints.together for name in group}
     by_name = {table.name: table for table in task.tables}
-    pieces = []  # per table or group, all the ways to lie on the ranks, as bytes per rank
+    pieces = []  # for every table or group, bytes per rank of all its arrangements
     for table in task.tables:
         group = group_of.get(table.name)
         if group is None:

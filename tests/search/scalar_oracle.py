@@ -71,7 +71,7 @@ class ScalarOracle:
         return sorted(state, key=lambda item: (-self.single_cost(item), item[0], -item[1]))
 
     def greedy(self, state, cap):
-        """Items of every rank, or None where a shard has no feasible rank."""
+        """Items of every rank, or None if a shard has no feasible rank."""
         world = range(self.task.world_size)
         items_of_rank = [[] for _ in world]
         used = [0 for _ in world]
@@ -134,7 +134,7 @@ class ScalarOracle:
         return [*child, (item[0], item[1] // 2), (item[0], item[1] // 2)]
 
     def search(self):
-        """Best (cost in ms, items of every rank), or None where the task needs room made first and has none."""
+        """Best (cost in ms, items of every rank), or None if whole tables do not fit and splits make no room."""
         state = [(index, table.embedding_dim) for index, table in enumerate(self.task.tables)]
         placement = self.place(state)
         if placement is None:

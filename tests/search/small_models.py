@@ -48,14 +48,14 @@ class SmallComputeModel:
         return np.maximum(sums @ self.head_in + self.head_bias, 0.0) @ self.head_out + 0.05
 
     def interval_from_sums(self, sums, batch_size):
-        """Wider, relative to the cost, where the first numbers of the sums are large."""
+        """Intervals that are wider, relative to the cost, if the first numbers of the sums are large."""
         costs = self.costs_from_sums(sums, batch_size).sum(axis=-1)
         width = 0.02 + 0.2 * sums[..., :4].sum(axis=-1) / (sums.sum(axis=-1) + 1.0)
         return np.stack([costs * np.exp(-width), costs * np.exp(width)], axis=-1)
 
 
 class SmallCommModel:
-    """Per rank an increasing, smooth function of its own and the largest dimension sum, and of the start skew."""
+    """The cost of a rank rises smoothly with its own dimension sum, the largest one, and the start skew."""
 
     def __init__(self, seed: int):
         rng = np.random.default_rng(seed)

@@ -12,7 +12,7 @@ DIMS = (4, 8, 16, 32, 64, 128)
 
 
 def random_tables(rng: np.random.Generator, count: int, dims=DIMS) -> list[Table]:
-    """Heavy-tailed rows and pooling factors."""
+    """Tables with heavy-tailed rows and pooling factors."""
     return [
         Table(
             f"table_{index:04d}",

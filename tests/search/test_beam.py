@@ -104,7 +104,7 @@ def test_every_plan_fits_or_the_error_names_the_missing_bytes(seed, num_tables, 
         assert ("bytes are missing" not in refusal) or f" {missing} bytes are missing" in refusal
         return
     assert missing <= 0
-    plan = price_plan(problem, problem.placement(state.kinds, state.ranks), "neuroshard")  # checks cover and memory
+    plan = price_plan(problem, problem.placement(state.kinds, state.ranks), "neuroshard")  # checks coverage and memory
     assert sum(plan.dim_sums) == sum(table.embedding_dim for table in task.tables)
     assert all(used <= limit for used, limit in zip(plan.memory_bytes, task.memory_limits, strict=True))
     assert all(shard.embedding_dim % 4 == 0 for shard in plan.shards)

@@ -1,4 +1,4 @@
-"""Against every relocation, tried one by one with whole plans."""
+"""The rejected change is compared with every relocation and swap, each priced as a whole plan."""
 
 import dataclasses
 
@@ -18,19 +18,19 @@ from search.tasks import random_task
 
 
 def with_changes(plan, models):
-    """The plan with the changes that it rejects."""
+    """The plan with the changes that the search rejected."""
     problem, placement = Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks)
     return price_plan(problem, placement, plan.sharder, rejected_changes(problem, placement))
 
 
 def narrow_task(seed, memory_bytes=2**30, **constraints):
-    """Tables of 4 columns: nothing to split, shift or merge."""
+    """A task with tables of 4 columns, which cannot be split, shifted or merged."""
     tables = [dataclasses.replace(t, embedding_dim=4) for t in random_task(np.random.default_rng(seed), 5, 2).tables]
     return ShardingTask(tables, 2, 512, memory_bytes, constraints=Constraints(**constraints))
 
 
 def relocations_and_swaps(plan, models):
-    """Cost of every plan one change away that is allowed."""
+    """Costs of all allowed plans that differ from `plan` by one relocation or swap."""
     costs = []
     flips = [{i} for i in range(5)] + [{i, j} for i in range(5) for j in range(i) if plan.ranks[i] != plan.ranks[j]]
     for flipped in flips:

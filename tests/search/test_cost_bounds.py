@@ -1,4 +1,4 @@
-"""Lower bounds against the cheapest of all plans, and against every split of every table."""
+"""Lower bounds are compared with the cheapest of all plans, which is found by trying every split of every table."""
 
 import itertools
 
@@ -38,7 +38,7 @@ def universal_models(seed, members=2, gates=2, pressures=2):
     weights["log_price"] = rng.normal(size=(members, work.shape[1], channels))
     weights["log_launch"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
     weights["once.terms"] = np.zeros((members, work.shape[1], 1))
-    weights["once.terms"][:, list(WORK_TERMS).index("output_bytes")] = 1.0  # that all shards have
+    weights["once.terms"][:, list(WORK_TERMS).index("output_bytes")] = 1.0  # a term that all shards have
     weights["once.log_cost"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
     weights["gate.log_weight"] = rng.normal(size=(members, pressures, DIRECTIONS * gates)) - 0.5
     weights["gate.bias"] = rng.normal(size=(members, 1, DIRECTIONS * gates)) - 2.0

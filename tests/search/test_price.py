@@ -12,14 +12,14 @@ from search.small_models import small_models
 from search.tasks import random_tables
 
 
-class TenPerShard:
+class ThreePerShard:
     """Forward 1 ms and backward 2 ms per shard, predicted without error."""
 
     def shard_embeddings(self, shards, batch_size, optimizer="sgd"):  # noqa: ARG002
         return np.ones((len(shards), 1))
 
     def costs_from_sums(self, sums, batch_size):  # noqa: ARG002
-        return 0.5 + sums * (1.0, 2.0)  # 0.5 ms of launch each
+        return 0.5 + sums * (1.0, 2.0)  # 0.5 ms of launch in each direction
 
     def interval_from_sums(self, sums, batch_size):
         return np.repeat(self.costs_from_sums(sums, batch_size).sum(axis=-1, keepdims=True), 2, axis=-1)
@@ -42,7 +42,7 @@ class Waits:
 
 
 class PlainModels:
-    compute, comm = TenPerShard(), Waits()
+    compute, comm = ThreePerShard(), Waits()
 
     def caveats(self, task):  # noqa: ARG002
         return ("made up",)
@@ -97,7 +97,7 @@ def test_intervals_contain_the_prediction_and_add_in_quadrature():
 
 
 def test_a_placement_costs_the_same_as_its_plan_priced_again():
-    """The problem has embedded halves and tables kept together one by one, `priced` embeds all shards at once."""
+    """The problem has embedded halves and tables kept together one by one, but `priced` embeds all shards at once."""
     tables = [Table(f"t{i}", 1000 * (i + 1), 16, 2.0 + i) for i in range(4)]
     task = ShardingTask(tables, 3, 512, 2**30, constraints=Constraints(together=[["t1", "t3"]]))
     problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
@@ -116,7 +116,7 @@ def test_a_placement_costs_the_same_as_its_plan_priced_again():
 def test_every_table_and_width_is_embedded_once():
     embedded = []
 
-    class Counts(TenPerShard):
+    class Counts(ThreePerShard):
         def shard_embeddings(self, shards, batch_size, optimizer="sgd"):
             embedded.extend((shard.table.name, shard.embedding_dim) for shard in shards)
             return super().shard_embeddings(shards, batch_size, optimizer)

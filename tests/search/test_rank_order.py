@@ -52,7 +52,7 @@ def test_the_cost_is_that_of_all_messages(seed):
 @pytest.mark.parametrize(
     ("topology", "gain"),
     [
-        (UNEVEN_HOSTS, 0.03),  # little to gain: whatever the order, the slow host receives all from the other one
+        (UNEVEN_HOSTS, 0.03),  # little to gain: in every order, the slow host receives everything from the other host
         (two_level_topology([2, 4], [1e-8, 1e-8], [1e-7, 1e-7]), 0.08),
         (two_level_topology([2, 2, 2], [1e-8] * 3, [1e-7, 1e-7, 4e-7]), 0.35),
     ],
@@ -95,7 +95,7 @@ def test_limits_and_constraints_are_kept():
     plan = a_plan([4, 8, 16, 32, 64, 128], memory_bytes=[2**20, 2**20, 700, 2**20, 2**20, 2**20], constraints=forbidden)
     ordered = order_ranks(plan, UNEVEN_HOSTS)  # `Plan` itself refuses what does not fit
     assert collectives_ms(ordered.dim_sums, UNEVEN_HOSTS, 60) < collectives_ms(plan.dim_sums, UNEVEN_HOSTS, 60)
-    assert ordered.ranks[5] == 1  # the best rank for most columns is forbidden, the third too small
+    assert ordered.ranks[5] == 1  # the best rank for most columns is forbidden, and the third rank is too small
 
 
 @pytest.mark.parametrize(

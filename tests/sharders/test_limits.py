@@ -1,4 +1,4 @@
-"""2,000 random tasks: every plan covers every column once and keeps all limits, or "does not fit" is true."""
+"""2,000 random tasks: every plan covers every column once and keeps limits, or the message "does not fit" is true."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICIES = untrained_policies()
 
 
 def attempt(name, task, memory):
-    """The placement, or the refusal."""
+    """The placement, or the text of the refusal."""
     sharder = make_sharder(name, SharderSettings(memory=memory, **QUICK), POLICIES)
     try:
         return sharder.shard(Problem(task, MODELS, memory), np.random.default_rng(0)), ""

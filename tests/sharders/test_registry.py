@@ -13,7 +13,7 @@ from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
 from neuroshard_pipeline.sharders.registry import SHORTLISTING, shard, shortlist, solve_all
 from sharders.policy_makers import untrained_policies
 
-#: TorchRec's planner is tested with the bridge: it needs an extra, and warns of much.
+#: TorchRec's planner is tested with the bridge: it needs an extra, and emits many warnings.
 SHARDERS = tuple(name for name in REGISTERED if name != "torchrec")
 POLICIES = untrained_policies()
 

@@ -24,7 +24,7 @@ from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
 
 
 def bin_by_definition(count):
-    """(0,1], (1,2], (2,4], ..."""
+    """Index of the bin that contains `count`: (0,1], (1,2], (2,4], ..."""
     bin_index, upper = 0, 1
     while count > upper and bin_index < NUM_REUSE_BINS - 1:
         bin_index, upper = bin_index + 1, upper * 2

@@ -17,14 +17,14 @@ def square(item):
 
 
 def square_or_die(item):
-    """-1 always kills its worker."""
+    """The square of a number; -1 always kills its worker."""
     if item == -1:
         os.kill(os.getpid(), signal.SIGKILL)
     return item * item
 
 
 def die_once(item):
-    """(folder, number): every third number kills its worker the first time."""
+    """The number in (folder, number); every third number kills its worker at the first attempt."""
     folder, number = item
     mark = Path(folder) / str(number)
     if number % 3 == 0 and not mark.exists():
@@ -70,5 +70,5 @@ def unfit(_rank):
 
 
 def with_progress_bar(number):
-    """The number, read through a progress bar, as searches show one."""
+    """Return the number, and show a progress bar as searches do."""
     return sum(tqdm([number], disable=None))
