@@ -25,10 +25,10 @@ def prediction_errors(
 
     Returns:
         Figures under `compute`, `forward_comm` and `backward_comm`, over ranks, and under `embedding_cost`, over
-        plans: `mape` (mean |predicted - measured| / measured), `bias` (the same, signed) and `count`. With
-        intervals, the three parts also have `coverage_90` and `mean_relative_width`. With anchors, the parts have
-        `drift`, the relative change of the median anchor's cost since the first campaign, and `mape`, `bias` and
-        `coverage_90` also exist as `<figure>_net_of_drift`. Parts that were not measured are left out.
+        plans: `mape` (mean |predicted - measured| / measured), `bias` (mean signed error) and `count`. With intervals,
+        the three parts also have `coverage_90` and `mean_relative_width`. With anchors, the parts also have `drift`,
+        the median relative change of the anchors' costs since the first campaign. `mape`, `bias` and `coverage_90`
+        are then also given for costs without the drift, as `<figure>_net_of_drift`. Parts without costs are left out.
     """
     figures = _figures(plan_costs, intervals)
     drifts = {} if anchors is None else drifts_of_parts(anchors)
