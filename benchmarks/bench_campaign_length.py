@@ -1,4 +1,4 @@
-"""Are the plans of `make run` as good as those of `make run ENV=thorough`? Measured costs, on the same tasks.
+"""Compares the measured costs of plans of `make run` with those of `make run ENV=thorough`, on the same tasks.
 
     make run && make run ENV=thorough                      # two versions of the cost models in data/06_models
     OMP_NUM_THREADS=1 python benchmarks/bench_campaign_length.py [--campaigns 2]
@@ -30,7 +30,7 @@ BOOTSTRAP = Bootstrap(confidence=0.95, resamples=10_000, seed=0)
 
 
 def versions_in(data: Path) -> tuple[str, str]:
-    """The versions with the fewest and with the most training samples, the newest of each number.
+    """The newest versions among those with the fewest training samples and among those with the most.
 
     Raises:
         SystemExit: all versions have the same number of samples.

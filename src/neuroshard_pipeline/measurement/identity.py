@@ -1,4 +1,4 @@
-"""The identity of a campaign: what changes its timings, and nothing else.
+"""The identity of a campaign consists of everything that changes its timings.
 
 Campaigns with the same identity share their records, whichever environment or command started them. More samples or
 more visits extend a campaign.
@@ -36,15 +36,15 @@ IDENTIFYING = {
 #: Parameters that do not change the timing of a visit, each with the reason.
 NOT_IDENTIFYING = {
     "visits",  # more visits extend a campaign
-    "thorough_lookup_bytes",  # as `visits`: determines the number of visits of a sample
-    "least_visits",  # as `visits`
-    "noise_floor_share",  # as `visits`: determines how many samples are measured a second time
+    "thorough_lookup_bytes",  # determines the number of visits of a sample; see `visits`
+    "least_visits",  # see `visits`
+    "noise_floor_share",  # determines how many samples are measured a second time; see `visits`
     "visit_statistic",  # reduces the visits to a cost after they were stored
     "chunk_samples",  # untimed visits or collectives come first, so that no timing includes the start of a chunk
     "timeout_s",  # ends a measurement, but does not change one
     "engine",  # determines where the workers run; their hosts must have the same fingerprint
-    "cluster_address",  # as `engine`
-    "torchrun_endpoint",  # as `engine`
+    "cluster_address",  # see `engine`
+    "torchrun_endpoint",  # see `engine`
 }
 _NAME_LENGTH = 12
 
@@ -72,7 +72,7 @@ class OtherCampaign(NamedTuple):
     Attributes:
         name: name of the campaign that they belong to.
         keys: their keys.
-        difference: why they are not used: the fields of the identity that differ, with both values.
+        difference: why they are not used, namely the fields of the identity that differ, with both values.
     """
 
     name: str
