@@ -56,5 +56,5 @@ def test_milp_finds_the_optimum_or_proves_that_nothing_fits(seed, num_tables, wo
 def test_a_task_for_split_tables_only_is_refused_as_proved():
     task = ShardingTask([Table(f"t{index}", 1000, 8, 1.0) for index in range(3)], 2, 16, 50_000)
     sharder = MilpSharder(time_limit_seconds=10.0, gap=0.0)
-    with pytest.raises(DoesNotFitError, match=r"milp proved that no placement of whole tables .* 50000 at most"):
+    with pytest.raises(DoesNotFitError, match=r"milp proved that no placement of whole tables .* at most 50000 bytes"):
         sharder.shard(Problem(task, MODELS, WEIGHTS_AND_OPTIMIZER), np.random.default_rng(0))

@@ -112,7 +112,7 @@ def test_models_of_other_hardware_are_refused():
     [
         (torch.nn.Linear(2, 2), {}, "Linear holds no EmbeddingBagCollection"),
         (collection(bag("a", embedding_dim=6)), {}, "table 'a': embedding_dim 6 is not a multiple of 4"),
-        (collection(bag("a", data_type=DataType.INT8)), {}, "'a' of 'ebc' stores INT8"),
+        (collection(bag("a", data_type=DataType.INT8)), {}, "'a' of 'ebc' has the data type INT8"),
         (torch.nn.ModuleList([collection(), collection()]), {}, "'a' is in '0.ebc' and in '1.ebc'"),
         (collection(), {"c": ParameterConstraints()}, "names the table 'c', which the model does not have"),
         (collection(), {"a": ParameterConstraints(pooling_factors=[1.0, 2.0])}, "1 features, .* 2 pooling_factors"),
@@ -157,8 +157,8 @@ def test_collective_plan_without_a_process_group_is_refused():
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        (ParameterConstraints(sharding_types=["table_wise"]), "'a' has 2 shards but may have 1"),
-        (ParameterConstraints(min_partition=32), "'a' has a shard of 16 columns but shards need 32"),
+        (ParameterConstraints(sharding_types=["table_wise"]), "'a' has 2 shards, but may have at most 1"),
+        (ParameterConstraints(min_partition=32), "'a' has a shard of 16 columns, but its shards need at least 32"),
     ],
 )
 def test_no_plan_of_the_planners_task_can_break_a_constraint(constraint, message):

@@ -3,7 +3,7 @@
 - `base`: the `Sharder` interface and `SharderSettings`
 - `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)
 - `random`, `greedy`: baselines
-- `torchrec`, `embark`, `milp`: rivals of others
+- `torchrec`, `embark`: rivals, the planners of TorchRec and HugeCTR; `milp`: integer programming
 - `policies`: `autoshard` and `dreamshard`, the learned rivals
 - `registry`: `SHARDERS`, `make_sharder`, `shard` (one task), `shortlist` (with runners-up), `solve_all` (all sharders
   on all tasks), `ordered_by_links` (one plan on unequal links)

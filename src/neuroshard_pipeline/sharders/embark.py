@@ -1,4 +1,4 @@
-"""HugeCTR's planner EMBark [Liu2024]: it repeatedly splits the shard with the highest load and places greedily.
+"""HugeCTR's planner EMBark [Liu2024]: it repeatedly splits the shard with the highest load and places all shards again.
 
 EMBark distributes ranges of rows and whole tables. This version places column shards, as all plans of this project do.
 
@@ -30,8 +30,8 @@ class EmbarkSharder:
     """Balances a load: bytes read from memory plus bytes sent to other ranks, weighted by `network_slowdown`.
 
     The load of a shard is `pooling factor * width * bytes per element + network_slowdown * width * 4 * (W - 1) / W`,
-    per sample. Each step halves the shard with the highest load, or the largest shard without room if there is one. It
-    then places all shards, heaviest first. Of the ranks with room, the one with the lowest load is chosen. The best
+    per sample. Each step halves the shard with the highest load or, if shards have no room, the largest of these. It
+    then places all shards in descending order of load, each on the rank with the lowest load that has room. The best
     placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
 
     Attributes:
@@ -96,8 +96,8 @@ class EmbarkSharder:
         first = int(state[without_rank[0]])
         name = problem.units[problem.unit[first]].name
         return DoesNotFitError(
-            f"{problem.task.task_id}: {self.name} found no rank for {len(without_rank)} shards although every table is "
-            f"split as far as allowed, among them one of {name!r} of {problem.bytes[first]} bytes; "
+            f"{problem.task.task_id}: {self.name} found no rank for {len(without_rank)} shards, among them one of "
+            f"table {name!r} ({problem.bytes[first]} bytes), although every table is split as far as allowed; "
             "use neuroshard, which also packs by size, or raise memory_bytes"
         )
 

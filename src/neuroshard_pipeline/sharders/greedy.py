@@ -1,4 +1,4 @@
-"""Heuristics of [Zha2023] §4.1, which place the heaviest table first, on the rank with the smallest sum of weights."""
+"""Heuristics of [Zha2023] §4.1: each weights tables by a simple measure and balances the sums of weights over ranks."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import Table
 
-#: The heuristics by name, and the weight that each gives to a table.
+#: The heuristics by name, and the weight that each gives to a table, an estimate of its relative cost.
 GREEDY_WEIGHTS: dict[str, Callable[[Table], float]] = {
     "size_greedy": lambda table: float(table.weight_bytes),
     "dim_greedy": lambda table: float(table.embedding_dim),
@@ -51,7 +51,7 @@ class GreedySharder:
                 most_free = max(limits[rank] - used[rank] for rank in allowed)
                 reason = (
                     f"{self.name} found no rank for table {problem.units[index].name!r}: it needs {sizes[index]} bytes "
-                    f"and the roomiest rank has {most_free} left, {sizes[index] - most_free} bytes are missing"
+                    f"and no allowed rank has more than {most_free} left: {sizes[index] - most_free} bytes are missing"
                 )
                 raise whole_tables_do_not_fit(problem, reason)
             rank = min(with_room, key=lambda r: (loads[r], used[r]))

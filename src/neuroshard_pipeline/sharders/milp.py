@@ -39,7 +39,7 @@ class MilpSharder:
     name: str = "milp"
 
     def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:  # noqa: ARG002
-        """The best placement that HiGHS finds.
+        """The best placement that HiGHS, SciPy's solver, finds.
 
         Raises:
             DoesNotFitError: whole tables do not fit, or no placement was found within the time limit.
@@ -56,12 +56,12 @@ class MilpSharder:
 
     def _no_plan(self, problem: Problem, *, proved: bool) -> DoesNotFitError:
         found = (
-            "proved that no placement of whole tables keeps the bytes of every rank"
+            "proved that no placement of whole tables keeps every rank within its memory"
             if proved
-            else f"found no placement of whole tables within {self.time_limit_seconds:g} s that keeps the bytes of "
-            "every rank"
+            else f"found no placement of whole tables in {self.time_limit_seconds:g} s that keeps every rank within "
+            "its memory"
         )
-        return whole_tables_do_not_fit(problem, f"{self.name} {found}, {problem.limits.max()} at most")
+        return whole_tables_do_not_fit(problem, f"{self.name} {found} of at most {problem.limits.max()} bytes")
 
     def _solve(self, problem: Problem, limits: FloatArray) -> tuple[IntArray | None, bool]:
         """The rank of each unit (U,), or None if no solution was found; and whether the solver proved that none exists.

@@ -16,8 +16,8 @@ class NeuroShard:
     """Column-wise and table-wise sharding that minimises the predicted embedding cost.
 
     `neuroshard` is a beam search over column splits around a greedy grid search; it is deterministic.
-    `neuroshard_plus` improves its result by moves, swaps, splits and merges of any width, and never returns a worse
-    plan. It is deterministic for a seed, unless `local_search.time_budget_seconds` ends the search.
+    `neuroshard_plus` improves its result by a local search (`search.local_search`) and never returns a worse plan. It
+    is deterministic for a seed, unless `local_search.time_budget_seconds` ends the search.
 
     Attributes:
         search: parameters of the beam search.
@@ -33,7 +33,7 @@ class NeuroShard:
         return "neuroshard" if self.local_search is None else "neuroshard_plus"
 
     def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:
-        """The placement of lowest predicted embedding cost that the search met.
+        """The placement of lowest predicted embedding cost that the search found.
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.

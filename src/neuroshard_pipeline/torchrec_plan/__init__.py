@@ -1,4 +1,4 @@
-"""Sharding plans in TorchRec's own form: written from shards and ranks, and read back. No module here knows `Plan`.
+"""Writes shards and ranks as sharding plans of TorchRec, and reads such plans. No module here imports `Plan`.
 
 | module | holds | imports TorchRec |
 | --- | --- | --- |

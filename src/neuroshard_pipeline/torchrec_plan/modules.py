@@ -149,7 +149,7 @@ def _table(config: EmbeddingBagConfig, path: str, constraint: Any) -> Table:
     data_type = config.data_type.name.lower()
     if data_type not in BYTES_PER_ELEMENT:
         raise PlanError(
-            f"table {config.name!r} of {path!r} stores {config.data_type.name}; supported are "
+            f"table {config.name!r} of {path!r} has the data type {config.data_type.name}; supported are "
             f"{', '.join(BYTES_PER_ELEMENT)}"
         )
     factors = [DEFAULT_POOLING_FACTOR] * len(config.feature_names)

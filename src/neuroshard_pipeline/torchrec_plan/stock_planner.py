@@ -1,4 +1,4 @@
-"""TorchRec's own planner for GPUs, with storage and memory limits that the caller states."""
+"""TorchRec's own planner for GPUs; the caller gives the bytes of shards and the memory limits of ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -21,7 +21,7 @@ ParameterForm = dict[str, Any]
 #: The compute kernel that the cost models describe: FBGEMM's table-batched lookup with the optimizer in its backward.
 COMPUTE_KERNEL = "fused"
 
-#: The sharding type of every table that is written; the docstring of this module gives the measurements behind it.
+#: The sharding type of every table that is written; the docstring of this module gives the reason.
 SHARDING_TYPE = "column_wise"
 
 #: The sharding types of TorchRec that place whole columns.

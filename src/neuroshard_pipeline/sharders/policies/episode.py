@@ -1,6 +1,6 @@
 """Places whole tables one after the other, as a game; many rollouts place the same table at the same time.
 
-Shapes: U units (tables), B rollouts, W ranks, H dimensions of a shard embedding, F table features, K rank features.
+Shapes: U units (tables), B rollouts, W ranks, H numbers of a shard embedding, F table features, K rank features.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from neuroshard_pipeline.search.price import embedding_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import whole
 
-#: Features of a table: its context features, its cost and width relative to the mean rank, and its share of memory.
+#: Features of a table: context features, cost and width relative to the mean over ranks, and share of a rank's memory.
 TABLE_FEATURES: tuple[str, ...] = (*CONTEXT_FEATURES, "log_cost_share", "log_width_share", "bytes_share")
 
-#: Features of a rank. Costs and columns are relative to the mean rank, so that a policy transfers to other tasks.
+#: Features of a rank. Costs and columns are relative to the mean over ranks, so that a policy suits other tasks, too.
 RANK_FEATURES: dict[str, str] = {
     "forward": "predicted forward compute of the tables on the rank",
     "backward": "predicted backward compute",
@@ -115,7 +115,7 @@ class Episode:
         return np.stack(columns, axis=-1), allowed
 
     def place(self, step: int, ranks: IntArray, allowed: BoolArray) -> None:
-        """Put table `step` on `ranks` (B,); a rollout whose rank is not allowed is over."""
+        """Put table `step` on `ranks` (B,); a rollout whose rank is not allowed ends."""
         problem, kind = self.game.problem, self.game.order[step]
         self.alive = self.alive & allowed[np.arange(len(ranks)), ranks]
         rows = np.flatnonzero(self.alive)

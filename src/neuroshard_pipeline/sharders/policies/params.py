@@ -8,7 +8,7 @@ from neuroshard_pipeline.parameters import Parameters
 
 
 class PolicyTrainParams(Parameters):
-    """How a policy is trained.
+    """Parameters of the training of one policy.
 
     Attributes:
         reward: `cost`, the negative predicted embedding cost of a finished plan [Zha2022b], or `balance`, the smallest

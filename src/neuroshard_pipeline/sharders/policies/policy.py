@@ -118,7 +118,7 @@ class Policy:
         """Read the files that `save` wrote; the policy plays identically. Nothing is unpickled.
 
         Raises:
-            PolicyError: missing, truncated or incompatible files; names file and remedy.
+            PolicyError: a file is missing, truncated or incompatible; the message names file and remedy.
         """
         try:
             stored = checkpoint.load_checkpoint(folder, "Policy")
@@ -146,7 +146,7 @@ class Policies:
         """The policy of the sharder `name`.
 
         Raises:
-            PolicyError: it was not trained; names the command that trains it.
+            PolicyError: the policy was not trained; the message names the command that trains it.
         """
         policy: Policy | None = getattr(self, name)
         if policy is None:
@@ -166,10 +166,10 @@ def load_policies(path: Path | str = "data/06_models", version: str | None = Non
 
     Args:
         path: folder that holds `autoshard_policy/<version>/` and `dreamshard_policy/<version>/`.
-        version: a version that both have; None for the newest of each.
+        version: a version that both policies have; None for the newest version of each.
 
     Raises:
-        PolicyError: a policy or version is missing; names the folder, the available versions and the remedy.
+        PolicyError: a policy or version is missing; the message names folder, available versions and remedy.
     """
     folders = {name: Path(path) / f"{name}_policy" for name in NETWORKS}
     return Policies(

@@ -15,7 +15,7 @@ from neuroshard_pipeline.sharders.policies.policy import Policy
 class PolicySharder:
     """Places whole tables one after the other with a learned policy, which was not trained on the task.
 
-    One rollout follows the highest scores, the others are drawn; the one with the lowest predicted cost wins.
+    The first rollout always takes the rank with the highest score; the others draw ranks. The cheapest one is returned.
 
     Attributes:
         policy: the trained policy.
@@ -34,7 +34,7 @@ class PolicySharder:
         """The placement of the best rollout.
 
         Raises:
-            DoesNotFitError: in every rollout a table found no rank with room.
+            DoesNotFitError: every rollout reached a table for which no rank had room.
         """
         check_room(problem.task, problem.memory)
         game = game_of(problem)

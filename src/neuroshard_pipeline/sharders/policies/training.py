@@ -101,8 +101,8 @@ def train_policy(
 
 def _no_games(kind: str, tasks: PolicyTasks, training: int, validation: int) -> PolicyError:
     return PolicyError(
-        f"{kind}: greedy heuristics fit whole tables for {training} of {len(tasks.training)} training tasks and "
-        f"{validation} of {len(tasks.validation)} validation tasks, and both need at least one; raise memory_bytes or "
+        f"{kind}: greedy heuristics solve {training} of {len(tasks.training)} training tasks with whole tables, and "
+        f"{validation} of {len(tasks.validation)} validation tasks; one of each is needed; raise memory_bytes or "
         "lower memory_fill of augment.sharding_tasks"
     )
 
@@ -199,7 +199,7 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
-    """(B,) rewards, higher is better. Rollouts that ended early get the worst of the others minus their deviation."""
+    """(B,) rewards; higher is better. Rollouts that ended early get the lowest of the others minus their deviation."""
     if reward == "balance":
         compute = played.compute_ms
         found = compute.min(axis=1) / np.maximum(compute.max(axis=1), 1e-9)
