@@ -1,14 +1,14 @@
-"""Search: problems, prices, plans, and the searches between them.
+"""Searches for plans with low predicted cost.
 
-One task takes this way through the files. `problem` combines the task with cost models and a memory model, and embeds
-every (table, width) once. `beam` proposes column splits; for each proposal `placement` assigns ranks, with the inner
-loop in `greedy_runs`, and `packing` or `exact_fit` where memory is scarce. `local_search` improves the best result with
-the changes listed in `moves`. The shards and their ranks are then a `plan.Placement`, the same type that rivals return,
-and `price.price_plan` turns every placement into a priced and validated `plan.Plan`. On the side, `changes` finds the
-best changes that a plan does not make, `explain` describes a plan in words, and `rank_order` reorders its ranks.
+A task passes through the files as follows. `problem` combines it with cost models and a memory model, and computes the
+shard embedding of every (table, width) once. `beam` proposes column splits. For each proposal, `placement` assigns the
+ranks; its inner loop is in `greedy_runs`, and it uses `packing` where memory is scarce. If packing fails, too,
+`exact_fit` looks for the first placement. `local_search` improves the best result with the changes listed in `moves`.
+The result is a `plan.Placement`, as rivals return it. `price.price_plan` makes it a priced and validated `plan.Plan`.
+For a plan, `changes` finds rejected changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs
-- `memory`: `MemoryModel`, what counts against the memory of a rank
+- `memory`: `MemoryModel`, the bytes that a shard takes on a rank
 - `params`: `SearchParams`, `LocalSearchParams`, and the defaults of all parameters
 - `units`: tables, or tables kept together, with their constraints
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
@@ -16,8 +16,8 @@ best changes that a plan does not make, `explain` describes a plan in words, and
 - `price`: `start_skew_ms` and the other formulas of the embedding cost, `price_plan`, `priced`
 - `beam`: beam search over column splits
 - `placement`: greedy grid search for the ranks of shards; `greedy_runs`: its compiled inner loop
-- `packing`: packing by bytes, and the errors when nothing fits
-- `exact_fit`: integer programming that decides whether anything fits, where packing gives up
+- `packing`: packing by bytes, and the errors for tasks that do not fit
+- `exact_fit`: integer programming that decides whether a task fits if packing finds no placement
 - `local_search`, `moves`: local search and its moves
 - `progress`: a bar for long searches
 - `changes`, `explain`: explanation of a plan

@@ -21,10 +21,10 @@ from neuroshard_pipeline.search.moves import (
 from neuroshard_pipeline.search.plan import Placement, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 
-#: Largest number of the busiest ranks that changes start from, and of the idlest ranks that they lead to.
+#: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
 _MAX_SOURCES, _MAX_TARGETS = 8, 16
 
-#: Largest number of allowed changes whose exact cost is predicted; the same limit holds for forbidden changes.
+#: Largest number of allowed changes whose embedding cost is predicted; the same limit holds for forbidden changes.
 _NUM_EXACT = 64
 
 
@@ -32,7 +32,7 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
-    of columns and merges. The most promising ones are priced exactly.
+    of columns and merges. The embedding cost is predicted for the most promising ones only.
     """
     layout = layout_of(*problem.kinds_of(placement), problem)
     price = column_price_ms(layout, problem)

@@ -16,8 +16,8 @@ def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatAr
     """Delay (..., W) of each rank behind the first rank that enters the forward collective [Zha2023] §3.3.
 
     All ranks enter the backward collective together, because all of them have waited for the forward collective and
-    for the dense model in between. A rank enters the forward collective of the next iteration when its own compute is
-    done: the start skew is compute + backward communication, minus the minimum over ranks.
+    for the dense model before it. A rank enters the next iteration's forward collective when its own backward
+    communication and compute are done. The start skew is the sum of the two, minus the smallest sum of any rank.
 
     Args:
         compute_ms: (..., W) forward plus backward compute, predicted or measured.
@@ -57,7 +57,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
         rejected: changes that the plan does not make (`changes.rejected_changes`), for its explanation.
 
     Raises:
-        PlanError: the placement is no valid plan of the task.
+        PlanError: the placement is not a valid plan of the task.
     """
     task, ranks = problem.task, np.array(placement.ranks, dtype=np.int64)
     embeddings = problem.embeddings_of(placement.shards)
@@ -101,7 +101,7 @@ def _intervals_ms(
 ) -> tuple[tuple[float, float], ...]:
     """Lower and upper bound of the prediction interval of every rank's cost, in ms.
 
-    The half widths of the three parts add in quadrature, because the errors of their models are independent. The
+    The half widths of the three parts add in quadrature, as if the errors of their models were independent. The
     uncertainty of the predicted start skews is ignored.
     """
     models, batch_size = problem.models, problem.task.batch_size

@@ -1,8 +1,8 @@
-"""A sharding problem: a task, cost models, a memory model, and every (table, width) embedding computed so far.
+"""A sharding problem: a task, cost models, a memory model, and all shard embeddings computed so far.
 
-Shards of one table with the same width cost the same wherever their columns begin. A search therefore works with
-*kinds*, the distinct (unit, width) pairs; `Problem.placement` assigns the columns. A unit is a table, or the
-tables that a constraint keeps together; a unit of several tables is never split and has one kind.
+Two shards of one table with the same width have the same cost, wherever their columns begin. A search therefore works
+with *kinds*, the distinct (unit, width) pairs; `Problem.placement` assigns columns at the end. A unit is a table, or
+the tables that a constraint keeps together. A unit of several tables is never split, and so it has one kind only.
 
 Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """
@@ -31,7 +31,7 @@ class Problem:
         models: the cost models.
         memory: the memory model.
         limits: (W,) bytes that shards may use on each rank.
-        units: the units of the task, each placed and split as a whole.
+        units: the units of the task, in the order of their first tables.
         rank_allowed: (U, W) whether a unit may be placed on a rank, or None where no constraint names ranks.
         min_width: (U,) columns of the narrowest shard allowed.
         max_shards: (U,) largest number of shards allowed.
@@ -39,7 +39,7 @@ class Problem:
         unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
         width: (Y,) columns of every kind.
         bytes: (Y,) memory that every kind takes on a rank.
-        whole_tables: (U,) the kind of every unit that is not split.
+        whole_tables: (U,) the kind of every unit at its full width.
     """
 
     def __init__(self, task: ShardingTask, models: Models, memory: MemoryModel):
@@ -63,7 +63,7 @@ class Problem:
 
     @property
     def embedding(self) -> FloatArray:
-        """(Y, H) embedding of every kind; for a unit of several tables, the sum of their embeddings."""
+        """(Y, H) shard embedding of every kind; for a unit of several tables, the sum of their embeddings."""
         self._embed_new_kinds()
         return self._embedding
 
@@ -74,7 +74,7 @@ class Problem:
         return self._cost
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
-        """(N, H) embeddings; one call of the model computes all that are not known yet."""
+        """(N, H) shard embeddings; one call of the model computes all that are not yet known."""
         keys = [(shard.table.name, shard.embedding_dim) for shard in shards]
         unknown = {key: shard for key, shard in zip(keys, shards, strict=True) if key not in self._embedded}
         if unknown:
