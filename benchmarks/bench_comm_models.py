@@ -31,8 +31,9 @@ from neuroshard_pipeline.cost_models.intervals import coverage
 from neuroshard_pipeline.cost_models.measured import CommData, split_samples
 from neuroshard_pipeline.cost_models.metrics import accuracy
 from neuroshard_pipeline.cost_models.params import CommTrainParams
+from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.measurement.campaign import CommCampaign
-from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
+from neuroshard_pipeline.measurement.topology import topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
@@ -70,12 +71,12 @@ def main() -> None:
     pool = generate_pool(params["augment"]["pool"])
     drawn = draw(pool, params["augment"]["comm_samples"], settings)
     costs = costs_of(drawn, params, arguments.backend)
-    hardware = {"topology": params["topology"].model_dump()} if arguments.backend == "topology" else {}
+    hardware = {"topology": params["topology"].facts} if arguments.backend == "topology" else {}
     ours = [params["train"]["comm"].model_copy(update={"seed": seed}) for seed in range(arguments.seeds)]
     rows = [row for of_seed in ours for row in comm_figures(drawn, costs, of_seed, settings, {"hardware": hardware})]
     frame = pd.DataFrame(rows).groupby(["direction", "ranks", "kind"], sort=False).mean()
     if arguments.backend == "topology":
-        floors = pd.DataFrame(order_blind_floors(drawn, params["topology"])).set_index(["direction", "ranks"])
+        floors = pd.DataFrame(order_blind_floors(drawn, params["topology"].network)).set_index(["direction", "ranks"])
         frame = frame.join(floors, on=["direction", "ranks"])
     print(table(frame))
     for kind, of_kind in pd.DataFrame(rows).groupby("kind", sort=False):
@@ -135,7 +136,7 @@ def comm_figures(
     return rows
 
 
-def order_blind_floors(drawn: pd.DataFrame, topology: TopologyParams) -> list[dict[str, Any]]:
+def order_blind_floors(drawn: pd.DataFrame, topology: NetworkParams) -> list[dict[str, Any]]:
     """Least mean error of a model that treats all ranks alike, per direction and world size of a modelled cluster.
 
     The cost of a rank also depends on which ranks share its host. The best prediction of a permutation-equivariant
@@ -153,7 +154,7 @@ def order_blind_floors(drawn: pd.DataFrame, topology: TopologyParams) -> list[di
     return rows
 
 
-def _order_gaps(sample: CommSample, topology: TopologyParams) -> np.ndarray:
+def _order_gaps(sample: CommSample, topology: NetworkParams) -> np.ndarray:
     """Mean |median - cost| / cost over ranks and orders of one sample: (2,) forward and backward."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(sample.world_size) for _ in range(ORDERS)]

@@ -59,7 +59,7 @@ from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.errors import CostModelError
-from neuroshard_pipeline.measurement import TopologyParams
+from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.measurement.topology import topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.workers import WorkerParams, map_items
@@ -159,9 +159,9 @@ def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, se
     """Fits of communication models to measured collectives and to the modelled cluster."""
     settings = SETTINGS["topology"]
     drawn = draw(pool, params["augment"]["comm_samples"], settings)
-    costs = topology_costs(comm_samples_from_frame(drawn), params["topology"])
-    origin = {"hardware": {"topology": params["topology"].model_dump()}}
-    yield Job("comm", "floor of an order-blind model", partial(_blind, drawn, params["topology"]))
+    costs = topology_costs(comm_samples_from_frame(drawn), params["topology"].network)
+    origin = {"hardware": {"topology": params["topology"].facts}}
+    yield Job("comm", "floor of an order-blind model", partial(_blind, drawn, params["topology"].network))
     for seed in seeds:
         ours = params["train"]["comm"].model_copy(update={"seed": seed})
         yield Job("comm", f"measured collectives, seed {seed}", partial(fit_comm_models, inputs, ours))
@@ -173,7 +173,7 @@ def _topology(*inputs: Any) -> Tables:
     return {"topology": comm_figures(*inputs)}
 
 
-def _blind(drawn: pd.DataFrame, topology: TopologyParams) -> Tables:
+def _blind(drawn: pd.DataFrame, topology: NetworkParams) -> Tables:
     return {"order blind": order_blind_floors(drawn, topology)}
 
 

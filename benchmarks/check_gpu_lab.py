@@ -3,6 +3,7 @@
     python benchmarks/check_gpu_lab.py                                  # the published files of the project
     python benchmarks/check_gpu_lab.py --lookups A.csv --collectives B.csv
     python benchmarks/check_gpu_lab.py --only lookups --worst 20
+    python benchmarks/check_gpu_lab.py --fit                            # lab.kernels of conf/base/parameters_lab.yml
 
 Prints median and 90th percentile of the relative error per source, device and size class, and over all. Points whose
 source is in the repository are predicted by a model that was fitted without their whole source; points of other sources
@@ -15,13 +16,14 @@ import argparse
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gpu_lab_collectives import check_collectives
-from gpu_lab_lookups import check_lookups
+from gpu_lab_lookups import check_lookups, fitted_kernels
 from gpu_lab_points import Check
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published"
@@ -35,8 +37,12 @@ def print_check(check: Check, worst: int) -> bool:
             print(f"\n{check.table(by).to_string(float_format='{:.3f}'.format)}")
     for reason, rows in Counter(check.skipped).items():
         print(f"no prediction for {rows} rows: {reason}")
+    for assumption, rows in Counter(check.assumed).items():
+        print(f"assumed for {rows} rows: {assumption}")
     for point in sorted(check.points, key=lambda point: -point.factor)[:worst]:
-        print(f"{point.factor:6.2f}x {point.published_us:10.1f} us published {point.predicted_us:10.1f} us  {point.what}")
+        print(
+            f"{point.factor:6.2f}x {point.published_us:10.1f} us published {point.predicted_us:10.1f} us  {point.what}"
+        )
     print()
     missed = False
     for aim in check.aims:
@@ -52,9 +58,15 @@ def main() -> int:
     parser.add_argument("--lookups", type=Path, default=PUBLISHED / "fbgemm_lookups.csv")
     parser.add_argument("--collectives", type=Path, default=PUBLISHED / "collectives.csv")
     parser.add_argument("--only", choices=["lookups", "collectives"], help="run one half")
+    parser.add_argument("--fit", action="store_true", help="print the numbers fitted to the lookups, and stop")
+    parser.add_argument("--by-repository", action="store_true", help="lookups: leave out whole repositories in turn")
     parser.add_argument("--worst", type=int, default=10, help="number of the largest errors to list")
     arguments = parser.parse_args()
-    halves = {"lookups": (check_lookups, arguments.lookups), "collectives": (check_collectives, arguments.collectives)}
+    if arguments.fit:
+        print("\n".join(f"    {name}: {value:.4g}" for name, value in fitted_kernels().model_dump().items()))
+        return 0
+    lookups = partial(check_lookups, by_repository=arguments.by_repository)
+    halves = {"lookups": (lookups, arguments.lookups), "collectives": (check_collectives, arguments.collectives)}
     missed = False
     for name, (check, path) in halves.items():
         if arguments.only in (None, name):

@@ -11,10 +11,11 @@ import pandas as pd
 LEFT_OUT = "left out"  # the model was fitted without the whole source of the point
 PREDICTED = "predicted"  # the source is not in the repository; the shipped numbers predict it
 
-#: Statistics of errors that an aim may limit. `factor` is the larger of published / predicted and predicted / published.
+#: Statistics of errors that an aim may limit; `worst factor` is one of factors (`Point.factor`).
 STATISTICS = {
     "median": lambda errors: float(np.median(errors)),
     "p90": lambda errors: float(np.quantile(errors, 0.9)),
+    "median factor": lambda errors: float(np.median(errors)),
     "worst factor": lambda errors: float(np.max(errors)),
 }
 
@@ -90,12 +91,14 @@ class Check:
         points: all points that the lab can predict.
         aims: aims of this half.
         skipped: reasons why other rows have no prediction, one entry per row.
+        assumed: what was assumed because the file does not state it, one entry per row.
     """
 
     title: str
     points: list[Point]
     aims: list[Aim]
     skipped: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
 
     def table(self, by: Sequence[str]) -> pd.DataFrame:
         """Number of points, and median, 90th percentile and median signed error of every group."""

@@ -125,6 +125,6 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
         assert compute.arena_bytes > tasks.memory_bytes or backend == "recorded"
     for comm in (collectives, *(collectives.overridden(changes) for _, changes in plans)):
         assert comm.backend == "topology"
-    assert params["topology"].gpus_per_host == params["search"]["torchrec"].local_world_size
+    assert params["topology"].network.gpus_per_host == params["search"]["torchrec"].local_world_size
     drawn = ("pool", "compute_samples", "comm_samples", "mlperf_task")
     assert {params["augment"][name].batch_size for name in drawn} == {tasks.batch_size}

@@ -3,20 +3,24 @@
 Shape letters: N samples of one world size, W ranks. S bytes, n ranks, H hosts, g = n / H ranks per host.
 
 Ranks fill hosts in order. A collective costs a floor plus the transfer of its busiest link. NCCL chooses between
-protocols with low latency and the protocol Simple, which needs time to fill its pipeline but reaches the full bandwidth:
+protocols with low latency and the protocol Simple, which takes time to fill its pipeline but reaches the full
+bandwidth:
 
     transfer(V, B, share, fill) = min(V / (share * B), fill + V / B)         V bytes over a link of bandwidth B
 
     floor       launch + rank * (g - 1) inside a host; across hosts also hop * log2 H (a tree, all_reduce),
-                hop * (H - 1) (a ring, all_gather and reduce_scatter), or hop + peer * (n - g) (alltoall)
-    ring        p * S * (n - 1) / n bytes over the links of each GPU, and over the g network cards of each host together;
-                p = 2 for all_reduce, which passes the ring twice, else 1. The pipeline fills in p * (H - 1) steps.
-    tree        all_reduce only: 2 * S * (H - 1) / H bytes over the g cards. Links as in a ring, but the NVLink switch
-                adds up (NVLS), which multiplies the bandwidth by `switch_reduction`. NCCL takes the faster of both.
+                hop * (H - 1) (a ring, all_gather and reduce_scatter), or hop + peer * (n - g) (alltoall).
+                A hop of a large message takes twice as long in a tree or ring: hop * (1 + S / (S + 8 KiB)).
+    ring        p * S * (n - 1) / n bytes over the links of each GPU, and over the network cards of each host together;
+                p = 2 for all_reduce, which passes the ring twice, else 1. Short rings use fewer channels: the bandwidth
+                of the links is B * g / (g + 0.5). The pipeline fills in g - 1 steps, and p * (H - 1) between hosts.
+    tree        all_reduce only: 2 * S * (H - 1) / H bytes over the cards of a host. Links as in a ring, but the NVLink
+                switch adds up (NVLS), which multiplies the bandwidth by `switch_reduction`. NCCL takes the faster one.
     alltoall    rank i sends S / n to each rank: S * (g - 1) / n over its links, S * (n - g) / n over its own card.
-                Both levels work at the same time. Across hosts the cards see no protocol of low latency.
+                Both levels work at the same time. Across hosts there is no protocol of low latency, and each doubling
+                of the hosts multiplies the bandwidth by `alltoall_share`.
 
-`bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce and alltoall, of all ranks together for
+`size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce and alltoall, of all ranks together for
 all_gather and reduce_scatter. A single rank communicates with nobody and costs nothing.
 """
 
@@ -36,6 +40,12 @@ _BYTES_PER_US = 1e3  # of a link with 1 GB/s
 _MS_PER_US = 1e-3
 #: Fewest GPUs of one switch for which NCCL lets the switch add up: four H100 and four B200 still use rings.
 _LEAST_SWITCH_RANKS = 8
+#: Most cards of an NVLink domain that rings and trees use: 20 racks of 72 GB200 reach 405 GB/s, 8 cards of 50.
+_MOST_CARDS = 8
+#: A hop of a large message takes twice as long as one of a small message: all_reduce of 1 and 8 KiB takes 23 and 43 us
+#: on 2 hosts of Alps, and 62 and 118 us on 8 hosts of Polaris.
+_EAGER_BYTES = 8192
+_SHORT_RING_LOSS = 0.5  # all_gather on 2, 4 and 8 H100 reaches 275, 332 and 352 GB/s (XLA's table)
 
 
 class HostParams(Parameters):
@@ -46,7 +56,7 @@ class HostParams(Parameters):
         rank_us: further time per further GPU of the host.
         link_gb_per_s: bandwidth of the links of one GPU, per direction, that large collectives reach.
         switch_reduction: factor of the all_reduce bandwidth where the NVLink switch adds up (NVLS), from 8 GPUs on.
-        fill_us: time to fill the pipeline of the protocol Simple.
+        fill_us: time to fill the pipeline of the protocol Simple, per further GPU of the host.
         low_latency_share: share of the bandwidth that the protocols with low latency reach.
     """
 
@@ -65,7 +75,7 @@ class FabricParams(Parameters):
         hop_us: time of one hop between hosts.
         peer_us: time per message of an alltoall to another host.
         card_gb_per_s: bandwidth per GPU and direction that rings and trees reach: of all cards of a host over its GPUs.
-        alltoall_share: share of that bandwidth that an alltoall reaches.
+        alltoall_share: factor of that bandwidth in an alltoall, per doubling of the hosts.
         tree_fill_us: time to fill the pipeline of a tree, per doubling of the hosts.
         ring_fill_us: time to fill the pipeline of a ring, per host after the first.
         low_latency_share: as in `HostParams`, for collectives across hosts.
@@ -75,7 +85,7 @@ class FabricParams(Parameters):
     hop_us: float = Field(ge=0)
     peer_us: float = Field(ge=0)
     card_gb_per_s: float = Field(gt=0)
-    alltoall_share: float = Field(gt=0)
+    alltoall_share: float = Field(gt=0, le=1)
     tree_fill_us: float = Field(ge=0)
     ring_fill_us: float = Field(ge=0)
     low_latency_share: float = Field(gt=0, le=1)
@@ -123,19 +133,19 @@ def collective_us(
 def _even_alltoall_us(size: FloatArray, n: FloatArray, h: FloatArray, params: NetworkParams) -> FloatArray:
     g = n / h
     inside = _inside_us(g - 1, size * (g - 1) / n, params.host)
-    across = np.where(h > 1, _across_us(n - g, size * (n - g) / n, params.fabric), 0.0)
+    across = np.where(h > 1, _across_us(n - g, size * (n - g) / n, h, params.fabric), 0.0)
     return params.host.launch_us + np.maximum(inside, across)
 
 
 def _inside_us(peers: FloatArray, port_bytes: FloatArray, host: HostParams) -> FloatArray:
     """Exchange of one GPU with `peers` GPUs of its host; launch excluded."""
     busy_us = port_bytes / (host.link_gb_per_s * _BYTES_PER_US)
-    return host.rank_us * peers + _transfer_us(busy_us, host.low_latency_share, host.fill_us)
+    return host.rank_us * peers + _transfer_us(busy_us, host.low_latency_share, host.fill_us * peers)
 
 
-def _across_us(peers: FloatArray, port_bytes: FloatArray, fabric: FabricParams) -> FloatArray:
+def _across_us(peers: FloatArray, port_bytes: FloatArray, hosts: FloatArray, fabric: FabricParams) -> FloatArray:
     """Exchange of one GPU with `peers` GPUs of other hosts over its card; launch excluded."""
-    rate = fabric.card_gb_per_s * fabric.alltoall_share * _BYTES_PER_US
+    rate = fabric.card_gb_per_s * _BYTES_PER_US * fabric.alltoall_share ** np.log2(hosts)
     return fabric.hop_us + fabric.peer_us * peers + port_bytes / rate
 
 
@@ -151,18 +161,19 @@ def _ring_or_tree_us(
     is_all_reduce = collective == "all_reduce"
     passes = 2.0 if is_all_reduce else 1.0
     ring_bytes = passes * size * (n - 1) / n
-    link_us = np.where(g > 1, ring_bytes / (host.link_gb_per_s * _BYTES_PER_US), 0.0)
-    cards = g * fabric.card_gb_per_s * _BYTES_PER_US
+    link_us = np.where(g > 1, ring_bytes / (host.link_gb_per_s * _BYTES_PER_US) * (1 + _SHORT_RING_LOSS / g), 0.0)
+    cards = np.minimum(g, _MOST_CARDS) * fabric.card_gb_per_s * _BYTES_PER_US
     share = np.where(several, fabric.low_latency_share, host.low_latency_share)
+    host_fill = host.fill_us * (g - 1)
     ring_busy = np.maximum(link_us, np.where(several, ring_bytes / cards, 0.0))
-    ring_fill = np.where(several, fabric.ring_fill_us * passes * (h - 1), host.fill_us)
-    us = _transfer_us(ring_busy, share, ring_fill)
+    us = _transfer_us(ring_busy, share, host_fill + fabric.ring_fill_us * passes * (h - 1))
     if is_all_reduce:
         reduction = np.where(g >= _LEAST_SWITCH_RANKS, host.switch_reduction, 1.0)
         tree_busy = np.maximum(link_us / reduction, 2 * size * (h - 1) / h / cards)
-        tree_fill = np.where(several, fabric.tree_fill_us * levels, host.fill_us)
-        us = np.where(several & (not fabric.trees), us, np.minimum(us, _transfer_us(tree_busy, share, tree_fill)))
-    hops = fabric.hop_us * (levels if is_all_reduce else h - 1)
+        tree_us = _transfer_us(tree_busy, share, host_fill + fabric.tree_fill_us * levels)
+        us = np.where(several & (not fabric.trees), us, np.minimum(us, tree_us))
+    hop_us = fabric.hop_us * (1 + size / (size + _EAGER_BYTES))
+    hops = hop_us * (levels if is_all_reduce else h - 1)
     return host.launch_us + host.rank_us * (g - 1) + hops + us
 
 
@@ -184,14 +195,17 @@ def rank_costs_ms(message_bytes: FloatArray, start_ms: FloatArray, params: Netwo
     world_size = start_ms.shape[1]
     if world_size < 2:
         return np.zeros(start_ms.shape)
-    host = np.arange(world_size) // params.gpus_per_host
+    host, hosts = np.arange(world_size) // params.gpus_per_host, np.array(params.hosts_of(world_size))
     inside = host[:, None] == host[None, :]
     both_there = np.maximum(start_ms[:, :, None], start_ms[:, None, :])  # (N, W, W)
     done = np.full(message_bytes.shape, -np.inf)
     for level, is_inside in ((inside & ~np.eye(world_size, dtype=bool), True), (~inside, False)):
         used = level & (message_bytes > 0)
         peers, port_bytes = _larger_side(used.astype(np.float64)), _larger_side(np.where(used, message_bytes, 0.0))
-        us = _inside_us(peers, port_bytes, params.host) if is_inside else _across_us(peers, port_bytes, params.fabric)
+        if is_inside:
+            us = _inside_us(peers, port_bytes, params.host)
+        else:
+            us = _across_us(peers, port_bytes, hosts, params.fabric)
         done = np.where(used, both_there + us * _MS_PER_US, done)
     last_ms = np.maximum(done.max(axis=2), done.max(axis=1))
     return params.host.launch_us * _MS_PER_US + np.maximum(last_ms, start_ms) - start_ms

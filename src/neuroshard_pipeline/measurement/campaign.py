@@ -171,7 +171,7 @@ class CommCampaign(_Campaign[CommSample]):
     def costs(self, records: Records, samples: Sequence[CommSample]) -> pd.DataFrame:
         """Costs of a finished campaign: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
         if self.params.backend == "topology":
-            return topology_costs(samples, require_topology(self.topology))
+            return topology_costs(samples, require_topology(self.topology).network)
         return self._reduced(records, samples).drop(columns="repeats")
 
     def summary(self, records: Records, samples: Sequence[CommSample]) -> CampaignSummary:

@@ -95,7 +95,7 @@ def describe_hardware(
         "noise_floor": {"compute": compute_noise_floor, "comm": comm_noise_floor},
     }
     if comm.backend == "topology":
-        facts["topology"] = require_topology(topology).model_dump()
+        facts["topology"] = require_topology(topology).facts
     elif comm.local_world_size is not None:
         facts["comm_local_world_size"] = comm.local_world_size
     if compute.backend == "recorded":

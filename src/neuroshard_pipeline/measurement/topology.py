@@ -1,60 +1,58 @@
-"""All-to-all costs from an explicit alpha-beta model of a cluster: modelled, not measured.
+"""All-to-all costs of a modelled cluster (`lab.network`): modelled, not measured.
 
 Shape letters: N samples of one world size, W ranks.
-
-Ranks fill hosts in order, `gpus_per_host` on each. A message crosses one of two levels, inside a host or across
-hosts; the two levels work at the same time. On a level with latency alpha, bandwidth B and half-speed size h:
-
-    busy(m)     = (m + h) / B                          a message of m > 0 bytes runs at B * m / (m + h)
-    out[i]      = sum of busy over the messages that i sends on the level; in[j] = the same for those that j receives
-    done[i, j]  = max(start[i], start[j]) + alpha + max(out[i], in[j])
-    cost[r]     = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
-
-A rank has one full-duplex port per level. Its messages share the port's bandwidth evenly, so that each of them may be
-the last to finish. A message starts when both of its ranks have started; the model assumes that neither rank sends
-another message before that time. Data that a rank keeps for itself stay on the device and cost nothing.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
+from pydantic import model_validator
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.lab.network import NetworkParams, rank_costs_ms
+from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import CommSample
 
 _BYTES_PER_FLOAT = 4
-_MS_PER_US = 1e-3
-_BYTES_PER_MS_AT_1_GB_PER_S = 1e6
 #: Number of messages computed at the same time, which limits an array to 32 MiB.
 _MESSAGES_AT_ONCE = 2**22
 
 
 class TopologyParams(Parameters):
-    """The cluster of the communication backend `topology`; bandwidths are per GPU and direction.
+    """The cluster of the communication backend `topology`.
 
     Attributes:
-        gpus_per_host: number of ranks on one host.
-        launch_us: fixed time of every collective before data move, in microseconds.
-        intra_latency_us: alpha inside a host, in microseconds.
-        intra_gb_per_s: B inside a host, in 1e9 bytes per second.
-        intra_half_speed_bytes: h inside a host; a message of this size runs at half of B.
-        inter_latency_us: alpha across hosts, in microseconds.
-        inter_gb_per_s: B across hosts, in 1e9 bytes per second, for the network card of one GPU.
-        inter_half_speed_bytes: h across hosts.
+        preset: name of a modelled cluster in conf/base/parameters_lab.yml (`lab.networks`); null if `cluster` is given.
+        cluster: the numbers of another cluster, such as `make fit-network` prints; null with a preset.
     """
 
-    gpus_per_host: int = Field(ge=1, le=1024)
-    launch_us: float = Field(ge=0)
-    intra_latency_us: float = Field(ge=0)
-    intra_gb_per_s: float = Field(gt=0)
-    intra_half_speed_bytes: float = Field(ge=0)
-    inter_latency_us: float = Field(ge=0)
-    inter_gb_per_s: float = Field(gt=0)
-    inter_half_speed_bytes: float = Field(ge=0)
+    preset: str | None
+    cluster: NetworkParams | None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.preset is None) == (self.cluster is None):
+            raise ValueError("give preset or cluster, and null for the other")
+        if self.preset is not None:
+            try:
+                network_preset(self.preset)
+            except MeasurementError as error:
+                raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def network(self) -> NetworkParams:
+        """The cluster."""
+        return self.cluster or network_preset(str(self.preset))
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Preset and numbers, for the record of a campaign's hardware."""
+        return {"preset": self.preset, **self.network.model_dump()}
 
 
 def require_topology(params: TopologyParams | None) -> TopologyParams:
@@ -64,11 +62,11 @@ def require_topology(params: TopologyParams | None) -> TopologyParams:
         MeasurementError: no cluster was given.
     """
     if params is None:
-        raise MeasurementError("backend topology needs the parameters of a cluster; set topology, or use gloo or nccl")
+        raise MeasurementError("backend topology needs the cluster's parameters (topology); or use gloo or nccl")
     return params
 
 
-def topology_costs(samples: Sequence[CommSample], params: TopologyParams) -> pd.DataFrame:
+def topology_costs(samples: Sequence[CommSample], params: NetworkParams) -> pd.DataFrame:
     """Modelled costs of every rank, in the same columns as measured costs.
 
     Args:
@@ -95,7 +93,7 @@ def topology_costs(samples: Sequence[CommSample], params: TopologyParams) -> pd.
     return pd.concat(frames).sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
 
 
-def _frame(samples: Sequence[CommSample], params: TopologyParams) -> pd.DataFrame:
+def _frame(samples: Sequence[CommSample], params: NetworkParams) -> pd.DataFrame:
     """Costs of samples that have the same world size."""
     world_size = samples[0].world_size if samples else 0
     shape = (len(samples), world_size)
@@ -123,29 +121,3 @@ def _message_bytes(dim_sums: np.ndarray, batch_sizes: np.ndarray) -> np.ndarray:
     share, rest = np.divmod(batch_sizes, max(world_size, 1))
     split = share[:, None] + (np.arange(world_size) < rest[:, None])  # (N, W)
     return _BYTES_PER_FLOAT * dim_sums[:, :, None] * split[:, None, :]
-
-
-def rank_costs_ms(message_bytes: np.ndarray, start_ms: np.ndarray, params: TopologyParams) -> np.ndarray:
-    """Cost of every rank from its own start, (N, W), in ms; the formula is at the top of this file.
-
-    Args:
-        message_bytes: bytes that rank i sends to rank j, (N, W, W); the diagonal is ignored.
-        start_ms: time at which each rank enters the collective, (N, W).
-        params: the cluster.
-    """
-    world_size = start_ms.shape[1]
-    host = np.arange(world_size) // params.gpus_per_host
-    inside = host[:, None] == host[None, :]
-    other = ~np.eye(world_size, dtype=bool)
-    both_there = np.maximum(start_ms[:, :, None], start_ms[:, None, :])  # (N, W, W)
-    done = np.full(message_bytes.shape, -np.inf)
-    for level, latency_us, gb_per_s, half_bytes in (
-        (inside & other, params.intra_latency_us, params.intra_gb_per_s, params.intra_half_speed_bytes),
-        (~inside, params.inter_latency_us, params.inter_gb_per_s, params.inter_half_speed_bytes),
-    ):
-        used = level & (message_bytes > 0)
-        busy_ms = np.where(used, message_bytes + half_bytes, 0.0) / (gb_per_s * _BYTES_PER_MS_AT_1_GB_PER_S)
-        port_ms = np.maximum(busy_ms.sum(axis=2)[:, :, None], busy_ms.sum(axis=1)[:, None, :])
-        done = np.where(used, both_there + latency_us * _MS_PER_US + port_ms, done)
-    last_ms = np.maximum(done.max(axis=2, initial=-np.inf), done.max(axis=1, initial=-np.inf))
-    return params.launch_us * _MS_PER_US + np.maximum(last_ms, start_ms) - start_ms

@@ -1,0 +1,170 @@
+"""Data sheets of GPU clusters, and the choice of a modelled cluster for a measurement that only names its hardware."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from neuroshard_pipeline.parameters import Parameters
+
+_GBIT_PER_GBYTE = 8
+#: Rates as publications state them: between two hosts, of all cards of a host, of several equal cards, of one card.
+_PAIR_RATE = re.compile(r"sendrecv\s*~?\s*(\d+(?:\.\d+)?)\s*GB/s")
+_HOST_RATE = re.compile(r"(\d+)\s*G(?:b|bit|bps)?(?:/s)?\s*(?:/|per )\s*(?:host|node)")
+_CARDS_RATE = re.compile(r"(\d+)\s*[xX]\s*(?:(\d+)\s*G(?!B)|(XDR|NDR|HDR|EDR))")
+_CARD_RATE = re.compile(r"\b(\d{2,3})\s*G(?:b|bit|bps|\b)|\b(XDR|NDR|HDR|EDR)")
+_GBIT = {"XDR": 800.0, "NDR": 400.0, "HDR": 200.0, "EDR": 100.0}
+
+
+class GpuSheet(Parameters):
+    """GPUs of one kind and the links between them.
+
+    Attributes:
+        names: regular expression of GPU names; case does not matter.
+        link_gb_per_s: bandwidth of all links of one GPU, per direction.
+        domain: number of GPUs that the links connect where they connect several hosts; null for those of one host.
+        switch_reduction: whether the switch between the links can add up (NVLS).
+    """
+
+    names: str
+    link_gb_per_s: float = Field(gt=0)
+    domain: int | None = Field(ge=1)
+    switch_reduction: bool
+
+
+class ClusterSheet(Parameters):
+    """Hosts with GPUs of one kind and the network between them.
+
+    Attributes:
+        gpu: name of the GPU sheet.
+        gpus_per_host: GPUs that NVLink connects, usually those of one host.
+        interconnect: regular expression that finds the network in a description; case does not matter.
+        kind: kind of network, whose typical numbers a fit starts from. `rdma`: InfiniBand, RoCE, Slingshot. `cloud`:
+            networks of cloud providers with their own transport (EFA, TCPXO).
+        card_gb_per_s: bandwidth of all cards of a host over its number of GPUs, per direction.
+        trees: whether all_reduce may use trees.
+    """
+
+    gpu: str
+    gpus_per_host: int = Field(ge=1)
+    interconnect: str
+    kind: Literal["rdma", "cloud"]
+    card_gb_per_s: float = Field(gt=0)
+    trees: bool
+
+
+class HostNumbers(Parameters):
+    """Fitted numbers of a host, as `HostParams`; `link_share` is a share of the data sheet's bandwidth."""
+
+    launch_us: float = Field(gt=0)
+    rank_us: float = Field(gt=0)
+    link_share: float = Field(gt=0)
+    switch_reduction: float = Field(gt=0)
+    fill_us: float = Field(gt=0)
+    low_latency_share: float = Field(gt=0)
+
+
+class FabricNumbers(Parameters):
+    """Fitted numbers of a network, as `FabricParams`; `card_share` is a share of the data sheet's bandwidth."""
+
+    hop_us: float = Field(gt=0)
+    peer_us: float = Field(gt=0)
+    card_share: float = Field(gt=0)
+    alltoall_share: float = Field(gt=0)
+    tree_fill_us: float = Field(gt=0)
+    ring_fill_us: float = Field(gt=0)
+    low_latency_share: float = Field(gt=0)
+
+
+class NetworkFitParams(Parameters):
+    """Where fits start and how far they may go.
+
+    Attributes:
+        host: typical numbers of hosts.
+        rdma: typical numbers of networks of the kind `rdma`.
+        cloud: typical numbers of networks of the kind `cloud`.
+        host_spread: standard deviation of the logarithm of each number between clusters.
+        fabric_spread: as `host_spread`, of networks.
+        one_process_us: time in which a process launches a collective on one of its GPUs, one after the other.
+    """
+
+    host: HostNumbers
+    rdma: FabricNumbers
+    cloud: FabricNumbers
+    host_spread: HostNumbers
+    fabric_spread: FabricNumbers
+    one_process_us: float = Field(ge=0)
+
+
+class NetworkSheets(Parameters):
+    """What is known of clusters without a measurement: the sections of `lab` that fits need.
+
+    Attributes:
+        gpus: GPU sheets, the most specific names first.
+        clusters: cluster sheets; the first one of a GPU is its default.
+        fit: where fits start.
+    """
+
+    gpus: dict[str, GpuSheet]
+    clusters: dict[str, ClusterSheet]
+    fit: NetworkFitParams
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A modelled cluster for a measurement.
+
+    Attributes:
+        name: name of the cluster sheet.
+        card_gb_per_s: bandwidth per GPU: the one that the measurement states, else the one of the sheet.
+        assumed: what was assumed because the measurement does not state it; empty if nothing was.
+    """
+
+    name: str
+    card_gb_per_s: float
+    assumed: str
+
+
+def choose_cluster(
+    gpu: str, interconnect: str, gpus_per_host: int, gpus: Mapping[str, GpuSheet], clusters: Mapping[str, ClusterSheet]
+) -> Chosen | None:
+    """The cluster with this GPU and network; the first one with this GPU if the network is unknown.
+
+    Args:
+        gpu: name of the GPU.
+        interconnect: description of the links and the network.
+        gpus_per_host: GPUs on each host.
+        gpus: GPU sheets, the most specific names first.
+        clusters: cluster sheets; the first one of a GPU is its default.
+
+    Returns:
+        None if no sheet has this GPU.
+    """
+    sheet = next((name for name, sheet in gpus.items() if re.search(sheet.names, gpu, re.IGNORECASE)), None)
+    fitting = {name: cluster for name, cluster in clusters.items() if cluster.gpu == sheet}
+    if not fitting:
+        return None
+    named = [name for name, c in fitting.items() if re.search(c.interconnect, interconnect, re.IGNORECASE)]
+    name = named[0] if named else next(iter(fitting))
+    stated = stated_card_gb_per_s(interconnect, gpus_per_host)
+    assumed = "" if named else f"network of {name}"
+    return Chosen(name, stated or clusters[name].card_gb_per_s, assumed)
+
+
+def stated_card_gb_per_s(interconnect: str, gpus_per_host: int) -> float | None:
+    """Bandwidth per GPU that a description states, in GB/s: `8x400Gb`, `3200Gb/s/host`, `InfiniBand 100G`, `NDR`."""
+    if found := _PAIR_RATE.search(interconnect):
+        return float(found[1])
+    if found := _HOST_RATE.search(interconnect):
+        return float(found[1]) / _GBIT_PER_GBYTE / gpus_per_host
+    if found := _CARDS_RATE.search(interconnect):
+        return float(found[1]) * _gbit(found[2], found[3]) / _GBIT_PER_GBYTE / gpus_per_host
+    if found := _CARD_RATE.search(interconnect):
+        return _gbit(found[1], found[2]) / _GBIT_PER_GBYTE
+    return None
+
+
+def _gbit(number: str | None, name: str | None) -> float:
+    return float(number) if number else _GBIT[str(name)]
