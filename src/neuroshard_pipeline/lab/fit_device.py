@@ -1,0 +1,158 @@
+"""Fits the numbers that the kernels have on all GPUs to published lookup times.
+
+Least squares of the logarithm of predicted over published times. Rows of one source, shape and part count together as
+one, so that six steps of one trace do not outweigh another publication. A number that the rows do not determine stays
+in the middle of its range.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, LookupTime, ModelledDevice
+from neuroshard_pipeline.lab.published_lookups import Part, PublishedLookup
+
+#: Smallest and largest value of every fitted number, and the reason.
+BOUNDS: dict[str, tuple[float, float, str]] = {
+    "forward_launch_us": (3, 8, "the smallest published forward kernel takes 7 us"),
+    "backward_launch_us": (80, 200, "small backward passes take 108 us (B200) and 205 us (A100)"),
+    "hbm_efficiency": (0.80, 0.92, "streaming kernels reach 0.92; gathers of rows of 256 bytes 0.82"),
+    "update_efficiency": (0.40, 0.90, "reads and writes of rows alternate; below the efficiency of reads"),
+    "l2_efficiency": (0.25, 0.70, "microbenchmarks of L2 reach 0.7 of the bytes per clock of the white papers"),
+    "bag_latency_us": (0.5, 4.0, "two to eight dependent reads: offsets, ids, and the write of the output"),
+    "row_latency_us": (0.3, 2.0, "one dependent read: 0.2 us on an idle GPU, several times that on a busy one"),
+    "miss_latency_us": (0.1, 0.6, "HBM takes 0.2 to 0.3 us longer than L2 on an idle GPU"),
+    "wide_row_share": (0.25, 1.0, "the reads of one row overlap in part"),
+    "sort_bytes_per_id": (
+        100,
+        320,
+        "keys and values of 12 to 16 bytes, read and written 4 to 8 times, plus linearising",
+    ),
+    "hot_row_us": (2, 40, "a reduction of a block of threads"),
+    "weight_gradient_factor": (1.0, 3.0, "reads rows as forward does, and gradients of bags besides"),
+    "host_efficiency": (0.50, 0.90, "reads of rows over PCIe against the bandwidth of the link"),
+    "cache_fetch_share": (0.2, 1.0, "some distinct rows of a batch are new to the cache"),
+    "cache_evict_share": (0.1, 2.0, "a missing row is fetched, and another may be written back"),
+}
+
+#: Sources that calibrate, by the words of their name, and their weight (data/01_raw/published/README.md). No row counts
+#: whose GPU is not stated, whose shape was inferred, or whose kernel is not an embedding lookup.
+TRUSTED = {"HolisticTraceAnalysis": 1.0, "recsys-examples": 1.0, "et_replay": 1.0}
+_SHORT_US = 50.0  # shorter times are floors, which count less
+_SHORT_WEIGHT = 0.4
+_RANGE_WEIGHT = 0.1  # of the distance from the middle of the range
+_INLIER = 0.1  # relative errors above this count linearly
+
+#: Part of a published backward pass that is left without the two kernels of `reduction`.
+_PREPARATION = "preparation"
+
+
+class _Target(NamedTuple):
+    row: int
+    part: str
+    published_us: float
+    weight: float
+
+
+def predicted_us(time: LookupTime, part: Part) -> float:
+    """The modelled time that corresponds to a published part."""
+    return {
+        "forward": time.forward_us,
+        "backward": time.backward_us,
+        "total": time.forward_us + time.backward_us,
+        "reduction": time.reduction_us,
+    }[part]
+
+
+def trust_of(source: str) -> float:
+    """Weight of a source in the fit; 0 if it does not calibrate."""
+    return max((weight for words, weight in TRUSTED.items() if words in source), default=0.0)
+
+
+def fit_kernels(rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams]) -> KernelParams:
+    """The shared numbers that describe the trusted rows best.
+
+    Args:
+        rows: published lookups; those of other sources than `TRUSTED` are ignored.
+        devices: GPUs by name.
+
+    Raises:
+        MeasurementError: no row is trusted.
+    """
+    trusted = [row for row in rows if trust_of(row.source) > 0]
+    if not trusted:
+        raise MeasurementError("no published lookup of a trusted source to fit to; see fit_device.TRUSTED")
+    targets = _targets(trusted)
+    names = list(BOUNDS)
+    low, high = (np.log([BOUNDS[name][side] for name in names]) for side in (0, 1))
+    middle = (low + high) / 2
+
+    def residuals(logarithms: FloatArray) -> FloatArray:
+        kernels = KernelParams(**dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
+        times = [ModelledDevice(device=devices[row.preset], kernels=kernels).time(row.lookup) for row in trusted]
+        errors = [
+            target.weight * np.log(_target_us(times[target.row], target.part) / target.published_us)
+            for target in targets
+        ]
+        return np.concatenate([errors, _RANGE_WEIGHT * (logarithms - middle) / (high - low)])
+
+    fit = least_squares(residuals, middle, bounds=(low, high), loss="soft_l1", f_scale=_INLIER, diff_step=1e-3)
+    return KernelParams(**dict(zip(names, np.exp(fit.x).tolist(), strict=True)))
+
+
+def repository_of(source: str) -> str:
+    """The repository of a source: `owner/name` of `owner/name@commit:file` or `owner/name#issue`."""
+    return re.split(r"[@:#]", source)[0]
+
+
+def fits_without_sources(
+    rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams], by_repository: bool = False
+) -> dict[str, KernelParams]:
+    """For every source, the numbers that are fitted without any row of this source.
+
+    Args:
+        rows: published lookups.
+        devices: GPUs by name.
+        by_repository: leave out all sources of the same repository together.
+    """
+    group_of: Callable[[str], str] = repository_of if by_repository else str
+    sources = dict.fromkeys(row.source for row in rows)
+    everything = fit_kernels(rows, devices)
+    fits = {}
+    for group in {group_of(source) for source in sources if trust_of(source) > 0}:
+        fits[group] = fit_kernels([row for row in rows if group_of(row.source) != group], devices)
+    return {source: fits.get(group_of(source), everything) for source in sources}
+
+
+def _target_us(time: LookupTime, part: str) -> float:
+    if part == _PREPARATION:
+        return time.backward_us - time.reduction_us
+    return predicted_us(time, part)  # type: ignore[arg-type]
+
+
+def _targets(rows: Sequence[PublishedLookup]) -> list[_Target]:
+    """Published times of all rows. Equal measurements share the weight of one."""
+    found = []
+    for index, row in enumerate(rows):
+        times: dict[str, float] = {str(part): us for part, us in row.times_us.items()}
+        if "backward" in times and "reduction" in times:
+            times[_PREPARATION] = times["backward"] - times["reduction"]
+        lookup = row.lookup
+        group = (row.source, len(lookup.ids), lookup.placement, lookup.optimizer)
+        found += [(index, (*group, part), part, us) for part, us in times.items() if us > 0]
+    members = Counter(group for _, group, _, _ in found)
+    return [
+        _Target(
+            index,
+            part,
+            us,
+            trust_of(rows[index].source) * (1.0 if us >= _SHORT_US else _SHORT_WEIGHT) / members[group] ** 0.5,
+        )
+        for index, group, part, us in found
+    ]
