@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,26 @@ def set_up_mortal_rank(rank, world_size, samples, params, store_file):
 def set_up_mortal_worker(rank, worker, samples, params, seed, machine):
     """Like `set_up_worker`, but the worker dies in the sample "deadly"."""
     return mortal(set_up_worker(rank, worker, samples, params, seed, machine), samples, True)
+
+
+def set_up_worker_that_recovers(rank, worker, samples, params, seed, machine):
+    """Like `set_up_mortal_worker`, but a sample "deadly until FILE" is harmless once the file exists."""
+    measure = set_up_worker(rank, worker, samples, params, seed, machine)
+
+    def answer(indices):
+        remedies = [Path(samples[index].sample_id.partition(" until ")[2]) for index in indices]
+        return mortal(measure, samples, not all(remedy.exists() for remedy in remedies))(indices)
+
+    return answer
+
+
+def set_up_broken_worker(*_):
+    """A worker that raises at every job."""
+
+    def answer(indices):
+        raise RuntimeError(f"CUDA error: {len(indices)} samples, no kernel image")
+
+    return answer
 
 
 def mortal(measure, samples, dies):

@@ -14,7 +14,12 @@ import psutil
 import pytest
 
 from measurement.killed_campaign import PARAMS, SAMPLES
-from measurement.team_functions import set_up_mortal_rank, set_up_mortal_worker
+from measurement.team_functions import (
+    set_up_broken_worker,
+    set_up_mortal_rank,
+    set_up_mortal_worker,
+    set_up_worker_that_recovers,
+)
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, pools
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -131,6 +136,65 @@ def test_a_worker_that_dies_becomes_an_error_row(compute_params, compute_samples
     frame = ComputeCampaign(compute_params(workers=2), SEED).measure(samples)
     assert frame.loc[frame["error"].notna(), "sample_id"].tolist() == ["compute-deadly"]
     assert frame["repeats"].tolist() == [2] * 5 + [0]
+
+
+def deadly(name):
+    return ComputeSample(f"deadly {name}", 8, (whole(Table(f"deadly {name}", 10, 4, 1.0)),))
+
+
+def test_a_sample_that_kills_its_worker_is_measured_again_by_the_next_run(
+    compute_params, compute_samples, monkeypatch, tmp_path, caplog
+):
+    sample = deadly(f"until {tmp_path / 'healed'}")
+    samples, params = [*compute_samples(5), sample], compute_params(visits=3, noise_floor_share=0.0)
+    monkeypatch.setattr(pools, "set_up_worker", set_up_worker_that_recovers)
+    records = dict(ComputeCampaign(params, SEED).run(samples, {}))
+    costs = ComputeCampaign(params, SEED).costs(records, samples)
+    assert costs["error"].iloc[-1].endswith("died, exit code -9; another run may succeed")
+    assert costs["repeats"].tolist() == [3] * 5 + [0]
+    assert visits_of(records)[sample.sample_id] == 1  # the later visits left it out
+    assert f"{sample.sample_id} failed: worker 0 died" in caplog.text
+    assert "the next run measures it again" in caplog.text
+    assert "1 of this run's samples failed" in caplog.text
+    (tmp_path / "healed").touch()
+    again = dict(ComputeCampaign(params, SEED).run(samples, records))
+    assert visits_of(again) == {sample.sample_id: 3}
+    costs = ComputeCampaign(params, SEED).costs(records | again, samples)
+    assert costs["error"].isna().all()
+    assert costs["repeats"].tolist() == [3] * 6
+    assert list(ComputeCampaign(params, SEED).run(samples, records | again)) == []
+
+
+def test_a_permanent_failure_is_not_measured_again_and_the_log_says_so(compute_params, compute_samples, caplog):
+    huge = ComputeSample("compute-huge", 8, (whole(Table("huge", 2**20, 64, 1.0)),))
+    samples = [*compute_samples(3), huge]
+    records = dict(ComputeCampaign(compute_params(), SEED).run(samples, {}))
+    assert caplog.text.count("compute-huge failed") == 1
+    assert "it stays a row with this error" in caplog.text
+    assert list(ComputeCampaign(compute_params(), SEED).run(samples, records)) == []
+    error = ComputeCampaign(compute_params(), SEED).costs(records, samples)["error"].iloc[-1]
+    assert error.endswith("; it fails in every run")
+
+
+@pytest.mark.parametrize("chunk_samples", [1, 10])
+def test_a_campaign_whose_first_samples_all_fail_stops_and_stores_nothing(
+    compute_params, compute_samples, monkeypatch, chunk_samples
+):
+    monkeypatch.setattr(pools, "set_up_worker", set_up_broken_worker)
+    params = compute_params(workers=2, chunk_samples=chunk_samples)
+    with pytest.raises(MeasurementError, match=r"first \d+ samples all failed.*no kernel image.*timeout_s"):
+        next(ComputeCampaign(params, SEED).run(compute_samples(30), {}))
+
+
+def test_samples_that_have_failed_before_do_not_stop_a_later_run(compute_params, compute_samples, monkeypatch):
+    good, bad = compute_samples(4), [deadly(name) for name in "abcd"]
+    params = compute_params(visits=1, noise_floor_share=0.0, chunk_samples=2)
+    monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
+    records = dict(ComputeCampaign(params, SEED).run([*good, *bad[:2]], {}))
+    records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))  # the two new ones are fewer than 3
+    records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))
+    costs = ComputeCampaign(params, SEED).costs(records, [*good, *bad])
+    assert costs["error"].notna().tolist() == [False] * 4 + [True] * 4
 
 
 def test_an_arena_that_cannot_be_allocated_is_an_error_not_rows(compute_params, compute_samples):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from neuroshard_pipeline.measurement.chunks import (
     Visit,
     digest,
+    failed_samples,
     measured_visits,
     missing_rounds,
     planned_chunks,
@@ -116,8 +117,20 @@ def test_measured_visits_are_not_planned_again_whatever_the_order_of_samples(com
 
 
 def test_measured_visits_are_read_from_records():
-    frame = pd.DataFrame({"digest": ["a", "a", "b"], "rank": [0, 1, 0], "replica": False})
+    frame = pd.DataFrame({"digest": ["a", "a", "b"], "rank": [0, 1, 0], "replica": False, "error": None})
+    frame["permanent"] = False
     assert measured_visits({"c/visit-003/w2-x": frame}) == {Visit(3, "a", False), Visit(3, "b", False)}
+
+
+def test_a_failed_visit_is_measured_again_unless_its_failure_is_permanent():
+    frame = pd.DataFrame({"digest": ["good", "large", "killed", "killed"], "rank": [0, 0, 0, 1], "replica": False})
+    frame["error"], frame["permanent"] = [None, "too large", None, "died"], [False, True, False, False]
+    first = {"c/visit-000/w2-x": frame}
+    done = {Visit(0, "good", False), Visit(0, "large", False)}
+    assert measured_visits(first) == done
+    assert failed_samples(first) == {"large", "killed"}
+    later = frame[frame["digest"] == "killed"].assign(error=None)
+    assert measured_visits({**first, "c/visit-000/w2-y": later}) == done | {Visit(0, "killed", False)}
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 16}, {"optimizer": "rowwise_adagrad"}])

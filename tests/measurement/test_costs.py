@@ -51,7 +51,7 @@ def test_a_sample_that_failed_once_is_measured_and_one_that_always_failed_is_a_r
     bad = float("nan")
     timings = [(0, bad, bad, "died"), (0, 2.0, 3.0, None), (1, bad, bad, "out of memory"), (1, bad, bad, "died")]
     frame = reduce_rows(raw(samples, timings), samples, "min")
-    assert frame["error"].tolist() == [None, "out of memory"]
+    assert frame["error"].tolist() == [None, "out of memory; another run may succeed"]
     assert frame["repeats"].tolist() == [1, 0]
     assert frame["forward_ms"][0] == 2.0
     assert np.isnan(frame["forward_ms"][1])
@@ -61,7 +61,16 @@ def test_failures_alone_still_give_the_columns(compute_samples):
     samples = compute_samples(1)
     frame = reduce_rows(raw(samples, [(0, np.nan, np.nan, "no")]), samples, "min")
     assert list(frame) == ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"]
-    assert frame["error"].tolist() == ["no"]
+    assert frame["error"].tolist() == ["no; another run may succeed"]
+
+
+def test_the_error_is_that_of_the_last_failure_and_says_whether_it_is_permanent(compute_samples):
+    samples = compute_samples(2)
+    failures = [(index, np.nan, np.nan, "died") for index in range(2)]
+    first = raw(samples, failures)
+    later = raw(samples[:1], [(0, np.nan, np.nan, "too large")]).assign(permanent=True, saved_at="2026-11-21T12:00:00")
+    frame = reduce_rows(pd.concat([later, first]), samples, "min")
+    assert frame["error"].tolist() == ["too large; it fails in every run", "died; another run may succeed"]
 
 
 def test_rows_of_changed_samples_and_other_campaigns_do_not_count(compute_samples):

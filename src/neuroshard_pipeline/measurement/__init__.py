@@ -5,6 +5,7 @@ Start with `campaign`. The other files are listed in the order in which it depen
     campaign        runs and resumes a campaign, and returns its costs
     identity        what the timings of a campaign depend on
     chunks          the order of the measurements, and the keys of their records
+    failures        logs failed samples, and stops a campaign whose first samples all fail
     pools           the worker teams that measure chunks
     compute_bench   one worker that times FBGEMM lookups on the CPU
     cuda_bench      the same on a GPU

@@ -11,7 +11,12 @@ from typing import Generic, NamedTuple, TypeVar, final
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.measurement.chunks import digest, measured_visits, planned_chunks
+from neuroshard_pipeline.measurement.chunks import (
+    digest,
+    failed_samples,
+    measured_visits,
+    planned_chunks,
+)
 from neuroshard_pipeline.measurement.costs import (
     Records,
     load_rows,
@@ -20,6 +25,7 @@ from neuroshard_pipeline.measurement.costs import (
     reduce_rows,
     relative_disagreement,
 )
+from neuroshard_pipeline.measurement.failures import FailureWatch
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.identity import Identity, identity_of, name_of, other_campaigns
 from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
@@ -57,10 +63,14 @@ class _Campaign(ABC, Generic[Sample]):
 
         Args:
             samples: samples with unique ids. A longer list, or more visits, extend an earlier campaign.
-            done: records of earlier runs, by key, which may include records of other campaigns.
+            done: records of earlier runs, by key, which may include records of other campaigns. Visits that failed
+                for a reason that may pass are measured again.
 
         Yields:
             (key, record). The caller stores each record before it asks for the next one.
+
+        Raises:
+            MeasurementError: the device is missing, or the first samples all fail (`failures.FailureWatch`).
         """
 
     @abstractmethod
@@ -102,9 +112,16 @@ class _Campaign(ABC, Generic[Sample]):
         description = f"measure {self.params.backend}"
         # disable=None: no progress bar unless the output is a terminal
         with tqdm(total=total, initial=len(visits), unit="visit", disable=None, desc=description) as bar:
+            watch, held = FailureWatch(failed_samples(records)), list[tuple[str, pd.DataFrame]]()
             for chunk, record in measured(samples, missing, pool):
-                yield chunk.key, record.assign(identity=described)
+                watch.look_at(record)
+                held.append((chunk.key, record.assign(identity=described)))
+                if watch.any_success:
+                    yield from held
+                    held.clear()
                 bar.update(len(chunk.indices))
+            yield from held
+            watch.log_end()
 
 
 @final

@@ -143,13 +143,23 @@ def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> 
 
 
 def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
-    """The visits in `records`, which maps keys of chunks to records."""
+    """The visits in `records` that need no other attempt: they succeeded, or failed permanently on every failed rank.
+
+    Args:
+        records: key of a chunk → record.
+    """
     found = set()
     for key, frame in records.items():
         number = int(key.split("/")[1].removeprefix("visit-"))
+        again = set(frame.loc[frame["error"].notna() & ~frame["permanent"].astype(bool), "digest"])
         contents = zip(frame["digest"].tolist(), frame["replica"].tolist(), strict=True)
-        found |= {Visit(number, *content) for content in contents}
+        found |= {Visit(number, content, replica) for content, replica in contents if content not in again}
     return found
+
+
+def failed_samples(records: Mapping[str, pd.DataFrame]) -> set[str]:
+    """Digests of the samples that failed in at least one visit."""
+    return {content for frame in records.values() for content in frame.loc[frame["error"].notna(), "digest"]}
 
 
 def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) -> list[_Part]:

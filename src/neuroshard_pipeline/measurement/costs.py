@@ -70,7 +70,8 @@ def reduce_rows(
     Returns:
         `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks.
         `spread_ms` is the lower quartile of forward + backward over the visits minus the minimum, null with fewer than
-        two successful visits. A sample without a successful visit has an error and no costs.
+        two successful visits. A sample without a successful visit has an error and no costs; the error ends with
+        whether another run may succeed.
 
     Raises:
         MeasurementError: a sample was never measured.
@@ -84,12 +85,21 @@ def reduce_rows(
     costs["spread_ms"] = grouped["total_ms"].quantile(_LOWER_QUARTILE) - grouped["total_ms"].min()
     costs["repeats"] = grouped.size()
     costs.loc[costs["repeats"] < 2, "spread_ms"] = np.nan
-    errors = rows[rows["error"].notna()].groupby(_BY_RANK)["error"].first()
+    errors = _newest_errors(rows)
     frame = costs.reindex(costs.index.union(errors.index)).sort_index()
     frame["error"] = errors[~errors.index.isin(costs.index)].reindex(frame.index).astype(object)
     frame["error"] = frame["error"].where(frame["error"].notna(), None)
     frame["repeats"] = frame["repeats"].fillna(0).astype("int64")
     return frame.reset_index().drop(columns="order")
+
+
+def _newest_errors(rows: pd.DataFrame) -> pd.Series:
+    """The error of the last failed visit of every sample and rank, and whether another run may succeed."""
+    failed = rows[rows["error"].notna()].sort_values("saved_at", ascending=False, kind="stable")
+    outlook = (
+        failed["permanent"].astype(bool).map({True: "; it fails in every run", False: "; another run may succeed"})
+    )
+    return failed.assign(error=failed["error"].astype(str) + outlook.astype(str)).groupby(_BY_RANK)["error"].first()
 
 
 def _rows_of(rows: pd.DataFrame, samples: Sequence[AnySample], may_miss: bool) -> pd.DataFrame:

@@ -1,9 +1,12 @@
 """The worker teams that measure the chunks of a campaign."""
 
+import logging
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -18,7 +21,9 @@ from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMea
 from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
-from neuroshard_pipeline.workers import Item, LocalTeam, Pool, Team, single_workers
+from neuroshard_pipeline.workers import ATTEMPTS, Item, LocalTeam, Pool, Team, single_workers
+
+_LOGGER = logging.getLogger(__name__)
 
 #: Modules that the fork server, which starts all local workers, imports once.
 PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measurement.fbgemm")
@@ -29,21 +34,58 @@ _GIVE_UP_AFTER = 3
 def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) -> Iterator[tuple[Chunk, pd.DataFrame]]:
     """Measure chunks in the given order and yield each with its record as it finishes.
 
-    A sample that kills its worker becomes rows with an error.
+    Until a sample succeeds, one chunk is measured at a time, so that a caller can stop a campaign that cannot work.
+    If the worker of a chunk dies or hangs, the chunk's samples are measured one by one. A sample that fails alone
+    becomes rows with an error, and the following chunks leave it out.
     """
-    failed: list[Chunk] = []
-    for outcome in pool.run(Item(chunk.indices, chunk.group) for chunk in chunks):
-        chunk = chunks[outcome.index]
-        if outcome.value is None:
-            failed.append(chunk)
-        else:
-            yield chunk, make_record(samples, chunk, outcome.value)
-    for chunk in failed:
-        yield chunk, make_record(samples, chunk, _measured_singly(chunk, pool))
+    waiting = deque(chunks)
+    handed: list[Chunk] = []
+    failed: list[tuple[Chunk, str]] = []
+    deadly: set[tuple[int, bool]] = set()  # with `Chunk.replica`, because either measurement needs a row
+    any_success = False
+
+    def items() -> Iterator[Item]:
+        while waiting and not failed and (any_success or not handed):
+            chunk = waiting.popleft()
+            left = tuple(index for index in chunk.indices if (index, chunk.replica) not in deadly)
+            if left:
+                handed.append(replace(chunk, indices=left))
+                yield Item(left, chunk.group)
+
+    while waiting:
+        handed.clear()
+        failed.clear()
+        for outcome in pool.run(items(), ATTEMPTS if any_success else 1):
+            chunk = handed[outcome.index]
+            if outcome.value is None:
+                failed.append((chunk, str(outcome.error)))
+            else:
+                record = make_record(samples, chunk, outcome.value)
+                any_success |= bool(record["error"].isna().any())
+                yield chunk, record
+        for chunk, error in failed:
+            timings, died = _measured_singly(chunk, error, pool)
+            record = make_record(samples, chunk, timings)
+            any_success |= bool(record["error"].isna().any())
+            deadly |= {(index, chunk.replica) for index in died}
+            yield chunk, record
 
 
-def _measured_singly(chunk: Chunk, pool: Pool) -> list[list[Timing]]:
-    """Measure every sample of a failed chunk alone, to find those that fail; returns the timings of each rank."""
+def _measured_singly(chunk: Chunk, error: str, pool: Pool) -> tuple[list[list[Timing]], set[int]]:
+    """Measure every sample of a failed chunk alone, to find those that fail.
+
+    Args:
+        chunk: the chunk.
+        error: why the chunk failed.
+        pool: the teams that measure.
+
+    Returns:
+        The timings of each rank, and the indices of the samples that failed alone.
+    """
+    size = max(chunk.group, 1)
+    if len(chunk.indices) == 1:
+        return [[Timing.failed(error)]] * size, set(chunk.indices)
+    _LOGGER.warning("%d samples failed together: %s; each of them is measured alone now", len(chunk.indices), error)
     errors: list[str] = []  # of the samples that failed since the last success
 
     def items() -> Iterator[Item]:
@@ -52,18 +94,21 @@ def _measured_singly(chunk: Chunk, pool: Pool) -> list[list[Timing]]:
                 return
             yield Item((index,), chunk.group)
 
-    size = max(chunk.group, 1)
     answers: dict[int, list[list[Timing]]] = {}
+    died: set[int] = set()
     for outcome in pool.run(items(), attempts=1):
         if outcome.value is None:
             errors.append(str(outcome.error))
+            died.add(chunk.indices[outcome.index])
             answers[outcome.index] = [[Timing.failed(errors[-1])]] * size
         else:
             errors.clear()
             answers[outcome.index] = outcome.value
-    given_up = [[Timing.failed(errors[-1] if errors else "")]] * size
+    given_up = [
+        [Timing.failed(f"left out after {len(errors)} failures in a row: {errors[-1] if errors else ''}")]
+    ] * size
     of_samples = [answers.get(position, given_up) for position in range(len(chunk.indices))]
-    return [[timing for answer in of_samples for timing in answer[rank]] for rank in range(size)]
+    return [[timing for answer in of_samples for timing in answer[rank]] for rank in range(size)], died
 
 
 @contextmanager

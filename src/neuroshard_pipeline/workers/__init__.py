@@ -20,10 +20,11 @@ from neuroshard_pipeline.workers.cores import settle_on_core, settle_on_free_cor
 from neuroshard_pipeline.workers.local_team import LocalTeam
 from neuroshard_pipeline.workers.mapping import map_items, single_workers
 from neuroshard_pipeline.workers.params import WorkerParams
-from neuroshard_pipeline.workers.pool import Item, Outcome, Pool
+from neuroshard_pipeline.workers.pool import ATTEMPTS, Item, Outcome, Pool
 from neuroshard_pipeline.workers.team import Team, TeamFailedError
 
 __all__ = [
+    "ATTEMPTS",
     "Item",
     "LocalTeam",
     "Outcome",

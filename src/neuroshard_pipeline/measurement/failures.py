@@ -1,0 +1,67 @@
+"""What a campaign does about samples that fail: it logs them, and it stops if the first samples all fail."""
+
+import logging
+from collections.abc import Collection
+from typing import final
+
+import pandas as pd
+
+from neuroshard_pipeline.errors import MeasurementError
+
+_LOGGER = logging.getLogger(__name__)
+
+#: A campaign stops if this many samples fail for a reason that may pass, before any sample succeeds.
+STOP_AFTER = 3
+#: Failures that are logged one by one; further ones are only counted.
+_MOST_LOGGED = 20
+
+
+@final
+class FailureWatch:
+    """Looks at the new records of a run.
+
+    Args:
+        known: digests of samples with a stored failure. They may fail again without stopping the campaign.
+    """
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = frozenset(known)
+        self._permanent: dict[str, bool] = {}  # by digest, of the samples that failed in this run
+        self.any_success = False
+
+    def look_at(self, record: pd.DataFrame) -> None:
+        """Log every sample of a record that failed for the first time in this run.
+
+        Raises:
+            MeasurementError: the first samples of the run all failed for a reason that may pass.
+        """
+        failed = record[record["error"].notna()].drop_duplicates("digest")
+        self.any_success |= len(failed) < record["digest"].nunique()
+        new = failed[~failed["digest"].isin(self._permanent)]
+        for row in new.to_dict("records"):
+            self._permanent[row["digest"]] = row["permanent"]
+            self._log(row["sample_id"], row["error"], row["permanent"])
+        unexpected = [name for name, permanent in self._permanent.items() if not permanent and name not in self._known]
+        if not self.any_success and len(unexpected) >= STOP_AFTER:
+            raise MeasurementError(
+                f"the campaign stops and stores nothing of this run, because its first {len(unexpected)} samples all "
+                f"failed; the error of {failed['sample_id'].iloc[-1]} is: {failed['error'].iloc[-1]}. "
+                "Check the device, its free memory and timeout_s, then start the run again"
+            )
+
+    def log_end(self) -> None:
+        """Log how many samples failed in this run."""
+        if self._permanent:
+            final_ones = sum(self._permanent.values())
+            _LOGGER.warning(
+                "%d of this run's samples failed; the next run measures %d of them again, and %d stay without a cost",
+                len(self._permanent), len(self._permanent) - final_ones, final_ones,
+            )  # fmt: skip
+
+    def _log(self, sample_id: str, error: str, permanent: bool) -> None:
+        count = len(self._permanent)
+        if count <= _MOST_LOGGED:
+            next_step = "it stays a row with this error" if permanent else "the next run measures it again"
+            _LOGGER.warning("%s failed: %s; %s", sample_id, error, next_step)
+        if count == _MOST_LOGGED:
+            _LOGGER.warning("further failures are not logged; the column `error` of the costs states them")
