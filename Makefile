@@ -14,7 +14,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run announce test bench viz docs docs-serve lint types contracts unit check-pool gpu-campaign same-results clean help $(BENCHES)
+.PHONY: run announce test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-campaign same-results clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
@@ -73,6 +73,10 @@ $(BENCHES): bench-%: .venv/.run
 
 check-pool: .venv/.run
 	$(BIN)/python benchmarks/check_table_pool.py
+
+# LOG=<output of nccl-tests> prints a preset of the modelled network, without LOG all of them; scripts/fit_network.py
+fit-network: .venv/.run
+	@$(BIN)/python scripts/fit_network.py $(LOG) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(COLLECTIVE),--collective $(COLLECTIVE))
 
 # Uses $(PYTHON) and not .venv. This Python needs the CUDA builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
 gpu-campaign:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 from gpu_lab_points import LEFT_OUT, PREDICTED, Aim, Check, Point
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.lab.fit_network import NetworkSheets, fit_cluster, fit_networks, predicted_us, with_card
+from neuroshard_pipeline.lab.fit_network import fit_networks, from_other_sizes, predicted_us, with_card
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.network_presets import network_preset, network_sheets
 from neuroshard_pipeline.lab.published_collectives import MeasuredCollective, read_published_collectives
@@ -31,7 +30,6 @@ AIM_FLOOR = Aim("floors below 64 KB, cluster never seen, host noise excluded", {
 
 _SIZES = ((2**16, "below 64 KiB"), (2**20, "64 KiB to 1 MiB"), (float("inf"), "from 1 MiB"))
 _LARGE_BYTES = 1e6
-_FOLDS = 5
 
 Prediction = Callable[[Sequence[MeasuredCollective]], FloatArray]
 
@@ -57,7 +55,7 @@ def check_collectives(path: Path) -> Check:
             start = with_card(preset, card, sheets.clusters[name])
             unseen = predicted_us(of_cluster, start, sheets.fit.one_process_us)
             points += _points(of_cluster, unseen, LEFT_OUT if known else PREDICTED)
-            points += _points(*_from_other_sizes(of_cluster, start, sheets), OTHER_SIZES)
+            points += _points(*from_other_sizes(of_cluster, name, start, sheets), OTHER_SIZES)
     assumed = [row.cluster.assumed for row in rows if row.cluster.assumed and row.hosts > 1]
     return Check(f"Collectives: {path}", points, [AIM_SEEN, AIM_UNSEEN, AIM_FLOOR], skipped, assumed)
 
@@ -68,23 +66,6 @@ def _grouped(rows: Iterable[MeasuredCollective]) -> dict[tuple[str, str, float],
     for row in rows:
         groups[row.publisher, row.cluster.name, row.cluster.card_gb_per_s].append(row)
     return groups
-
-
-def _from_other_sizes(
-    rows: Sequence[MeasuredCollective], start: NetworkParams, sheets: NetworkSheets
-) -> tuple[list[MeasuredCollective], FloatArray]:
-    """The rows that can be predicted from other sizes, and their predictions."""
-    fold = np.array([round(np.log2(row.size_bytes)) % _FOLDS for row in rows])
-    tested: list[MeasuredCollective] = []
-    times = [np.zeros(0)]
-    for at in range(_FOLDS):
-        fitted = [row for row, of in zip(rows, fold, strict=True) if of != at and not row.noisy]
-        left = [row for row, of in zip(rows, fold, strict=True) if of == at]
-        if fitted and left:
-            params = fit_cluster(fitted, left[0].cluster.name, start, sheets)
-            tested += left
-            times.append(predicted_us(left, params, sheets.fit.one_process_us))
-    return tested, np.concatenate(times)
 
 
 def _points(rows: Sequence[MeasuredCollective], times_us: FloatArray, how: str) -> list[Point]:

@@ -34,6 +34,7 @@ from neuroshard_pipeline.parameters import Parameters
 _ERROR_SCALE = 0.1  # relative errors above this count linearly instead of squared
 _SMALL_BYTES, _SMALL_WEIGHT = 2**20, 0.5  # smaller collectives scatter more and matter less
 _TYPICAL_SPREAD = 0.5  # typical values move less than those of a cluster, because few clusters determine them
+_FOLDS = 5  # every fifth size is left out in turn
 _STEP = 1e-4  # of a logarithm, for derivatives
 
 
@@ -66,9 +67,11 @@ class _Columns(NamedTuple):
     def of(rows: Sequence[MeasuredCollective]) -> "_Columns":
         """Arrays of rows."""
         names = ("size_bytes", "ranks", "hosts", "time_us", "one_process")
-        arrays = [np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in names]
+        size, ranks, hosts, us, one = (
+            np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in names
+        )
         kinds = np.array([row.collective for row in rows])
-        return _Columns(*arrays, {name: np.flatnonzero(kinds == name) for name in COLLECTIVES})
+        return _Columns(size, ranks, hosts, us, one, {name: np.flatnonzero(kinds == name) for name in COLLECTIVES})
 
     def predicted_us(self, params: NetworkParams, one_process_us: float) -> FloatArray:
         us = np.zeros(len(self.ranks))
@@ -154,6 +157,33 @@ def fit_cluster(
     spread = np.exp(np.concatenate([_logs(sheets.fit.host_spread), _logs(sheets.fit.fabric_spread)]))
     found = _minimise(numbers, spread, [(_Group(name, card, _Columns.of(quiet)), places)], sheets)
     return _params(found, sheets, name, card)
+
+
+def from_other_sizes(
+    rows: Sequence[MeasuredCollective], name: str, start: NetworkParams, sheets: NetworkSheets
+) -> tuple[list[MeasuredCollective], FloatArray]:
+    """Prediction of every row by a fit of its cluster to the other sizes; every fifth size is left out in turn.
+
+    Args:
+        rows: measured collectives of one cluster.
+        name: its cluster sheet.
+        start: where the fits start.
+        sheets: data sheets.
+
+    Returns:
+        The rows for which other sizes exist, and their predicted times.
+    """
+    fold = np.array([round(np.log2(row.size_bytes)) % _FOLDS for row in rows])
+    tested: list[MeasuredCollective] = []
+    times = [np.zeros(0)]
+    for at in range(_FOLDS):
+        fitted = [row for row, of in zip(rows, fold, strict=True) if of != at and not row.noisy]
+        left = [row for row, of in zip(rows, fold, strict=True) if of == at]
+        if fitted and left:
+            params = fit_cluster(fitted, name, start, sheets)
+            tested += left
+            times.append(predicted_us(left, params, sheets.fit.one_process_us))
+    return tested, np.concatenate(times)
 
 
 def _minimise(
