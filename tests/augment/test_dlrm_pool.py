@@ -45,7 +45,7 @@ def test_the_pipeline_takes_the_tables_of_a_file(written):
     original, path = written
     params = PoolParams(**POOL, dlrm_dataset=path)
     public = {"shop": [Table("items", 10_000, 16, 1.0)]}
-    pool = provide_table_pool(public, params, VARIATION, RecordingParams(folder=None))
+    pool = provide_table_pool(public, params, VARIATION, RecordingParams(folder=None, modelled_device=None))
     read = generated_tables(pool)
     profile = ["table", "pooling_factor", "unique_rows", *(f"reuse_{index:02d}" for index in range(17))]
     pd.testing.assert_frame_equal(read[profile], original[profile])

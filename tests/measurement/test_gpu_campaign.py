@@ -41,6 +41,10 @@ def campaign(folder, monkeypatch, *arguments):
     gpu_campaign.main()
 
 
+def recording_in(folder):
+    return RecordingParams(folder=str(folder / "recording"), modelled_device=None)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign")
@@ -52,7 +56,7 @@ def recorded(tmp_path_factory):
 
 
 def test_it_writes_a_recording_that_the_recorded_backend_reads(recorded, compute_params):
-    params = RecordingParams(folder=str(recorded / "recording"))
+    params = recording_in(recorded)
     recording = open_recording(params)
     assert recording.card["backend"] == "fbgemm_cpu"
     assert recording.card["stand_in"] is False
@@ -73,12 +77,12 @@ def test_a_second_run_resumes_and_more_samples_extend_it(recorded, monkeypatch):
     after = {path: path.stat().st_mtime_ns for path in (recorded / "records").rglob("*.parquet")}
     assert {path: after[path] for path in before} == before
     assert len(after) > len(before)
-    assert open_recording(RecordingParams(folder=str(recorded / "recording"))).card["samples"] == 8
+    assert open_recording(recording_in(recorded)).card["samples"] == 8
 
 
 def test_with_little_time_it_records_what_was_measured(tmp_path, monkeypatch):
     campaign(tmp_path, monkeypatch, "--samples", "12", "--max-seconds", "0.000001")
-    assert 0 < open_recording(RecordingParams(folder=str(tmp_path / "recording"))).card["samples"] < 12
+    assert 0 < open_recording(recording_in(tmp_path)).card["samples"] < 12
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -17,7 +17,7 @@ SEED = 0
 @pytest.fixture
 def stand_in(tmp_path) -> RecordingParams:
     write_stand_in(tmp_path / "recording", num_tables=12, num_samples=8, batch_size=16)
-    return RecordingParams(folder=str(tmp_path / "recording"))
+    return RecordingParams(folder=str(tmp_path / "recording"), modelled_device=None)
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_a_missing_file_is_named_with_the_remedy(stand_in, tmp_path, name):
 
 def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(MeasurementError, match="make gpu-campaign"):
-        open_recording(RecordingParams(folder=str(tmp_path / "nowhere")))
-    for nothing in (None, RecordingParams(folder=None)):
+        open_recording(RecordingParams(folder=str(tmp_path / "nowhere"), modelled_device=None))
+    for nothing in (None, RecordingParams(folder=None, modelled_device=None)):
         with pytest.raises(MeasurementError, match="fbgemm_cpu or fbgemm_cuda"):
             open_recording(nothing)
 

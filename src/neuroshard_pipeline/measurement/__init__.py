@@ -17,6 +17,7 @@ Start with `campaign`. The other files are listed in the order in which it depen
     torchrun_ranks  the program that torchrun starts on these hosts
     cuda            the CUDA devices of this host
     recording       compute costs that were recorded elsewhere
+    modelled        compute costs from a model of a GPU
     topology        communication costs from a model of a cluster
     costs           computes costs and the noise floor from records
     timing          the result of one visit

@@ -28,6 +28,7 @@ from neuroshard_pipeline.measurement.costs import (
 from neuroshard_pipeline.measurement.failures import FailureWatch
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.identity import Identity, identity_of, name_of, other_campaigns
+from neuroshard_pipeline.measurement.modelled import modelled_costs, require_device
 from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.pools import comm_pool, compute_pool, measured
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
@@ -132,7 +133,8 @@ class ComputeCampaign(_Campaign[ComputeSample]):
     Attributes:
         params: parameters of the campaign.
         seed: seed of the drawn ids and of the order of visits. A table has the same ids in all campaigns with one seed.
-        recording: where the backend `recorded`, which measures nothing, looks up costs, date and noise floor.
+        recording: the source of costs, date and noise floor for the backends `recorded` and `modelled`, which measure
+            nothing.
     """
 
     params: ComputeMeasureParams
@@ -140,7 +142,7 @@ class ComputeCampaign(_Campaign[ComputeSample]):
 
     def run(self, samples: Sequence[ComputeSample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
         """See `_Campaign.run`."""
-        if self.params.backend == "recorded":
+        if self.params.costs_are != "measured":
             return
         if doubt := cache_too_large(self.params, last_level_cache_bytes()):
             _warn_once(doubt)
@@ -154,10 +156,14 @@ class ComputeCampaign(_Campaign[ComputeSample]):
         """
         if self.params.backend == "recorded":
             return recorded_costs(open_recording(self.recording), samples)
+        if self.params.backend == "modelled":
+            return modelled_costs(samples, require_device(self.recording))
         return self._reduced(records, samples).drop(columns="rank")
 
     def summary(self, records: Records, samples: Sequence[ComputeSample]) -> CampaignSummary:
-        """Date and noise floor of a finished campaign, or of the recording."""
+        """Date and noise floor of a finished campaign, or of the recording; modelled costs have neither."""
+        if self.params.backend == "modelled":
+            return CampaignSummary(None, no_disagreement())
         if self.params.backend == "recorded":
             card = open_recording(self.recording).card
             return CampaignSummary(str(card["date"]), dict(card["noise_floor"]))

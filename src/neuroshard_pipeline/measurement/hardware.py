@@ -11,6 +11,7 @@ import psutil
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.cuda import device_facts, needs_cuda, require_devices
+from neuroshard_pipeline.measurement.modelled import modelled_hardware, require_device
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording
 from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology
@@ -83,7 +84,8 @@ def describe_hardware(
         compute_noise_floor: noise floor of compute costs (`campaign.CampaignSummary`).
         comm_noise_floor: noise floor of communication costs.
         date: time at which the last campaign was finished (`campaign.CampaignSummary`), None if nothing was measured.
-        recording: needed by the backend `recorded`; its card and the hardware in this card are then included.
+        recording: needed by the backend `recorded`, whose card and the hardware in this card are then included, and by
+            the backend `modelled`, whose GPU is then included.
         topology: needed by the backend `topology`, and included if this backend is used.
     """
     facts: dict[str, object] = {
@@ -101,6 +103,8 @@ def describe_hardware(
     if compute.backend == "recorded":
         card = open_recording(recording).card
         facts |= {**card["hardware"], "recording": card}
+    elif compute.backend == "modelled":
+        facts |= modelled_hardware(require_device(recording))
     return facts
 
 

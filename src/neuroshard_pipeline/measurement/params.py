@@ -75,7 +75,8 @@ class ComputeMeasureParams(CampaignParams):
     Attributes:
         backend: which kernels run. `fbgemm_cpu`: FBGEMM's table-batched embedding on the CPU. `fbgemm_cuda`: the same
             on GPUs. `recorded`: no kernels; costs are looked up in a recording (`RecordingParams`), and the protocol is
-            that of the recording.
+            that of the recording. `modelled`: no kernels; costs come from a model of a GPU
+            (`RecordingParams.modelled_device`), and the protocol does not apply.
         engine: `local` measures with processes of this host. `ray` measures with workers of a Ray cluster, whose hosts
             must be of the same kind as this one. A campaign may start with one engine and continue with the other.
         cluster_address: address of the Ray cluster; see `WorkerParams.address`.
@@ -93,7 +94,7 @@ class ComputeMeasureParams(CampaignParams):
         least_visits: minimum number of visits of such a sample.
     """
 
-    backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded"]
+    backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded", "modelled"]
     engine: Literal["local", "ray"]
     cluster_address: str | None
     workers: int = Field(ge=1, le=1024)
@@ -104,8 +105,8 @@ class ComputeMeasureParams(CampaignParams):
 
     @property
     def costs_are(self) -> str:
-        """Origin of the costs: `measured` or `recorded`."""
-        return "recorded" if self.backend == "recorded" else "measured"
+        """Origin of the costs: `measured`, `recorded` or `modelled`."""
+        return self.backend if self.backend in ("recorded", "modelled") else "measured"
 
     @property
     def worker_params(self) -> WorkerParams:

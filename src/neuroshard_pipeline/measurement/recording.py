@@ -39,14 +39,17 @@ _HOW_TO_RECORD = "record one on a machine with the device (`make gpu-campaign`) 
 
 
 class RecordingParams(Parameters):
-    """The recording that a run uses.
+    """Where compute costs come from if the run itself does not measure them.
 
     Attributes:
         folder: folder of the recording, absolute or relative to the working directory. Its table pool and compute
-            samples replace those that would be drawn. Null if costs are measured.
+            samples replace those that would be drawn. Null if there is no recording.
+        modelled_device: name of the GPU in conf/base/parameters_lab.yml (`lab.devices`) that the backend `modelled`
+            computes costs for. Null with another backend.
     """
 
     folder: str | None
+    modelled_device: str | None
 
 
 @dataclass(frozen=True)

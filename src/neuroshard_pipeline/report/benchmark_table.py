@@ -83,6 +83,7 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
 def noise_note(hardware: Mapping[str, Any]) -> str:
     """Sentences that state the noise floor and the costs that were not measured on this machine."""
     compute = "recorded" if hardware.get("recording") else "measured"
+    compute = "modelled" if hardware.get("modelled_device") else compute
     origins = {"compute": compute, "comm": hardware.get("comm_costs_are", "measured")}
     floor = hardware["noise_floor"]
     known = {
