@@ -1,7 +1,7 @@
 """Calibration of prediction intervals: a scale is fitted to training samples, a quantile to validation samples.
 
 The coefficients of the scale maximise the likelihood of the relative errors under a Laplace distribution. The quantile
-is the conformal quantile of the validation errors divided by the scale (Lei et al., "Distribution-Free Predictive
+is the conformal quantile of the validation errors, each divided by its scale (Lei et al., "Distribution-Free Predictive
 Inference for Regression", 2018, §5.2). It corrects the scale, which is too small because errors are smaller on training
 samples than on others. An inaccurate scale makes intervals wider, but their coverage stays correct.
 
@@ -9,9 +9,9 @@ This scale was chosen by its interval score on held-out samples, over five split
 the width plus 20 times the distance of a measurement from its interval, and lower is better. This scale has 0.161, and
 0.167 if it is fitted to the validation samples. A constant scale has 0.180; its intervals cover 96 % of the cheaper
 half of the samples, but 83 % of the other half. The ensemble's spread alone has 0.173. Conformal quantile regression
-with boosted trees also has 0.161, but a search could not compute it from sums of embeddings.
+with boosted trees also has 0.161, but a search could not compute it from sums of shard embeddings.
 
-Shapes: N samples, S training rows, F context features.
+Shapes: N measured costs, S shards or ranks of training samples, E ensemble members, F context features, K scale terms.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def calibrate(training: Predictions, validation: Predictions, training_context: 
     Args:
         training: predictions for the samples to which the weights of the model were fitted.
         validation: predictions for other samples.
-        training_context: (S, F) context of all training rows.
+        training_context: (S, F) context of the shards (compute) or ranks (communication) of all training samples.
     """
     cost_range_ms = np.array([training.measured.min(), training.measured.max()])
     seen, unseen = (scale_terms(part.predicted, part.spread, cost_range_ms) for part in (training, validation))
@@ -102,9 +102,9 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
 
 
 def conformal_quantile(scores: FloatArray) -> float:
-    """The smallest score that a share `COVERAGE` of new scores does not exceed, whatever their distribution.
+    """The smallest of the scores that a new score exceeds with probability 1 - `COVERAGE` at most.
 
-    Fewer than nine scores cannot guarantee this; the largest score is then returned.
+    This holds for any distribution of scores. Fewer than nine scores cannot guarantee it; the largest is then returned.
     """
     rank = int(np.ceil((len(scores) + 1) * COVERAGE))
     return float(np.sort(scores)[min(rank, len(scores)) - 1])

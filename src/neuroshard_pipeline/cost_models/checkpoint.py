@@ -87,7 +87,7 @@ class Checkpoint:
             if stored != value and isinstance(value, list) and isinstance(stored, list):
                 differing = sorted(set(stored) ^ set(value)) or value
                 raise CostModelError(
-                    f"{self.folder / MODEL_FILE}: {name} differ from the code's in {', '.join(differing)}; {REMEDY}"
+                    f"{self.folder / MODEL_FILE}: {name} of model and code differ: {', '.join(differing)}; {REMEDY}"
                 )
             if stored != value:
                 raise CostModelError(f"{self.folder / MODEL_FILE}: {name} is {stored!r}, not {value!r}; {REMEDY}")

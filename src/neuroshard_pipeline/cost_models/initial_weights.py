@@ -1,6 +1,6 @@
 """Initial weights of the cost models: costs per launch and per unit of work are fitted; most others are random.
 
-Shapes: E members, N samples, R ranks of samples, P work terms, L launch terms, F context features, D = 2 directions.
+Shapes: E members, N samples with R ranks in total, P work terms, L launch terms, F context features, D = 2 directions.
 """
 
 import math
@@ -16,7 +16,7 @@ from neuroshard_pipeline.cost_models.compute import DIRECTIONS
 from neuroshard_pipeline.cost_models.compute_features import ONCE_TERMS, WORK_TERMS
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
 
-#: Initial share of each fitted price that the gated channels receive together. The ungated channel receives the rest.
+#: Initial share of each fitted price for all gated channels of `compute.price` together. The ungated one has the rest.
 _GATED_SHARE = 0.5
 
 #: Lower limit of initial prices as a share of the mean price, so that training can still raise every price.
@@ -25,11 +25,11 @@ _SMALLEST_PRICE_SHARE = 0.02
 #: Lower limit of the initial launch cost as a share of the cost of the cheapest sample.
 _SMALLEST_LAUNCH_SHARE = 0.05
 
-#: Pressure, in average shards, at which gates are half open initially: far more than a training sample has. If a gate
-#: is half open within the training range, it is fully open for the largest training samples, and the costs of larger
-#: sets are predicted too low. A model trained on sets of 1 to 15 tables (FBGEMM on a CPU) has a bias of -4.9 % for sets
-#: of 15 to 30 tables if this value is 8 and `_GATED_SHARE` is 0.15. With 100 and 0.5, the bias is -1.6 %. Both settings
-#: have the same held-out error.
+#: Number of average shards whose pressure opens a gate halfway initially (see `compute.price`); a training sample has
+#: far fewer. A gate that opens halfway within the training range has little left to open for sets larger than every
+#: training sample, and their costs are predicted too low. A model trained on sets of 1 to 15 tables (FBGEMM on a CPU)
+#: has a bias of -4.9 % for sets of 15 to 30 tables if this value is 8 and `_GATED_SHARE` is 0.15. With 100 and 0.5, the
+#: bias is -1.6 %. Both settings have the same held-out error.
 _HALF_OPEN_SHARDS = 100.0
 
 #: Initial scale of the last layer; it is small so that corrections start close to 1.
@@ -121,9 +121,9 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 def _linear_prices(
     work: FloatArray, launch_terms: NDArray[np.bool_], costs: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Fit launch costs (D,), costs of launch terms (L, D) and prices (P, D); raise small values to limits above 0.
+    """Fit costs per launch (D,), those of launch terms (L, D), and prices (P, D); raise small values to limits above 0.
 
-    `launch_terms` (N, L) is True where a sample has work of a launch term.
+    `launch_terms` (N, L) is True where a sample has work of the launch term (see `compute.embed`).
     """
     first_price = 1 + launch_terms.shape[1]
     columns = []

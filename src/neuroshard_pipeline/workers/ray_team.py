@@ -93,7 +93,7 @@ class RayTeam:
 
     Args:
         cluster: where the worker runs.
-        setup: importable function; `setup(0, *arguments())` runs in the worker.
+        setup: importable function; `setup(0, *arguments())` runs in the worker; 0 is its rank.
         arguments: returns the other arguments of `setup`. This process calls it at every start of the worker.
     """
 
