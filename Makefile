@@ -14,7 +14,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run announce test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-campaign same-results clean help $(BENCHES)
+.PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-campaign same-results clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench  all sharders on the same tasks, compared by measured cost (trains cost models first if there are none)"
 	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
+	@echo "make prune  delete stored measurements that the campaigns of ENV do not use, after asking"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
 
 run: announce .venv/.run
@@ -33,6 +34,10 @@ announce:
 	@$(PYTHON) src/neuroshard_pipeline/duration.py $(ENV)
 
 test: .venv/.test lint types contracts unit
+
+# Lists stored measurements that no campaign of ENV uses, and asks before it deletes them.
+prune: .venv/.run
+	$(BIN)/kedro prune --env $(ENV)
 
 lint: .venv/.test
 	$(BIN)/ruff check .

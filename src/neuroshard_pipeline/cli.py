@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from yaml.parser import ParserError
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
+from neuroshard_pipeline.prune import prune
 
 #: One problem in pydantic's report: a line that ends with the field (or with the name of the whole type), then a line
 #: with the message and the value.
@@ -154,6 +155,12 @@ def _with_plain_errors(command: click.Command) -> click.Command:
     return plain
 
 
+def _with_options_of_run(command: click.Command, *names: str) -> click.Command:
+    """The same command with some of the options of `kedro run`."""
+    command.params += [option for option in kedro_run.params if option.name in names]
+    return command
+
+
 run = _with_plain_errors(kedro_run)
 
 
@@ -163,3 +170,4 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(_with_plain_errors(_with_options_of_run(prune, "env", "params")))

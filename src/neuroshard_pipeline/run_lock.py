@@ -1,0 +1,143 @@
+"""Lets one run at a time write to a data folder.
+
+Two runs at once would mix the versions of their datasets, and each would distort the timings of the other.
+"""
+
+import fcntl
+import json
+import os
+import shlex
+import socket
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from kedro.framework.hooks import hook_impl
+from kedro.io import CatalogProtocol
+from kedro.pipeline import Pipeline
+
+from neuroshard_pipeline.errors import NeuroShardError
+
+LOCK_FILE = ".run.lock"
+#: Namespaces of pipelines that need no lock. They take seconds, read the versions that they determine at their start,
+#: and write nothing that another pipeline reads.
+UNLOCKED = {"plan", "report"}
+
+
+class DataFolderInUseError(NeuroShardError):
+    """Another run uses the data folder."""
+
+
+class RunLock:
+    """The lock of one data folder.
+
+    It is a lock of the operating system on a file. It ends with the process, however the process ends. The file states
+    the process, host, command and start time of the run that holds the lock.
+
+    Raises:
+        DataFolderInUseError: another run holds the lock; the message states what the file does, and the remedy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / LOCK_FILE
+        self._file = _open_locked(self._path)
+        self._file.truncate(0)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        json.dump(
+            {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "started": started}, self._file
+        )
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let other runs use the folder."""
+        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a data folder within a `with` block."""
+    lock = RunLock(folder)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class LockHooks:
+    """Hold the lock of the data folder for the duration of a run, unless all its nodes are in `UNLOCKED`.
+
+    The ranks of torchrun and the workers belong to a run and take no lock of their own.
+    """
+
+    def __init__(self) -> None:
+        self._held = threading.local()  # Kedro executes a run in the thread that starts it
+
+    @hook_impl(wrapper=True)
+    def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> Generator[None, Any, Any]:
+        """Take the lock before any other hook, and give it back if another hook refuses the run.
+
+        Raises:
+            DataFolderInUseError: another run uses the data folder.
+        """
+        self._release()  # Kedro reports no end of a run that was interrupted, for example in a notebook
+        if any(str(node.namespace).partition(".")[0] not in UNLOCKED for node in pipeline.nodes):
+            self._held.lock = RunLock(Path(catalog.load("data_root")))
+        try:
+            return (yield)
+        except BaseException:
+            self._release()
+            raise
+
+    @hook_impl(trylast=True)
+    def after_pipeline_run(self) -> None:
+        """Give the lock back after all other hooks."""
+        self._release()
+
+    @hook_impl(trylast=True)
+    def on_pipeline_error(self) -> None:
+        """Give the lock back after all other hooks."""
+        self._release()
+
+    def _release(self) -> None:
+        lock: RunLock | None = getattr(self._held, "lock", None)
+        self._held.lock = None
+        if lock is not None:
+            lock.release()
+
+
+def _open_locked(path: Path) -> TextIO:
+    """Open a file and lock it."""
+    while True:
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with file:
+                file.seek(0)
+                raise DataFolderInUseError(_in_use(path.parent, file.read())) from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # its last holder has deleted this file after it was opened here
+
+
+def _in_use(folder: Path, holder: str) -> str:
+    """The message about a folder whose lock file has the content `holder`."""
+    run = "another run"
+    with suppress(ValueError, KeyError):  # the other run has not written the file yet
+        facts = json.loads(holder)
+        run = (
+            f"another run: process {facts['pid']} on {facts['host']}, started at {facts['started']} with "
+            f"`{facts['command']}`"
+        )
+    return (
+        f"the data folder {folder} is in use by {run}. Wait until that run has ended, stop its process, or give this "
+        "run a folder of its own with --params data_root=..."
+    )

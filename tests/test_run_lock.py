@@ -1,0 +1,111 @@
+"""Two runs never write to one data folder at the same time."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run_pipeline
+
+from neuroshard_pipeline.hooks import MissingVersionError
+from neuroshard_pipeline.run_lock import LOCK_FILE, DataFolderInUseError, RunLock, locked
+
+_HOLD = """
+import sys
+from pathlib import Path
+from neuroshard_pipeline.run_lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_by_another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock of a folder until its input ends."""
+    command = [sys.executable, "-c", _HOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder
+
+
+def test_a_second_run_ends_at_once_and_names_the_first(tmp_path):
+    command = ["-m", "kedro", "run", "--env", "test", "--pipeline", "augment", "--params", f"data_root={tmp_path}"]
+    with held_by_another_process(tmp_path) as holder:
+        second = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    message = second.stderr.splitlines()[-1]
+    assert message.startswith(f"Error: the data folder {tmp_path} is in use by another run: process {holder.pid} on ")
+    assert f"`-c {tmp_path}`" in message
+    assert "Wait until that run has ended" in message
+    assert "data_root=" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+_COUNT = """
+import sys
+import time
+from pathlib import Path
+from neuroshard_pipeline.run_lock import DataFolderInUseError, locked
+folder, times = Path(sys.argv[1]), int(sys.argv[2])
+while times:
+    try:
+        with locked(folder):
+            count = int((folder / "count").read_text())
+            time.sleep(0.002)
+            (folder / "count").write_text(str(count + 1))
+            times -= 1
+    except DataFolderInUseError:
+        pass
+"""
+
+
+def test_processes_that_compete_for_a_folder_never_hold_it_together(tmp_path):
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-c", _COUNT, str(tmp_path), "100"]
+    for process in [subprocess.Popen(command) for _ in range(3)]:
+        assert process.wait() == 0
+    assert (tmp_path / "count").read_text() == "300"
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_killed_run_leaves_no_lock_behind(tmp_path):
+    with held_by_another_process(tmp_path) as holder:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        with locked(tmp_path):
+            assert str(os.getpid()) in (tmp_path / LOCK_FILE).read_text()
+
+
+def test_a_lock_whose_holder_has_not_introduced_itself_is_a_lock(tmp_path):
+    lock = RunLock(tmp_path)
+    (tmp_path / LOCK_FILE).write_text("")
+    with pytest.raises(DataFolderInUseError, match=r"is in use by another run\. Wait"):
+        RunLock(tmp_path)
+    lock.release()
+    RunLock(tmp_path).release()
+
+
+def test_a_finished_run_and_a_refused_run_give_the_lock_back(tmp_path):
+    run_pipeline(tmp_path, "augment")
+    with locked(tmp_path), pytest.raises(DataFolderInUseError):
+        run_pipeline(tmp_path, "augment")
+    with pytest.raises(MissingVersionError):
+        run_pipeline(tmp_path, "train")
+    RunLock(tmp_path).release()
+
+
+def test_a_failed_run_gives_the_lock_back(tmp_path):
+    with pytest.raises(Exception, match="no such file"):
+        run_pipeline(tmp_path, "augment", params={"augment": {"pool": {"dlrm_dataset": str(tmp_path / "missing.pt")}}})
+    RunLock(tmp_path).release()
+
+
+def test_the_pipeline_plan_runs_beside_another_run(tmp_path):
+    with locked(tmp_path), pytest.raises(MissingVersionError):  # and not DataFolderInUseError
+        run_pipeline(tmp_path, "plan")
