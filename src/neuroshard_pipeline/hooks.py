@@ -18,13 +18,14 @@ from neuroshard_pipeline import __version__
 from neuroshard_pipeline.datasets.atomic import replacing
 from neuroshard_pipeline.duration import announcement, estimate_minutes, slowdown
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
+from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.report import summary_table
 
 #: Dataset from which nodes read the versions of the run's inputs and outputs.
 LINEAGE_DATASET = "lineage"
 _LOGGER = logging.getLogger(__name__)
 #: Parameters that configuration files or hooks read, but no node.
-RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint", "expected_seconds"}
+RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint", "expected_seconds", "lab"}
 #: Text datasets that are printed at the end of a run that has made them.
 _TEXT_DATASETS = ("plan.explanation", "train_check.table", "benchmark.table")
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
@@ -51,6 +52,7 @@ class ParameterHooks:
         """
         parameters = catalog.load("parameters")
         _refuse_unknown_parameters(parameters)
+        _refuse_changed_lab(parameters["lab"])
         _refuse_unknown_export(parameters["search"])
 
 
@@ -62,6 +64,17 @@ def _refuse_unknown_parameters(parameters: dict[str, Any]) -> None:
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
             hint = _nearest(given, known) or "; conf/base/parameters_*.yml lists all parameters"
             raise UnknownParameterError(f"parameter {given}={value!r} does not exist{hint}")
+
+
+def _refuse_changed_lab(lab: dict[str, Any]) -> None:
+    """Refuse other numbers of the lab than those of its file, which Python reads without Kedro."""
+    shipped = _leaves(lab_values())
+    for given, value in _leaves(lab).items():
+        if given not in shipped or shipped[given] != value:
+            raise UnknownParameterError(
+                f"parameter lab.{given}={value!r}: environments and --params cannot change the lab; "
+                "edit conf/base/parameters_lab.yml"
+            )
 
 
 def _nearest(given: str, known: set[str]) -> str:

@@ -74,6 +74,7 @@ BAD_PARAMETERS = [
     ({"serch": {"seed": 1}}, ["parameter serch.seed=1 does not exist; did you mean 'search'?"]),
     ({"recoding": {"folder": "x"}}, ["parameter recoding.folder='x' does not exist; did you mean 'recording'?"]),
     ({"qqqq": 1}, ["parameter qqqq=1 does not exist; conf/base/parameters_*.yml lists all parameters"]),
+    ({"lab": {"kernels": {"hot_row_us": 1}}}, ["lab.kernels.hot_row_us=1: environments", "edit conf/base/parameters_lab"]),
     ({"plan": {"task": {"xyzzy": 1}}}, ["plan.task.xyzzy=1 does not exist; use one of tables, world_size"]),
     ({"plan": {"task": {"world_size": "abc"}}}, ["parameter plan.task.world_size='abc': must be a valid integer"]),
     ({"search": {"memory": 5}}, ["parameter search.memory=5: must be a valid dictionary"]),
