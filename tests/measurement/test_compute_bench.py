@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from measurement.lookup_reference import SAMPLES, SEED, WIDE, random_weights, reference, stored_as
 from neuroshard_pipeline.measurement import lookup_bench
@@ -97,3 +100,57 @@ def test_ids_are_drawn_once_per_table_whatever_its_width(compute_params, monkeyp
     narrow = Table("wide", 60, 4, 5.0)
     bench.measure([ComputeSample("x", 16, (whole(WIDE), whole(narrow))), ComputeSample("y", 16, (Shard(WIDE, 4, 8),))])
     assert drawn.count(("wide", 16)) == 1
+
+
+def test_after_a_visit_nothing_keeps_the_ids_of_the_sample(compute_params, monkeypatch):
+    kept = []
+    inputs = FbgemmCpuBench._inputs
+
+    def watched(bench, sample):
+        tensors = inputs(bench, sample)
+        kept.extend(weakref.ref(tensor) for tensor in tensors)
+        return tensors
+
+    monkeypatch.setattr(FbgemmCpuBench, "_inputs", watched)
+    bench = FbgemmCpuBench(compute_params(iterations=2), SEED)
+    timings = bench.measure([stored_as(sample, "rowwise_adagrad", "fp32") for sample in SAMPLES])
+    assert [timing.error for timing in timings] == [None] * len(SAMPLES)
+    assert len(bench._operators) > len(SAMPLES)  # with the operator of the sample that settles the core
+    assert len(kept) >= 2 * len(SAMPLES)
+    assert not [reference for reference in kept if reference() is not None]
+
+
+class AllocatedNumbers(TorchDispatchMode):
+    """Counts the numbers in all tensors that operations return."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.total += result.numel() if isinstance(result, torch.Tensor) else 0
+        return result
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_an_operator_allocates_no_weights_of_its_own(optimizer, kind):
+    # FBGEMM's constructor for CUDA works with tensors of any device, so that this test needs no GPU.
+    fbgemm = lookup_bench._fbgemm("fbgemm_cpu")
+    location = fbgemm.EmbeddingLocation.HOST if kind == "cpu" else fbgemm.EmbeddingLocation.DEVICE
+    device = fbgemm.ComputeDevice.CPU if kind == "cpu" else fbgemm.ComputeDevice.CUDA
+    shapes = [(50_000, 64), (70_000, 32)]
+
+    def numbers(module):
+        with AllocatedNumbers() as allocated:
+            module(
+                [(*shape, location, device) for shape in shapes],
+                optimizer=fbgemm.OPTIMIZERS[optimizer],
+                device=torch.device("cpu"),
+            )
+        return allocated.total
+
+    weights = sum(rows * width for rows, width in shapes)
+    assert numbers(fbgemm.FusedLookup.__base__) >= weights
+    assert numbers(fbgemm.FusedLookup) < 1000

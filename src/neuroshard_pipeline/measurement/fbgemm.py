@@ -1,6 +1,7 @@
 """The parts of FBGEMM that the compute benches use. Importing this module imports FBGEMM, so import it late."""
 
 import warnings
+from typing import Any, final
 
 with warnings.catch_warnings():
     # FBGEMM's training module imports deprecated modules of FBGEMM.
@@ -19,4 +20,22 @@ OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXA
 #: FBGEMM's storage types by the names that tables use.
 PRECISIONS = {"fp32": SparseType.FP32, "fp16": SparseType.FP16}
 
-__all__ = ["OPTIMIZERS", "PRECISIONS", "ComputeDevice", "EmbeddingLocation", "SplitTableBatchedEmbeddingBagsCodegen"]
+
+@final
+class FusedLookup(SplitTableBatchedEmbeddingBagsCodegen):
+    """FBGEMM's training module without memory of its own for weights and optimizer state.
+
+    FBGEMM (1.6 to 1.8) allocates and fills weights in its constructor, with a parameter against it on the CPU only. A
+    GPU would need memory for the weights twice, so this class overrides the method that allocates them. Assign tensors
+    to the data of `weights_dev` and `momentum1_dev` before a call (on the CPU: `weights_host` and `momentum1_host`).
+    """
+
+    def _apply_split(self, split: Any, *args: Any, **kwargs: Any) -> None:
+        super()._apply_split(split._replace(dev_size=0, host_size=0, uvm_size=0), *args, **kwargs)
+
+    def release(self) -> None:
+        """Forget the ids of the last call, which FBGEMM keeps for its cache of rows in host memory."""
+        self._indices = self._offsets = self.lxu_cache_locations_empty
+
+
+__all__ = ["OPTIMIZERS", "PRECISIONS", "ComputeDevice", "EmbeddingLocation", "FusedLookup"]

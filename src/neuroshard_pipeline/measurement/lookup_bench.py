@@ -114,6 +114,7 @@ class LookupBench(ABC):
         place.copy_(torch.cat([weight.reshape(-1) for weight in weights]))
         output = operator(*self._inputs(sample))
         output.backward(self._gradient(output.shape))
+        operator.release()
         updated = place.clone().split([weight.numel() for weight in weights])
         place.copy_(before)
         return output.detach(), [new.view_as(old) for new, old in zip(updated, weights, strict=True)]
@@ -139,9 +140,12 @@ class LookupBench(ABC):
         """Forward and backward cost of one visit, ms."""
         operator = self._operator(sample)
         ids, offsets = self._inputs(sample)
-        for _ in range(self._params.warmup_iterations):
-            self._iterate(operator, sample, ids, offsets)
-        timed = [self._iterate(operator, sample, ids, offsets) for _ in range(self._params.iterations)]
+        try:
+            for _ in range(self._params.warmup_iterations):
+                self._iterate(operator, sample, ids, offsets)
+            timed = [self._iterate(operator, sample, ids, offsets) for _ in range(self._params.iterations)]
+        finally:
+            operator.release()
         return self._params.of_visit(timed)
 
     def _place(self, operator: Any, sample: ComputeSample, at: int) -> None:
@@ -164,19 +168,17 @@ class LookupBench(ABC):
         return {"weights": weights, "momentum1": self._states[first : first + rows]}
 
     def _build(self, sample: ComputeSample) -> Any:
-        """The fused lookup of a sample; `_place` decides where its weights lie."""
+        """The fused lookup of a sample, which has no weights before `_place`."""
         fbgemm, on_cpu = self._fbgemm, self._device.type == "cpu"
         location = fbgemm.EmbeddingLocation.HOST if on_cpu else fbgemm.EmbeddingLocation.DEVICE
         compute_device = fbgemm.ComputeDevice.CPU if on_cpu else fbgemm.ComputeDevice.CUDA
         shapes = [(shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards]
-        in_arena = {"preallocated_host_buffers": self._parts(sample, 0)} if on_cpu else {}
-        return fbgemm.SplitTableBatchedEmbeddingBagsCodegen(
+        return fbgemm.FusedLookup(
             [(*shape, location, compute_device) for shape in shapes],
             optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
             learning_rate=LEARNING_RATE,
             weights_precision=fbgemm.PRECISIONS[_data_type(sample)],
             device=self._device,
-            **in_arena,
         )
 
     def _operator(self, sample: ComputeSample) -> Any:
