@@ -40,6 +40,10 @@ class DoesNotFitError(PlanError):
     """A sharder found no plan within the memory limits; the message states the reason."""
 
 
+class TooLargeError(DoesNotFitError):
+    """A search would need more memory than this machine has left; the message contains the size that it can search."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known name that is most similar to `name`; empty if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

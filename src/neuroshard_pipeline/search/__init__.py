@@ -10,6 +10,7 @@ For a plan, `changes` finds rejected changes, `explain` describes it in words, a
 - `models`: protocols of the cost models, and the unit in which searches compare costs
 - `memory`: `MemoryModel`, the bytes that a shard takes on a rank
 - `params`: `SearchParams`, `LocalSearchParams`, and the defaults of all parameters
+- `room`: refuses tasks that are too large for the memory of this machine
 - `units`: tables, or tables kept together, with their constraints
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants

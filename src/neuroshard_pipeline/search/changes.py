@@ -27,6 +27,10 @@ _MAX_SOURCES, _MAX_TARGETS = 8, 16
 #: Largest number of allowed changes whose embedding cost is predicted; the same limit holds for forbidden changes.
 _NUM_EXACT = 64
 
+#: Limit of this number times the number of ranks, because the exact cost of a change takes 4 us per rank. The
+#: explanation of a plan with more ranks than this limit contains no changes.
+_NUM_EXACT_RANKS = 2**19
+
 
 def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedChange, ...]:
     """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
@@ -34,6 +38,9 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
     of columns and merges. The embedding cost is predicted for the most promising ones only.
     """
+    count = min(_NUM_EXACT, _NUM_EXACT_RANKS // problem.task.world_size)
+    if not count:
+        return ()
     layout = layout_of(*problem.kinds_of(placement), problem)
     price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims
@@ -46,7 +53,7 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     gain = potential_gain(load, moves, loads, price)
     changes = []
     for which in (np.flatnonzero(allowed), np.flatnonzero(~allowed)):
-        promising = which[np.argsort(gain[which], kind="stable")[:_NUM_EXACT]]
+        promising = which[np.argsort(gain[which], kind="stable")[:count]]
         if len(promising):
             costs = exact_costs(layout, moves, loads, list(promising[:, None]), problem)
             move = moves.take(promising[[int(costs.argmin())]])

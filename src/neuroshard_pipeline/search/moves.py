@@ -24,6 +24,9 @@ _SPLIT_SHARES = np.arange(1, 8) / 8
 #: Numbers of columns that a shift moves from one shard of a table to another shard of the same table.
 _SHIFTED_COLUMNS = (4, 8, 16, 32)
 
+#: Largest number of combinations of a shard with a rank, or with another shard, that are made into moves: 400 MB.
+_MAX_PAIRS = 2**22
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -117,9 +120,9 @@ def propose(
     """
     shards = np.flatnonzero(np.isin(layout.ranks, sources))
     parts = (
-        _relocations(layout, shards, targets),
-        _swaps(layout, shards, targets),
-        _splits(layout, problem, shards[problem.may_split(layout.kinds)[shards]], targets),
+        _relocations(layout, shards, targets, rng),
+        _swaps(layout, shards, targets, rng),
+        _splits(layout, problem, shards[problem.may_split(layout.kinds)[shards]], targets, rng),
         _shifts(layout, problem, shards),
     )
     return _concatenated([_at_most(moves, max_moves, rng) for moves in parts])
@@ -177,21 +180,21 @@ def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves
     return after
 
 
-def _relocations(layout: Layout, shards: IntArray, targets: IntArray) -> Moves:
-    shard, target = _pairs(shards, targets)
+def _relocations(layout: Layout, shards: IntArray, targets: IntArray, rng: np.random.Generator) -> Moves:
+    shard, target = _pairs(shards, targets, rng)
     none = np.full(len(shard), NONE)
     return _between_ranks(Moves(shard, none, none, layout.kinds[shard], layout.ranks[shard], target))
 
 
-def _swaps(layout: Layout, shards: IntArray, targets: IntArray) -> Moves:
-    shard, other = _pairs(shards, np.flatnonzero(np.isin(layout.ranks, targets)))
+def _swaps(layout: Layout, shards: IntArray, targets: IntArray, rng: np.random.Generator) -> Moves:
+    shard, other = _pairs(shards, np.flatnonzero(np.isin(layout.ranks, targets)), rng)
     different = layout.kinds[shard] != layout.kinds[other]
     shard, other = shard[different], other[different]
     kinds, ranks = layout.kinds, layout.ranks
     return _between_ranks(Moves(shard, other, kinds[other], kinds[shard], ranks[shard], ranks[other]))
 
 
-def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArray) -> Moves:
+def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArray, rng: np.random.Generator) -> Moves:
     """Splits of `shards`: one part stays on its rank, and the other part moves to one of `targets`."""
     width = problem.width[layout.kinds[shards]]
     parts = COLUMN_GRANULARITY * np.rint(width[:, None] * _SPLIT_SHARES / COLUMN_GRANULARITY).astype(np.int64)
@@ -203,7 +206,7 @@ def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArra
     unit = problem.unit[layout.kinds[shards[which]]].tolist()
     moved_kind = problem.numbers(zip(unit, moved.tolist(), strict=True))
     kept_kind = problem.numbers(zip(unit, (width[which] - moved).tolist(), strict=True))
-    split, target = _pairs(np.arange(len(which)), targets)
+    split, target = _pairs(np.arange(len(which)), targets, rng)
     shard = shards[which[split]]
     none = np.full(len(shard), NONE)
     return _between_ranks(Moves(shard, none, kept_kind[split], moved_kind[split], layout.ranks[shard], target))
@@ -212,7 +215,7 @@ def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArra
 def _shifts(layout: Layout, problem: Problem, shards: IntArray) -> Moves:
     """Moves of some columns (shift) or all columns (merge) of a shard to another shard of the same table."""
     unit = problem.unit[layout.kinds]
-    which, other = np.nonzero(unit[shards][:, None] == unit[None, :])
+    which, other = _matches(unit[shards], unit)
     shard = shards[which]
     distinct = shard != other
     shard, other = shard[distinct], other[distinct]
@@ -237,9 +240,22 @@ def _shift(layout: Layout, problem: Problem, shard: IntArray, other: IntArray, c
     return Moves(shard, other, stays, lands, layout.ranks[shard], layout.ranks[other])
 
 
-def _pairs(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
-    """Every combination of an element of `left` with one of `right`."""
-    return np.repeat(left, len(right)), np.tile(right, len(left))
+def _pairs(left: IntArray, right: IntArray, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Every combination of an element of `left` with one of `right`; a random part of them if they are too many."""
+    count = len(left) * len(right)
+    if count <= _MAX_PAIRS:
+        return np.repeat(left, len(right)), np.tile(right, len(left))
+    drawn = np.unique(rng.integers(count, size=_MAX_PAIRS))
+    return left[drawn // len(right)], right[drawn % len(right)]
+
+
+def _matches(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
+    """Indices of all pairs of equal elements, ordered by the index in `left` and then by the index in `right`."""
+    order = np.argsort(right, kind="stable")
+    first, last = (np.searchsorted(right[order], left, side) for side in ("left", "right"))
+    which = np.repeat(np.arange(len(left)), last - first)
+    place = np.arange(len(which)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
+    return which, order[first[which] + place]
 
 
 def _between_ranks(moves: Moves) -> Moves:

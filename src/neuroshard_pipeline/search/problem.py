@@ -15,6 +15,7 @@ from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models, quantised
 from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
 from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -40,9 +41,13 @@ class Problem:
         width: (Y,) columns of every kind.
         bytes: (Y,) memory that every kind takes on a rank.
         whole_tables: (U,) the kind of every unit at its full width.
+
+    Raises:
+        TooLargeError: a plan of the task would need more memory than this machine has left.
     """
 
     def __init__(self, task: ShardingTask, models: Models, memory: MemoryModel):
+        require_room(task, "a plan", PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE * len(task.tables))
         self.task = task
         self.models = models
         self.memory = memory

@@ -12,10 +12,14 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.room import require_room
 
 #: The solver may violate constraints by up to 1e-6. If its plan exceeds a memory limit, a second attempt leaves this
 #: share of the memory free.
 _MARGIN = 1e-5
+
+#: Largest number of (unit, rank) pairs that the solver gets. 100,000 pairs took half a minute with a limit of 10 s.
+_MOST_PAIRS = 500_000
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
 _INFEASIBLE = 2
@@ -44,6 +48,7 @@ class MilpSharder:
         Raises:
             DoesNotFitError: whole tables do not fit, or no placement was found within the time limit.
         """
+        require_room(problem.task, self.name, most_ranks=max(1, _MOST_PAIRS // len(problem.units)))
         check_room(problem.task, problem.memory)
         for margin in (0.0, _MARGIN):
             ranks, impossible = self._solve(problem, problem.limits.astype(np.float64) * (1.0 - margin))

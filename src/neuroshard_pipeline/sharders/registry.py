@@ -13,6 +13,7 @@ from pydantic import AfterValidator
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError, did_you_mean
 from neuroshard_pipeline.search.changes import rejected_changes
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
@@ -222,18 +223,21 @@ def solve_all(
     plans, attempts = [], []
     for task in progress(tasks):
         for sharder in sharders:
-            start, problem = time.perf_counter(), Problem(task, models, settings.memory)
-            placement, error = _attempt(sharder, problem, _generator(seed, task.task_id, sharder.name))
+            start = time.perf_counter()
+            solved, error = _attempt(sharder, task, models, settings.memory, seed)
             attempts.append((task.task_id, sharder.name, time.perf_counter() - start, error))
-            if placement is not None:
-                plans.append(price_plan(problem, placement, sharder.name))
+            if solved is not None:
+                plans.append(price_plan(*solved, sharder.name))
     return Solutions(tuple(plans), pd.DataFrame(attempts, columns=["task_id", "sharder", "seconds", "error"]))
 
 
-def _attempt(sharder: Sharder, problem: Problem, rng: np.random.Generator) -> tuple[Placement | None, str | None]:
-    """The placement, or the reason why there is none."""
+def _attempt(
+    sharder: Sharder, task: ShardingTask, models: Models, memory: MemoryModel, seed: int
+) -> tuple[tuple[Problem, Placement] | None, str | None]:
+    """The problem and its placement, or the reason why there is none."""
     try:
-        return sharder.shard(problem, rng), None
+        problem = Problem(task, models, memory)
+        return (problem, sharder.shard(problem, _generator(seed, task.task_id, sharder.name))), None
     except DoesNotFitError as refusal:
         return None, str(refusal)
 

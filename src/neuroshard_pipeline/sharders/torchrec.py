@@ -7,7 +7,11 @@ import numpy as np
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.room import require_room
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+
+#: Largest number of ranks that TorchRec's planner is asked for: 10 tables on 1,000 ranks took it a minute.
+_MOST_RANKS = 2**10
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class TorchRecSharder:
             DoesNotFitError: TorchRec found no plan within the memory limits.
         """
         task, memory = problem.task, problem.memory
+        require_room(task, "TorchRec's planner", most_ranks=_MOST_RANKS)
         if task.constraints:
             raise NeuroShardError(
                 f"{task.task_id}: the sharder {self.name!r} cannot respect constraints, because TorchRec's planner "

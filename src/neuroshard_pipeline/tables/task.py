@@ -13,6 +13,9 @@ from neuroshard_pipeline.tables.table import Table, scale_rows
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
 
+#: Upper limits of world size and batch size, and of the memory of a rank. Bytes then fit into 64-bit integers.
+MOST, MOST_BYTES = 2**31, 2**60
+
 #: Columns of a task's file or frame that describe the task itself; they have the same value in all rows of a task.
 TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
 
@@ -23,8 +26,8 @@ class ShardingTask:
 
     Attributes:
         tables: at least one table; names are unique.
-        world_size: number of ranks (devices).
-        batch_size: global batch size, in samples per iteration over all ranks.
+        world_size: number of ranks (devices), at most `MOST`.
+        batch_size: global batch size, in samples per iteration over all ranks, at most `MOST`.
         memory_bytes: memory for embeddings on every rank, or one number per rank.
         optimizer: one of `OPTIMIZERS`; its state takes part of the memory.
         task_id: name of the task in frames and errors.
@@ -106,9 +109,14 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
         value = getattr(task, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             yield f"{field} {value!r} must be a whole number of at least 1"
-    if len(task.memory_limits) != task.world_size:
-        yield f"memory_bytes has {len(task.memory_limits)} numbers for {task.world_size} ranks; give one per rank"
-    if min(task.memory_limits) < 1:
+        if value > MOST:
+            yield f"{field} {value} must be a mistake; use at most {MOST}"
+    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
+    if isinstance(task.memory_bytes, tuple) and len(limits) != task.world_size:
+        yield f"memory_bytes has {len(limits)} numbers for {task.world_size} ranks; give one per rank"
+    if max(limits) > MOST_BYTES:
+        yield f"memory_bytes {max(limits)} must be a mistake; use at most {MOST_BYTES} bytes per rank"
+    if min(limits) < 1:
         yield f"memory_bytes {task.memory_bytes} must be at least 1 on every rank"
     if task.optimizer not in OPTIMIZERS:
         yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
