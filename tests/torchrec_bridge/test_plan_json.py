@@ -34,7 +34,7 @@ def test_200_random_plans_survive_the_round_trip(plan, data):
 
 
 def test_the_document_holds_torchrecs_terms():
-    document = plan_to_json(small_plan(), local_world_size=2, module_path="m")
+    document = plan_to_json(small_plan(), local_world_size=2, compute_device="cuda", module_path="m")
     assert document["plan"]["m"]["wide"] == {
         "sharding_type": "column_wise",
         "compute_kernel": "fused",
@@ -57,7 +57,7 @@ def test_cpu_placements_name_no_device_index():
 
 def test_tables_are_written_under_their_modules():
     plan = small_plan()
-    document = plan_to_json(plan, module_path={"wide": "a.ebc", "small": "b.ebc"})
+    document = plan_to_json(plan, compute_device="cuda", module_path={"wide": "a.ebc", "small": "b.ebc"})
     assert {module: list(tables) for module, tables in document["plan"].items()} == {
         "a.ebc": ["wide"],
         "b.ebc": ["small"],
@@ -76,7 +76,7 @@ def test_tables_are_written_under_their_modules():
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(PlanError, match=message):
-        plan_to_json(small_plan(), **arguments)
+        plan_to_json(small_plan(), **{"compute_device": "cuda"} | arguments)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_bad_arguments_are_named(arguments, message):
     ],
 )
 def test_damaged_documents_are_refused(path, value, message):
-    document = copy.deepcopy(plan_to_json(small_plan(), module_path="m"))
+    document = copy.deepcopy(plan_to_json(small_plan(), compute_device="cuda", module_path="m"))
     target = document
     for key in path[:-1]:
         target = target[key]

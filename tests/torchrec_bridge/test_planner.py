@@ -188,9 +188,9 @@ def test_a_plan_of_other_tables_is_refused(tables, message):
     task = ShardingTask(tables, 1, 8, 2**30)
     plan = Plan(task, tuple(Shard(t, 0, t.embedding_dim) for t in tables), (0,) * len(tables), "neuroshard")
     with pytest.raises(PlanError, match=message):
-        plan.to_torchrec(collection())
+        plan.to_torchrec(collection(), compute_device="cuda")
     with pytest.raises((PlanError, TaskError)):
-        plan.to_torchrec(collection(), local_world_size=3)
+        plan.to_torchrec(collection(), 3, "cuda")
 
 
 def test_a_part_of_the_batches_is_the_same_samples_as_the_whole():

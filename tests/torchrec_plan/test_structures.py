@@ -32,7 +32,12 @@ def model_of(plan: Plan) -> torch.nn.Module:
 @given(plan=plans(module_names))
 def test_200_random_plans_survive_torchrecs_structures(plan):
     tables = {table.name: table for table in plan.task.tables}
-    back = Plan(plan.task, *read_sharding_plan(plan.to_torchrec(model_of(plan)), tables), "x", memory=plan.memory)
+    back = Plan(
+        plan.task,
+        *read_sharding_plan(plan.to_torchrec(model_of(plan), compute_device="cuda"), tables),
+        "x",
+        memory=plan.memory,
+    )
     for table in plan.task.tables:
         placed = zip(plan.shards, plan.ranks, strict=True)
         ordered = sorted((entry for entry in placed if entry[0].table == table), key=lambda e: e[0].column_offset)
@@ -78,7 +83,7 @@ def test_the_json_document_and_the_structures_hold_the_same(plan):
 def test_other_plans_of_torchrec_are_refused(change, message):
     table = Table("a", 10, 64, 1.0)
     plan = Plan(ShardingTask([table], 1, 8, 2**20), (Shard(table, 0, 64),), (0,), "neuroshard")
-    theirs = plan.to_torchrec(model_of(plan))
+    theirs = plan.to_torchrec(model_of(plan), compute_device="cuda")
     change(theirs.plan["m"])
     with pytest.raises(PlanError, match=message):
         read_sharding_plan(theirs, {"a": table})

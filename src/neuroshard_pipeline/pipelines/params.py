@@ -38,12 +38,13 @@ class TorchRecExportParams(Parameters):
     Attributes:
         sharder: the sharder whose plans are written.
         local_world_size: ranks per host, or null if all ranks are on one host.
-        compute_device: type of the device on which the tables will be trained.
+        compute_device: type of the device on which the tables will be trained, or null for the one that the cost models
+            were measured on.
     """
 
     sharder: SharderName
     local_world_size: int | None = Field(ge=1)
-    compute_device: Literal["cuda", "cpu"]
+    compute_device: Literal["cuda", "cpu"] | None
 
 
 class PlanParams(Parameters):

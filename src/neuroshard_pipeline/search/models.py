@@ -3,6 +3,8 @@
 Shapes: S shards, W ranks, H numbers of a shard embedding.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice
 
 #: Searches compare costs in whole units of 1e-9 ms. The order of float additions differs between pricing one plan and
 #: pricing many at once; without the rounding, that order would decide between plans of equal cost.
@@ -21,6 +25,28 @@ COST_UNITS_PER_MS = 1e9
 def quantised(cost_ms: FloatArray) -> FloatArray:
     """Costs in whole units of 1e-9 ms, which searches compare."""
     return np.rint(cost_ms * COST_UNITS_PER_MS)
+
+
+def device_of(part: object) -> ComputeDevice | None:
+    """The kind of device that a cost model was measured on, from its provenance; None if the model has none."""
+    device = (getattr(part, "provenance", {}).get("hardware") or {}).get("device")
+    known: tuple[ComputeDevice, ...] = ("cuda", "cpu")
+    return next((kind for kind in known if str(device).startswith(kind)), None)
+
+
+def check_hardware(models: Models, compute_device: str) -> None:
+    """Refuse cost models that were measured on another kind of device. Models without provenance are accepted.
+
+    Raises:
+        CostModelError: the models were not measured on `compute_device`; the message names both devices.
+    """
+    for part in (models.compute, models.comm):
+        measured_on = device_of(part)
+        if measured_on is not None and measured_on != compute_device:
+            raise CostModelError(
+                f"the {type(part).__name__} was measured on {measured_on!r}, but the tables are to be trained on "
+                f"{compute_device!r}; load models of that hardware, or train some on it: kedro run --pipeline pretrain"
+            )
 
 
 class ComputeModel(Protocol):

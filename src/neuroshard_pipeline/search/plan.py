@@ -68,7 +68,7 @@ class PlanCost:
 
 @dataclass(frozen=True)
 class RejectedChange:
-    """A single change that a plan does not make.
+    """One change that would turn a plan into a similar one, such as moving one shard to another rank.
 
     Attributes:
         text: the change in words.
@@ -93,9 +93,10 @@ class Plan:
         predicted: predicted cost, or None where no cost model has priced the plan.
         memory: memory model of a rank; by default the one of `parameters_search.yml`.
         interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
-            empty where no cost model has priced the plan. `==` ignores this attribute and the next two.
+            empty where no cost model has priced the plan. `==` ignores this attribute and the next three.
         rejected: the best single changes that the plan does not make; empty if none were sought or found.
         caveats: properties of the task outside the training range of the models, for which the prediction extrapolates.
+        compute_device: kind of device that the cost models were measured on, or None if they do not say.
 
     Raises:
         PlanError: columns not covered or covered twice, an unknown table, an invalid rank number, more shards on
@@ -111,6 +112,7 @@ class Plan:
     interval_ms: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     rejected: tuple[RejectedChange, ...] = field(default=(), compare=False)
     caveats: tuple[str, ...] = field(default=(), compare=False)
+    compute_device: ComputeDevice | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         cost = "unpriced" if self.predicted is None else f"{self.predicted.embedding_cost_ms:.4g} ms predicted"
@@ -122,7 +124,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.ranks):
-            raise PlanError(f"{self.task.task_id}: {len(self.shards)} shards, but {len(self.ranks)} ranks")
+            raise PlanError(f"{self.task.task_id}: {len(self.shards)} shards, but {len(self.ranks)} ranks for them")
         for rank in self.ranks:
             if not 0 <= rank < self.task.world_size:
                 raise PlanError(f"{self.task.task_id}: rank {rank} lies outside 0..{self.task.world_size - 1}")
@@ -173,7 +175,7 @@ class Plan:
         self,
         module: nn.Module,
         local_world_size: int | None = None,
-        compute_device: ComputeDevice = "cuda",
+        compute_device: ComputeDevice | None = None,
         leave_out: Collection[str] = (),
     ) -> ShardingPlan:
         """The plan as the `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
@@ -186,18 +188,32 @@ class Plan:
         Args:
             module: the unsharded model, possibly on the meta device, with exactly the tables of the plan.
             local_world_size: ranks per host, or None where all ranks are on one host.
-            compute_device: where the tables are trained.
+            compute_device: kind of device that trains the tables; None for the one the cost models were measured on.
             leave_out: fully qualified names of modules that the plan does not cover.
 
         Raises:
             TorchRecMissingError: TorchRec is not installed.
-            PlanError: plan and model differ in a table, its rows or its columns, or `local_world_size` does not divide
-                the world size.
+            PlanError: plan and model differ in a table, its rows or its columns, `local_world_size` does not divide
+                the world size, or the device is neither given nor known.
         """
         from neuroshard_pipeline.torchrec_plan.structures import sharding_plan
 
-        devices = Devices(self.task.world_size, local_world_size, compute_device)
+        devices = self.devices(local_world_size, compute_device)
         return sharding_plan(self.task, self.shards, self.ranks, module, devices, leave_out)
+
+    def devices(self, local_world_size: int | None, compute_device: ComputeDevice | None) -> Devices:
+        """The devices of the ranks; a `compute_device` of None stands for the plan's own.
+
+        Raises:
+            PlanError: see `to_torchrec`.
+        """
+        device = compute_device or self.compute_device
+        if device is None:
+            raise PlanError(
+                f"{self.task.task_id}: the cost models of this plan do not say which device they were measured on; "
+                "give compute_device='cuda' or 'cpu', the device that trains the tables"
+            )
+        return Devices(self.task.world_size, local_world_size, device)
 
     def explain(self) -> str:
         """The plan in words: shards, memory and predicted cost per rank, the slowest rank, and the assumptions."""
@@ -249,7 +265,7 @@ def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Se
             yield f"tables {', '.join(map(repr, group))} must be kept together, but lie on ranks {where}"
         for name in group:
             if len(placed[name]) > 1:
-                yield f"table {name!r} must stay whole beside others, but is split into {len(placed[name])} shards"
+                yield f"tables kept together must stay whole, but {name!r} is split into {len(placed[name])} shards"
 
 
 def _table_violations(constraint: TableConstraint, placed: list[tuple[int, int]], world_size: int) -> Iterator[str]:

@@ -7,9 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.models import Models, device_of
 from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
+
+#: Number of ranks, over all plans, whose communication is priced at once, so that its features take at most 300 MB.
+_RANKS_AT_ONCE = 2**18
 
 
 def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatArray:
@@ -37,8 +40,13 @@ def communication_ms(
 
 def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
     """Embedding cost (P,) of plans with compute costs (P, W) and dimension sums (P, W)."""
-    forward_ms, backward_ms = communication_ms(models, compute_ms, dim_sums, batch_size)
-    return (compute_ms + forward_ms + backward_ms).max(axis=-1)
+    step = max(1, _RANKS_AT_ONCE // compute_ms.shape[-1])
+    costs = []
+    for start in range(0, len(compute_ms), step):
+        compute, dims = compute_ms[start : start + step], dim_sums[start : start + step]
+        forward_ms, backward_ms = communication_ms(models, compute, dims, batch_size)
+        costs.append((compute + forward_ms + backward_ms).max(axis=-1))
+    return np.concatenate(costs)
 
 
 def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
@@ -76,6 +84,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
         _intervals_ms(problem, sums, dim_sums, predicted),
         rejected,
         problem.models.caveats(task),
+        device_of(problem.models.compute),
     )
 
 

@@ -47,7 +47,7 @@ DLRM_MODULE_PATH = "sparse_arch.embedding_bag_collection"
 def plan_to_json(
     plan: Plan,
     local_world_size: int | None = None,
-    compute_device: ComputeDevice = "cuda",
+    compute_device: ComputeDevice | None = None,
     module_path: str | Mapping[str, str] = DLRM_MODULE_PATH,
 ) -> Json:
     """The JSON document of `plan`, ready for `json.dumps`.
@@ -55,14 +55,15 @@ def plan_to_json(
     Args:
         plan: any plan.
         local_world_size: ranks per host, or None where all ranks are on one host.
-        compute_device: kind of device that the tables are trained on.
+        compute_device: kind of device that trains the tables; None for the one that the plan's cost models were
+            measured on.
         module_path: fully qualified name of the `EmbeddingBagCollection` that holds the tables, or a mapping from every
             table's name to the name of its collection.
 
     Raises:
         PlanError: `local_world_size` does not divide the world size, the device is unknown, or a table has no module.
     """
-    devices = Devices(plan.task.world_size, local_world_size, compute_device)
+    devices = plan.devices(local_world_size, compute_device)
     predicted = None
     if plan.predicted is not None:
         predicted = {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(plan.predicted).items()}
@@ -70,7 +71,7 @@ def plan_to_json(
         "schema": SCHEMA,
         "version": SCHEMA_VERSION,
         "sharder": plan.sharder,
-        "compute_device": compute_device,
+        "compute_device": devices.compute_device,
         "local_world_size": devices.ranks_per_host,
         "task": _task_to_json(plan.task),
         "shards": [
@@ -150,6 +151,7 @@ def _read_plan(document: Mapping[str, Any]) -> Plan:
         sharder=document["sharder"],
         predicted=None if costs is None else PlanCost(**{name: tuple(ms) for name, ms in costs.items()}),
         memory=MemoryModel(**document["memory"]),
+        compute_device=document["compute_device"],
     )
     paths = {table: module for module, tables in document["plan"].items() for table in tables}
     devices = Devices(task.world_size, document["local_world_size"], document["compute_device"])

@@ -14,8 +14,9 @@ import torch.distributed.nn
 import torch.distributed.optim  # noqa: F401
 from torch import nn
 
-from neuroshard_pipeline.errors import CostModelError, PlanError
-from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.models import Models, check_hardware
+from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
@@ -27,6 +28,7 @@ from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints
 from neuroshard_pipeline.torchrec_bridge.plan_json import tables_sha256
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+from neuroshard_pipeline.torchrec_plan.left_out import left_out_bytes
 from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, read_module_tables, read_optimizer
 
 require_torchrec()
@@ -48,10 +50,13 @@ class PlannerOptions:
 
     Attributes:
         sharder: one of `neuroshard_pipeline.SHARDERS`.
-        settings: settings of the searches and of the memory model, or None for the defaults of `ns.shard`.
+        settings: settings of the searches and of the memory model, or None for the defaults of `ns.shard` with a memory
+            model that also counts the buffers of a batch, because a topology states the whole memory of a device.
         seed: seed of sharders that draw random numbers.
         storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
-        leave_out: fully qualified names of modules that are planned elsewhere.
+        leave_out: fully qualified names of modules that are planned elsewhere. Their memory is subtracted from that of
+            the ranks: by `left_out_plan`, or as a whole on every rank if that plan does not contain them.
+        left_out_plan: TorchRec's plan of the modules that are left out, or None.
     """
 
     sharder: str = "neuroshard_plus"
@@ -59,6 +64,13 @@ class PlannerOptions:
     seed: int = 0
     storage_reservation: StorageReservation | None = None
     leave_out: Collection[str] = ()
+    left_out_plan: ShardingPlan | None = None
+
+    @property
+    def sharder_settings(self) -> SharderSettings:
+        """The given settings, or the defaults of this planner."""
+        counted = {"input_buffers": True, "output_buffers": True}
+        return self.settings or SharderSettings(memory=default_memory().model_copy(update=counted))
 
 
 class NeuroShardPlanner(ShardingPlanner):
@@ -140,7 +152,7 @@ class NeuroShardPlanner(ShardingPlanner):
             NeuroShardError: as `plan`.
         """
         task = self.task(module, sharders)
-        return shard(task, self.models, self.options.sharder, self.options.settings, self.options.seed)
+        return shard(task, self.models, self.options.sharder, self.options.sharder_settings, self.options.seed)
 
     def task(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> ShardingTask:
         """The sharding task of a model on this topology.
@@ -151,8 +163,9 @@ class NeuroShardPlanner(ShardingPlanner):
         sharders = [EmbeddingBagCollectionSharder()] if sharders is None else sharders
         if not any(sharder.module_type is EmbeddingBagCollection for sharder in sharders):
             raise PlanError("no sharder for EmbeddingBagCollection is given; add EmbeddingBagCollectionSharder()")
-        constraints = search_constraints(self.constraints)
         read = read_module_tables(module, self.constraints, self.options.leave_out)
+        planned = {entry.table.name for entry in read}
+        constraints = search_constraints({name: each for name, each in self.constraints.items() if name in planned})
         _warn_of_shared_tables(read)
         return ShardingTask(
             self._with_profiles(read),
@@ -174,7 +187,7 @@ class NeuroShardPlanner(ShardingPlanner):
         return [with_profile(table, batch_size) for table in tables]
 
     def _memory_bytes(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> tuple[int, ...]:
-        """Memory for tables on every rank, net of TorchRec's reservation."""
+        """Memory for tables on every rank, net of TorchRec's reservation and of the modules that are left out."""
         reservation = self.options.storage_reservation or FixedPercentageStorageReservation(DEFAULT_RESERVATION)
         reserved = reservation.reserve(
             topology=self.topology,
@@ -184,28 +197,21 @@ class NeuroShardPlanner(ShardingPlanner):
             constraints=self.constraints or None,
         )
         kind = "hbm" if self.topology.compute_device == "cuda" else "ddr"
-        return tuple(int(getattr(device.storage, kind)) for device in reserved.devices)
+        limits = [int(getattr(device.storage, kind)) for device in reserved.devices]
+        left_out = left_out_bytes(module, self.options.leave_out, len(limits), self.options.left_out_plan)
+        for rank, (limit, taken) in enumerate(zip(limits, left_out, strict=True)):
+            if taken >= limit:
+                raise PlanError(
+                    f"rank {rank} has {limit} bytes after the reservation, but the modules of leave_out take {taken}; "
+                    "give the plan that spreads them over the ranks as left_out_plan, or use ranks with more memory"
+                )
+        return tuple(limit - taken for limit, taken in zip(limits, left_out, strict=True))
 
     def _fingerprint(self, module: nn.Module) -> str:
         """Module paths and tables of a model, as a text that is equal for equal models."""
         read = read_module_tables(module, self.constraints, self.options.leave_out)
         paths = " ".join(f"{entry.module_path}:{entry.table.name}" for entry in read)
         return f"{paths} {tables_sha256([entry.table for entry in read])}"
-
-
-def check_hardware(models: Models, compute_device: str) -> None:
-    """Refuse cost models that were measured on another kind of device. Models without provenance are accepted.
-
-    Raises:
-        CostModelError: the models were not measured on `compute_device`; the message names both devices.
-    """
-    for part in (models.compute, models.comm):
-        measured_on = getattr(part, "provenance", {}).get("hardware", {}).get("device")
-        if measured_on is not None and not str(measured_on).startswith(compute_device):
-            raise CostModelError(
-                f"the {type(part).__name__} was measured on {measured_on!r}, but the tables are to be trained on "
-                f"{compute_device!r}; load models of that hardware, or train some on it: kedro run --pipeline pretrain"
-            )
 
 
 def _warn_of_shared_tables(read: Sequence[ModuleTable]) -> None:

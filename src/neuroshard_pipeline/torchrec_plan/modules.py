@@ -10,6 +10,7 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+from neuroshard_pipeline.torchrec_plan.left_out import left_out_tables
 
 require_torchrec()
 from torchrec.distributed.planner import ParameterConstraints  # noqa: E402
@@ -107,7 +108,7 @@ def read_module_tables(
                 )
             table = _table(config, path, constraints.get(config.name))
             read[config.name] = ModuleTable(table, path, tuple(config.feature_names))
-    unknown = sorted(set(constraints) - set(read))
+    unknown = sorted(set(constraints) - set(read) - left_out_tables(module, leave_out))
     if unknown:
         raise PlanError(f"a constraint names the table {unknown[0]!r}, which the model does not have")
     return list(read.values())

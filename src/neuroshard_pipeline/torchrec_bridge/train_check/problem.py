@@ -8,7 +8,7 @@ import pandas as pd
 from torch import nn
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.models import Models, check_hardware
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
@@ -60,8 +60,6 @@ def solve_problem(
         CostModelError: the models describe another kind of device than `training.compute_device`.
         TrainCheckError: no sharder found a plan.
     """
-    from neuroshard_pipeline.torchrec_bridge.planner import check_hardware
-
     check_hardware(models, training.compute_device)
     solutions = solve_all([task], sharders, models, settings, seed)
     if not solutions.plans:

@@ -1,0 +1,91 @@
+"""Modules of a model that are planned elsewhere: their tables, and the memory that they take on every rank."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from neuroshard_pipeline.errors import PlanError
+
+#: Bytes of optimizer state of a parameter, by the class of the optimizer that `apply_optimizer_in_backward` attached:
+#: none for SGD, one fp32 number per row, two fp32 numbers per weight. Other optimizers count as one number per weight.
+_STATE_BYTES = {
+    "SGD": lambda _: 0,
+    "RowWiseAdagrad": lambda shape: 4 * shape[0],
+    "Adam": lambda shape: 8 * shape[0] * shape[1],
+}
+
+
+def left_out_tables(module: nn.Module, leave_out: Collection[str]) -> set[str]:
+    """Names of the tables in the modules that `leave_out` names.
+
+    Raises:
+        PlanError: the model has no module of such a name.
+    """
+    children = [child for path in leave_out for child in _submodule(module, path).modules()]
+    getters = [getattr(child, name, None) for child in children for name in _CONFIG_GETTERS]
+    return {config.name for getter in getters if getter is not None for config in getter()}
+
+
+def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: int, plan: Any | None) -> list[int]:
+    """Bytes that the modules of `leave_out` take on every rank.
+
+    A table of `plan` takes the weights and the optimizer state of its shards on their ranks. All other parameters are
+    data parallel: every rank holds them as a whole, with gradients of the same size. Activations are not counted.
+
+    Args:
+        module: an unsharded model, possibly on the meta device.
+        leave_out: fully qualified names of modules; a module inside another one of them counts once.
+        world_size: number of ranks.
+        plan: TorchRec's `ShardingPlan` of these modules, or None.
+
+    Raises:
+        PlanError: the model has no module of such a name.
+    """
+    taken, seen = [0] * world_size, set()
+    for path in leave_out:
+        tensors = _submodule(module, path)
+        for name, tensor in (*tensors.named_parameters(path), *tensors.named_buffers(path)):
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            sharding = _sharding_of(name, plan)
+            if sharding is None or sharding.sharding_spec is None:
+                replicated = (1 + tensor.requires_grad) * _bytes(tensor, tensor.shape)
+                taken = [total + replicated for total in taken]
+                continue
+            for shard, rank in _placed(sharding):
+                taken[rank] += _bytes(tensor, shard.shard_sizes)
+    return taken
+
+
+_CONFIG_GETTERS = ("embedding_bag_configs", "embedding_configs")
+
+
+def _submodule(module: nn.Module, path: str) -> nn.Module:
+    try:
+        return module.get_submodule(path)
+    except AttributeError as error:
+        raise PlanError(f"leave_out names the module {path!r}, which the model does not have ({error})") from error
+
+
+def _sharding_of(name: str, plan: Any | None) -> Any | None:
+    """The `ParameterSharding` of a parameter such as `<module>.embeddings.<table>.weight`."""
+    *path, table, _ = ["", "", *name.split(".")]
+    return None if plan is None else plan.plan.get(".".join(path[2:-1]), {}).get(table)
+
+
+def _placed(sharding: Any) -> Iterator[tuple[Any, int]]:
+    for shard in sharding.sharding_spec.shards:
+        yield shard, shard.placement.rank()
+
+
+def _bytes(tensor: Any, shape: Sequence[int]) -> int:
+    """Weights and optimizer state of a tensor, or of a shard of it with this shape."""
+    numbers = 1
+    for size in shape:
+        numbers *= size
+    state = 0
+    for optimizer in getattr(tensor, "_optimizer_classes", ()):
+        state += _STATE_BYTES.get(optimizer.__name__, lambda _: 4 * numbers)(shape)
+    return tensor.element_size() * numbers + state
