@@ -174,7 +174,7 @@ def test_samples_of_another_first_campaign_are_ignored_with_a_warning(first, ref
     other = dataclasses.replace(first, compute_costs=first.compute_costs.assign(forward_ms=1.0))
     assert campaign_id(other) != campaign_id(first) == campaign_id(dataclasses.replace(first))
     assert of_campaign(refined, other).sample_ids == frozenset()
-    assert "another table pool or first campaign" in caplog.text
+    assert "the table pool or the first campaign has changed" in caplog.text
     assert training_data(other, refined).sample_ids == other.sample_ids
     assert next_round(of_campaign(refined, other)) == 1
 

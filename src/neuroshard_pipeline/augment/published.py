@@ -33,8 +33,8 @@ SHARE_OF_INDICES: FloatArray = np.array([
     0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019,
 ])  # fmt: skip
 
-#: Assumed position of a bin's mean lookup count between its lowest count (0) and its highest count (1). It is 0.36 to
-#: 0.41 in bins 2 to 6, whose published shares have enough digits to compute it.
+#: Assumed position of a bin's mean lookup count within the bin: 0 is the bin's lowest count, 1 its highest. It is 0.36
+#: to 0.41 in bins 2 to 6, whose published shares have enough digits to compute it.
 _LEVEL_WITHIN_BIN = 0.385
 
 #: Mean number of lookups of a row in each reuse bin, (17,).
@@ -48,7 +48,7 @@ def highest_bin(batch_size: int) -> int:
     """The highest reuse bin of a pool for `batch_size`: the bin of a row that every sample looks up once.
 
     Published rows that are looked up more often have no counterpart in a smaller batch. Their ids are moved to this bin
-    ("folding"), which keeps pooling factors and the histograms of all lower bins.
+    ("folding"), which keeps pooling factors and the share of ids in every lower bin.
     """
     full = batch_size >= BATCH_SIZE
     return NUM_REUSE_BINS - 1 if full else int(np.searchsorted(REUSE_BIN_EDGES, batch_size, side="left"))

@@ -28,7 +28,7 @@ class Campaigns:
     comm: CommCampaign
 
     def hardware(self, compute: ComputeRecords, backward: CommRecords, forward: CommRecords) -> dict[str, Any]:
-        """Describe the hardware and the noise floors of finished campaigns, one campaign per part of the cost."""
+        """Describe the hardware and noise floors of three campaigns: lookups, backward and forward communication."""
         lookups = self.compute.summary(*compute)
         gradients, outputs = self.comm.summary(*backward), self.comm.summary(*forward)
         floors = {"backward": gradients.noise_floor["backward"], "forward": outputs.noise_floor["forward"]}

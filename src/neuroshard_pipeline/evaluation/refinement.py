@@ -2,7 +2,7 @@
 
 The machine's drift since the first campaign is removed from the new costs (`anchors`), so that a model can be trained
 on old and new costs together. The frames of new samples have two extra columns: `round`, the number of the run that
-measured them, and `campaign`, a hash of the first campaign. Samples of another first campaign are ignored.
+measured them, and `campaign`, a hash of the first campaign. Samples with another hash are ignored.
 """
 
 import hashlib
@@ -151,8 +151,8 @@ def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSam
     others = {campaign for frame in refined.frames() if len(frame) for campaign in frame["campaign"]} - {present}
     if others:
         _LOGGER.warning(
-            "samples that refine measured for another table pool or first campaign (%s) are ignored; the current "
-            "campaign is %s. Run `kedro run --pipeline refine` to measure samples for it",
+            "the table pool or the first campaign has changed: samples that refine measured before (campaign %s) are "
+            "ignored; the current campaign is %s. Run `kedro run --pipeline refine` to measure samples for it",
             ", ".join(sorted(others)),
             present,
         )

@@ -69,14 +69,14 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.
         for group, task in tasks
     ]
     if not frames:
-        raise TaskError(f"suite {suite!r} has no task; list its tasks, or remove the suite from benchmark.suites")
+        raise TaskError(f"suite {suite!r} has no task; add one to benchmark.public.tasks or leave out the suite")
     return pd.concat(frames, ignore_index=True)
 
 
 def _check_unique(tasks: pd.DataFrame) -> None:
     for task_id, suites in tasks.groupby("task_id", sort=False)["suite"].unique().items():
         if len(suites) > 1:
-            raise TaskError(f"task {task_id!r} is in the suites {suites[0]} and {suites[1]}; rename one")
+            raise TaskError(f"task {task_id!r} is in the suites {suites[0]} and {suites[1]}; rename it in one of them")
 
 
 def _renamed(tables: Sequence[Table]) -> list[Table]:

@@ -129,8 +129,8 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
 def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> Set[int]:
     """Numbers of the rounds that still have to visit a sample.
 
-    A visit of an earlier run counts even if its round is not one of `rounds_of`, because the number of visits was
-    another one then. The missing visits are those of the last rounds.
+    A visit of an earlier run counts even if its round is not one of `rounds_of`, because an earlier run may
+    have had another number of visits. The missing visits are those of the last rounds.
 
     Args:
         sample: the sample.
@@ -143,7 +143,7 @@ def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> 
 
 
 def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
-    """The visits in `records` that need no other attempt: they succeeded, or failed permanently on every failed rank.
+    """The visits in `records` that need no other attempt: no rank failed, or every failure is permanent.
 
     Args:
         records: key of a chunk → record.
