@@ -10,11 +10,13 @@ BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search be
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
 # The newest version of a model, which is a timestamp; empty if there is no version.
 newest = $$(ls $(DATA)/06_models/$(1) 2>/dev/null | tail -1)
+comma := ,
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-campaign same-results clean help $(BENCHES)
+.PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-campaign same-results shipped-models clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
@@ -33,7 +35,9 @@ run: announce .venv/.run
 announce:
 	@$(PYTHON) src/neuroshard_pipeline/duration.py $(ENV)
 
-test: .venv/.test lint types contracts unit
+# ruff's answer comes at once; the other checks fill the time in which tests wait for processes.
+test: .venv/.test lint
+	@$(MAKE) --no-print-directory --jobs unit types contracts
 
 # Lists stored measurements that no campaign of ENV uses, and asks before it deletes them.
 prune: .venv/.run
@@ -49,8 +53,9 @@ types: .venv/.test
 contracts: .venv/.test
 	$(BIN)/lint-imports
 
+# One worker per core. The tests of a file run on one worker, which sets up their common fixtures once.
 unit: .venv/.test
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 10
 
 # One rival is TorchRec's planner, which .venv/.test installs. An interrupted benchmark resumes.
 bench: .venv/.test
@@ -92,25 +97,33 @@ gpu-campaign:
 	@test -n "$(PYTHON)" || { echo "No python3 on the PATH; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name one with PYTHON=...")'
 	$(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -m pip --version > /dev/null
+	$(BIN)/python -m pip install --quiet --upgrade pip
 	@touch $@
+
+# Installs extras, and compiles their modules on all cores, where pip would use one. A few files of other packages are
+# templates that do not compile.
+define install
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(1)]'
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib > /dev/null 2>&1 || true
+endef
 
 .venv/.run: constraints.txt pyproject.toml | .venv/.created
 	@echo "Installing into .venv (a minute or two) ..."
-	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
+	$(call install,cpu)
 	@touch $@
 
 .venv/.docs: .venv/.run
 	@echo "Installing the documentation tools into .venv ..."
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,docs]'
+	$(call install,cpu$(comma)docs)
 	@touch $@
 
-.venv/.test: .venv/.run
-	@echo "Installing TorchRec, Ray and the development tools into .venv ..."
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,torchrec,cluster,dev,docs]'
+# Everything in one call, so that pip resolves the versions once.
+.venv/.test: constraints.txt pyproject.toml | .venv/.created
+	@echo "Installing into .venv, with TorchRec, Ray and the development tools (two minutes) ..."
+	$(call install,cpu$(comma)torchrec$(comma)cluster$(comma)dev$(comma)docs)
 	@# torchrec depends on the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
 	$(BIN)/python -m pip install --quiet --no-deps torchrec
-	@touch $@
+	@touch .venv/.run .venv/.docs $@
 
 clean:
 	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete

@@ -1,18 +1,39 @@
 """Fixtures for the tests of several packages: a finished run in the `test` environment, and a Ray cluster."""
 
+import multiprocessing
 import os
+import shutil
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Tests run side by side and start processes of their own. torch, which is not imported yet, and those processes read
+# this; with one thread per core each, they would spend most of their time waiting for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # A shared machine may be slow at any single example, and hypothesis's deadline would then fail a correct test.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+
+#: Modules of the worker processes of all tests.
+WORKER_MODULES = [
+    "neuroshard_pipeline.measurement.compute_bench",
+    "neuroshard_pipeline.measurement.fbgemm",
+    "neuroshard_pipeline.measurement.pools",
+    "neuroshard_pipeline.sharders.registry",
+    "neuroshard_pipeline.torchrec_bridge.planner",
+    "neuroshard_pipeline.torchrec_bridge.train_check.run",
+    "torch.distributed.optim",
+    "torchrec.models.dlrm",
+]
 
 
 def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_versions: dict | None = None) -> str:
@@ -24,12 +45,41 @@ def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_
         return session.session_id
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files with slow tests first, so that parallel workers finish at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server() -> None:
+    """In a parallel run, start the server that forks worker processes with the modules of all tests.
+
+    A program has one server. Otherwise it would have the modules of the first team, and every worker of another team
+    would import its own for seconds. A few tests alone need no such server.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(WORKER_MODULES)
+        forkserver.ensure_running()
+
+
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory) -> Path:
-    """The data root of a completed default run, which is tiny but uses real kernels and real collectives."""
-    data_root = tmp_path_factory.mktemp("data")
-    run_pipeline(data_root)
-    return data_root
+    """The data root of a completed default run, which is tiny but uses real kernels and real collectives.
+
+    Parallel workers share one run. Each worker has its own copy of the data, because tests add to it.
+    """
+    data_root = tmp_path_factory.mktemp("run") / "data"
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        run_pipeline(data_root)
+        return data_root
+    shared = tmp_path_factory.getbasetemp().parent / "finished_run"
+    with FileLock(f"{shared}.lock"):
+        if not shared.exists():
+            run_pipeline(data_root)
+            shutil.copytree(data_root, shared)
+            return data_root
+    return shutil.copytree(shared, data_root)
 
 
 @pytest.fixture(scope="module")

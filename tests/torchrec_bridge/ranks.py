@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 55.0
+SECONDS = 180.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # The server imports these modules once; the processes of the ranks are forked from it.
@@ -69,7 +69,7 @@ def _rank(rank: int, world_size: int, rendezvous: str, results: Any, function: C
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=40),
+        timeout=datetime.timedelta(seconds=150),
     )
     try:
         results.put((rank, function(rank, world_size, *args), None))

@@ -53,7 +53,7 @@ def test_the_example_trains_on_two_ranks(models_folder):
         [*launch, str(RUN_IT), str(EXAMPLE), str(models_folder)],
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=180,  # guards against a hang
         env=environment,
     )
     assert result.returncode == 0, result.stderr[-3000:]
