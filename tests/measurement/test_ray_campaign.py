@@ -21,7 +21,7 @@ CONTENT = ["sample_id", "digest", "replica", "rank"]
 @pytest.fixture
 def on_cluster(compute_params, cluster):
     def make(**changes):
-        return compute_params(engine="ray", cluster_address=cluster.address, workers=2, **changes)
+        return compute_params(**{"engine": "ray", "cluster_address": cluster.address, "workers": 2} | changes)
 
     return make
 
@@ -52,7 +52,8 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
 def test_a_sample_that_kills_its_workers_is_an_error_row(on_cluster, compute_samples, monkeypatch):
     deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
     monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
-    frame = ComputeCampaign(on_cluster(visits=1, noise_floor_share=0.0), SEED).measure([*compute_samples(2), deadly])
+    params = on_cluster(visits=1, noise_floor_share=0.0, workers=1)
+    frame = ComputeCampaign(params, SEED).measure([*compute_samples(2), deadly])
     assert frame["error"].notna().tolist() == [False, False, True]
     assert "died" in frame["error"][2]
 

@@ -7,14 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pandas as pd
 import pytest
 from conftest import ROOT, run_pipeline
 
+from measurement.conftest import COMM
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import CommCampaign, torchrun_team
+from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams, torchrun_team
 from neuroshard_pipeline.tables.samples import CommSample
 
 SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
@@ -22,6 +22,7 @@ RANKS = "neuroshard_pipeline.measurement.torchrun_ranks"
 MORTAL_RANKS = "measurement.mortal_ranks"
 SLOW_MBIT, FAST_MBIT = 40.0, 4000.0
 HANGS_AFTER_S = 10.0
+FATES = ["deadly", "endless"]
 SEED = 5
 
 specification = importlib.util.spec_from_file_location("bench_two_hosts", SCRIPT)
@@ -35,18 +36,29 @@ def free_endpoint():
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-@contextmanager
-def started_agents(module, folder, hosts=2, ranks_each=2):
-    """Run torchrun agents and yield their endpoint."""
+def across(count):
+    """Samples of 4 ranks, and one of 2 ranks."""
+    samples = [
+        CommSample(f"s{k}", 64, tuple(8 * (k + rank + 1) for rank in range(4)), (0.0,) * 4) for k in range(count)
+    ]
+    return [*samples, CommSample("on one host", 64, (8, 16), (0.0, 0.5))]
+
+
+def fatal(fate):
+    return CommSample(fate, 64, (8, 8, 8, 8), (0.0,) * 4)
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory):
+    """The endpoint of two agents with two ranks each, which die or hang in the samples of `FATES`."""
     endpoint = free_endpoint()
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc-per-node", str(ranks_each)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--max-restarts", "20", "-m", module, endpoint),
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--max-restarts", "20", "-m", MORTAL_RANKS, endpoint),
     ]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    with (folder / "agents.log").open("w") as log:
-        agents = [subprocess.Popen(command, env=environment, stdout=log, stderr=log) for _ in range(hosts)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    with (tmp_path_factory.mktemp("agents") / "agents.log").open("w") as log:
+        agents = [subprocess.Popen(command, env=environment, stdout=log, stderr=log) for _ in range(2)]
         try:
             yield endpoint
         finally:
@@ -56,24 +68,26 @@ def started_agents(module, folder, hosts=2, ranks_each=2):
                 agent.wait(60)
 
 
-def across(count):
-    """Samples of 4 ranks, and one of 2 ranks."""
-    samples = [
-        CommSample(f"s{k}", 64, tuple(8 * (k + rank + 1) for rank in range(4)), (0.0,) * 4) for k in range(count)
-    ]
-    return [*samples, CommSample("on one host", 64, (8, 16), (0.0, 0.5))]
+def params_for(endpoint, **changes):
+    return CommMeasureParams(**COMM | {"local_world_size": 2, "torchrun_endpoint": endpoint} | changes)
+
+
+@pytest.fixture(scope="module")
+def records_of_fates(agents):
+    """Records of a campaign one of whose chunks contains the samples that kill and block a rank."""
+    params = params_for(agents, visits=1, chunk_samples=5, timeout_s=HANGS_AFTER_S)
+    return dict(CommCampaign(params, SEED).run([*across(3), *map(fatal, FATES)], {}))
 
 
 @pytest.mark.slow
-def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torchrun(tmp_path):
+def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torchrun(tmp_path, agents):
     augment = {"augment": {"comm_samples": {"world_sizes": [2, 4], "num_samples": 8}}}
     run_pipeline(tmp_path, "augment", params=augment)
-    with started_agents(RANKS, tmp_path) as endpoint:
-        hosts = {"local_world_size": 2, "torchrun_endpoint": endpoint}
-        run_pipeline(tmp_path, "measure", params=augment | hosts)
+    run_pipeline(tmp_path, "measure", params=augment | {"local_world_size": 2, "torchrun_endpoint": agents})
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert {path.name.split("-")[0] for path in shards} == {"w2", "w4"}
-    run_pipeline(tmp_path, "measure", params=augment | hosts)  # torchrun has ended
+    nobody = {"local_world_size": 2, "torchrun_endpoint": free_endpoint()}
+    run_pipeline(tmp_path, "measure", params=augment | nobody)
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert again == shards
     costs = pd.read_parquet(max((tmp_path / "04_feature/comm_costs.parquet").glob("*/*.parquet")))
@@ -82,20 +96,16 @@ def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fate", ["deadly", "endless"])
-def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is_measured(comm_params, tmp_path, fate):
-    samples = [*across(3)[:2], CommSample(fate, 64, (8, 8, 8, 8), (0.0,) * 4), *across(3)[2:]]
-    with started_agents(MORTAL_RANKS, tmp_path) as endpoint:
-        params = comm_params(
-            local_world_size=2, torchrun_endpoint=endpoint, visits=1, chunk_samples=4, timeout_s=HANGS_AFTER_S
-        )
-        records = dict(CommCampaign(params, SEED).run(samples, {}))
-        costs = CommCampaign(comm_params(local_world_size=2, torchrun_endpoint=endpoint), SEED).measure(samples[:2])
-    rows = pd.concat(records.values())
-    assert set(rows.loc[rows["error"].notna(), "sample_id"]) == {fate}
-    assert set(rows["sample_id"]) == {sample.sample_id for sample in samples}
+@pytest.mark.parametrize("fate", FATES)
+def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is_measured(
+    agents, records_of_fates, fate
+):
+    rows = pd.concat(records_of_fates.values())
+    assert set(rows.loc[rows["error"].notna(), "sample_id"]) == set(FATES)
+    assert set(rows["sample_id"]) == {sample.sample_id for sample in across(3)} | set(FATES)
     assert "did not finish within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
     assert (rows.loc[rows["error"].isna(), ["forward_ms", "backward_ms"]] > 0).all(axis=None)
+    costs = CommCampaign(params_for(agents), SEED).measure(across(2))
     assert costs["error"].isna().all()
 
 
