@@ -22,7 +22,7 @@ from neuroshard_pipeline.tables.records import Record, read_records
 COLUMNS = (
     "gpu", "kernel", "num_tables", "rows_per_table", "total_rows", "dim", "bag_len", "batch", "n_indices",
     "weights_dtype", "output_dtype", "distribution", "optimizer", "weighted", "pooling", "placement", "fwd_us",
-    "bwd_us", "fwdbwd_us", "bwd_cta_us", "bwd_warp_us", "source", "note",
+    "bwd_us", "fwdbwd_us", "bwd_cta_us", "bwd_warp_us", "timing", "source", "note",
 )  # fmt: skip
 
 #: What a time covers: a pass, both passes, or only the two backward kernels that reduce gradients and update rows.
@@ -31,6 +31,8 @@ Part = Literal["forward", "backward", "total", "reduction"]
 _ASSUMED_ROWS = 1_000_000  # FBGEMM's split_table_batched_embeddings_benchmark.py reads tables of this size in most runs
 _ASSUMED_OPTIMIZER = "rowwise_adagrad"  # the default of the same benchmark
 _BYTES_OF_TYPE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)([kmb]?)(?![a-z])")
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _UNIFORM = 0.0
 _HIGHEST_EXPONENT = 3.0
 
@@ -70,7 +72,7 @@ def read_published_lookups(path: Path, presets: Collection[str]) -> tuple[list[P
         presets: names of the modelled devices.
 
     Raises:
-        TableFileError: the file cannot be read, a column is missing, or a cell is neither blank nor understood.
+        TableFileError: the file cannot be read, or a column is missing.
     """
     records = read_records(path)
     missing = [column for column in COLUMNS if column not in records[0].values]
@@ -80,7 +82,7 @@ def read_published_lookups(path: Path, presets: Collection[str]) -> tuple[list[P
     for record in records:
         try:
             rows.append(_published(record, presets))
-        except _UnusableError as reason:
+        except (_UnusableError, TableFileError) as reason:
             skipped.append(str(reason))
     return rows, skipped
 
@@ -98,6 +100,8 @@ def _published(record: Record, presets: Collection[str]) -> PublishedLookup:
     preset = preset_of(f"{gpu} {board}" if gpu else "", presets)
     if preset is None:
         raise _UnusableError(f"no preset for GPU {gpu!r}" if gpu else "GPU not stated")
+    if "host launch included" in _text(record, "timing").lower():
+        raise _UnusableError("the time includes the host's launches, not the GPU alone")
     times_us = _times(record, kernel)
     lookup = _lookup(record, kernel)
     where = f"{record.path.name}: {record.where}"
@@ -246,16 +250,17 @@ def _element_bytes(record: Record, column: str) -> float:
 
 
 def _per_table(record: Record, column: str, tables: int) -> FloatArray | None:
-    """One number per table: `5`, `5;7` (repeated as often as needed), `5-7` (the middle), or `mean 5.5`."""
+    """One number per table: `5`, `5;7` (repeated as often as needed), `5-7` (the middle), `10M`, or `mean 5.5`."""
     text = _text(record, column)
     if not text:
         return None
     numbers = []
     for part in text.split(";"):
-        found = [float(number) for number in re.findall(r"\d+\.?\d*", part)]
-        if not found or min(found) <= 0:
+        found = [float(number) * _UNITS[unit] for number, unit in _NUMBER.findall(part.lower())]
+        is_range = len(found) == 2 and re.fullmatch(r"[^-]*\d\w*\s*-\s*\d[^-]*", part)
+        if not found or min(found) <= 0 or not (len(found) == 1 or is_range):
             raise record.problem(column, "is not a positive number, a range such as 5-7, or a list such as 5;7")
-        numbers.append(sum(found[:2]) / 2 if re.fullmatch(r"\s*[\d.]+\s*-\s*[\d.]+\s*", part) else found[0])
+        numbers.append(sum(found) / len(found))
     return np.resize(np.array(numbers), tables)
 
 
