@@ -4,4 +4,10 @@
 - `lookups`: the numbers that describe one fused lookup, from shards or from a published row
 - `published_lookups`: reads published lookup times
 - `fit_device`: fits the numbers that all GPUs share to published lookup times
+- `network`: parameters of modelled clusters, and the time of NCCL's collectives on them
+- `clusters`: data sheets of clusters, and the choice of one for a measurement that only names its hardware
+- `published_collectives`: reads published times of collectives
+- `nccl_log`: reads logs of nccl-tests
+- `fit_network`: fits clusters to measured collectives
+- `network_presets`: the shipped clusters
 """
