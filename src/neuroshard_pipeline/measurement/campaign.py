@@ -110,6 +110,9 @@ class _Campaign(ABC, Generic[Sample]):
         visits = {visit for visit in measured_visits(records) if visit.digest in contents}
         missing = planned_chunks(samples, self.params, self.seed, name, visits)
         total = len(visits) + sum(len(chunk.indices) for chunk in missing)
+        if visits and missing:
+            since = min(str(record["saved_at"].iloc[0]) for record in records.values())
+            _LOGGER.info("%d of %d visits were stored by earlier runs, the first at %s", len(visits), total, since)
         description = f"measure {self.params.backend}"
         # disable=None: no progress bar unless the output is a terminal
         with tqdm(total=total, initial=len(visits), unit="visit", disable=None, desc=description) as bar:

@@ -44,8 +44,8 @@ class FailureWatch:
         unexpected = [name for name, permanent in self._permanent.items() if not permanent and name not in self._known]
         if not self.any_success and len(unexpected) >= STOP_AFTER:
             raise MeasurementError(
-                f"the campaign stops and stores nothing of this run, because its first {len(unexpected)} samples all "
-                f"failed; the error of {failed['sample_id'].iloc[-1]} is: {failed['error'].iloc[-1]}. "
+                f"the campaign stops and stores nothing of this run, because none of its first {len(unexpected)} "
+                f"samples could be measured; the error of {failed['sample_id'].iloc[0]} is: {failed['error'].iloc[0]}. "
                 "Check the device, its free memory and timeout_s, then start the run again"
             )
 
