@@ -21,6 +21,9 @@ from kedro.framework.startup import bootstrap_project
 from kedro.pipeline.node import Node
 from pydantic import BaseModel
 
+from neuroshard_pipeline.lab.clusters import ClusterSheet, GpuSheet, NetworkFitParams
+from neuroshard_pipeline.lab.device import DeviceParams, KernelParams
+from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +35,15 @@ LONGEST_VALUE = 60
 OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
     ComputeOverrides: (ComputeMeasureParams, "measure.compute"),
     CommOverrides: (CommMeasureParams, "measure.comm"),
+}
+
+#: Parameters that no node reads, because Python reads them from the package: one group, or one group per entry.
+LAB: dict[str, type[BaseModel]] = {"lab.kernels": KernelParams, "lab.network_fit": NetworkFitParams}
+LAB_ENTRIES: dict[str, type[BaseModel]] = {
+    "lab.devices": DeviceParams,
+    "lab.networks": NetworkParams,
+    "lab.gpus": GpuSheet,
+    "lab.clusters": ClusterSheet,
 }
 
 INTRODUCTION = """\
@@ -157,6 +169,27 @@ def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str])
     return "\n".join(lines)
 
 
+def entries(name: str, params: type[BaseModel], value: dict[str, Any]) -> str:
+    """A parameter group whose entries all have the same fields: a heading, the entries, and a table of the fields."""
+    names = ", ".join(f"`{entry}`" for entry in value)
+    lines = [f"### `{name}`", "", f"{_sentence(summary(params))} Entries: {names}.", ""]
+    lines += ["| field | meaning |", "| --- | --- |"]
+    lines += [f"| `{field}` | {_cell(_sentence(text))} |" for field, text in _nested_meanings(params).items()]
+    return "\n".join(lines)
+
+
+def _nested_meanings(params: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Meanings of all fields by dotted name; a field that is a type of parameters counts with its own fields."""
+    found: dict[str, str] = {}
+    for field, text in meanings(params).items():
+        kind = params.model_fields[field].annotation
+        if isclass(kind) and issubclass(kind, BaseModel):
+            found |= _nested_meanings(kind, f"{prefix}{field}.")
+        else:
+            found[f"{prefix}{field}"] = text
+    return found
+
+
 def _sentence(text: str) -> str:
     """The text with a full stop at its end and, if it starts with a word, with a capital letter."""
     first_word = text.split(maxsplit=1)[0] if text else ""
@@ -171,7 +204,7 @@ def page() -> str:
     Raises:
         KeyError: a node reads a parameter group that conf/base does not have.
     """
-    types = typed_parameters()
+    types = typed_parameters() | LAB | LAB_ENTRIES
     parameters, notes, files = values_and_notes()
     sections: dict[str, list[str]] = {}
     for name in types:
@@ -184,7 +217,9 @@ def page() -> str:
             value = parameters
             for part in name.split("."):
                 value = value[part]
-            parts.append(group(name, types[name], value, notes))
+            parts.append(
+                entries(name, types[name], value) if name in LAB_ENTRIES else group(name, types[name], value, notes)
+            )
     return "\n\n".join(parts) + "\n"
 
 
