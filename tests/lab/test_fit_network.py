@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from neuroshard_pipeline.errors import MeasurementError, TableFileError
 from neuroshard_pipeline.lab.clusters import choose_cluster, stated_card_gb_per_s
-from neuroshard_pipeline.lab.fit_network import fit_cluster, from_other_sizes, predicted_us, with_card
+from neuroshard_pipeline.lab.fit_network import fit_cluster, fit_networks, from_other_sizes, predicted_us, with_card
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us
 from neuroshard_pipeline.lab.network_presets import network_names, network_preset, network_sheets, preset_yaml
 from neuroshard_pipeline.lab.published_collectives import COLUMNS, publisher_of, read_published_collectives
@@ -47,6 +47,17 @@ def test_every_cluster_sheet_has_a_preset():
         assert network_preset(name).fabric.trees == sheet.trees
         assert network_preset(name).fabric.card_gb_per_s <= sheet.card_gb_per_s
         assert network_preset(name).host.link_gb_per_s <= SHEETS.gpus[sheet.gpu].link_gb_per_s
+
+
+def test_the_presets_are_the_fit_of_all_published_rows(published):
+    """`make fit-network` prints them."""
+    fitted = fit_networks(published, SHEETS)
+    for name in network_names():
+        found, shipped = (
+            {**params.host.model_dump(), **params.fabric.model_dump()}
+            for params in (fitted.params(name), network_preset(name))
+        )
+        assert found == pytest.approx(shipped, rel=0.03)
 
 
 def test_presets_predict_the_published_rows_within_the_aims(published):
