@@ -3,8 +3,12 @@
 # downloading them: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make run
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
 ENV ?= base
+# The environment cuda needs the CUDA builds of torch and FBGEMM, all others the CPU builds. Each kind has its own virtual
+# environment, because the two builds of FBGEMM install a module of the same name.
+EXTRA := $(if $(filter cuda,$(ENV)),cuda,cpu)
+VENV := .venv$(if $(filter cuda,$(EXTRA)),-cuda)
+BIN := $(VENV)/bin
 BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-campaign-length bench-refine bench-two-hosts
 # Where the environment keeps its data: conf/<env>/globals.yml
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
@@ -16,19 +20,21 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
 
-.PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-campaign same-results shipped-models clean help $(BENCHES)
+.PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
-	@echo "            make run ENV=thorough measures more and extends what make run has measured"
+	@echo "            make run ENV=thorough measures more and extends what make run has measured;"
+	@echo "            make run ENV=cuda measures this machine's GPUs, with the CUDA builds in .venv-cuda"
 	@echo "make test   set up, lint, types, import contracts, tests"
 	@echo "make bench  all sharders on the same tasks, compared by measured cost (trains cost models first if there are none)"
 	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
+	@echo "make gpu-check  one minute on a machine with a GPU: a table of what works there, with remedies"
 	@echo "make prune  delete stored measurements that the campaigns of ENV do not use, after asking"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
 
-run: announce .venv/.run
+run: announce $(VENV)/.run
 	$(BIN)/kedro run --env $(ENV)
 
 # The first line of `make run`: how long it takes on this machine.
@@ -36,67 +42,70 @@ announce:
 	@$(PYTHON) src/neuroshard_pipeline/duration.py $(ENV)
 
 # ruff's answer comes at once; the other checks fill the time in which tests wait for processes.
-test: .venv/.test lint
+test: $(VENV)/.test lint
 	@$(MAKE) --no-print-directory --jobs unit types contracts
 
 # Lists stored measurements that no campaign of ENV uses, and asks before it deletes them.
-prune: .venv/.run
+prune: $(VENV)/.run
 	$(BIN)/kedro prune --env $(ENV)
 
-lint: .venv/.test
+lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/.test
+types: $(VENV)/.test
 	$(BIN)/mypy
 
-contracts: .venv/.test
+contracts: $(VENV)/.test
 	$(BIN)/lint-imports
 
 # One worker per core. The tests of a file run on one worker, which sets up their common fixtures once.
-unit: .venv/.test
+unit: $(VENV)/.test
 	$(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 10
 
 # One rival is TorchRec's planner, which .venv/.test installs. An interrupted benchmark resumes.
-bench: .venv/.test
+bench: $(VENV)/.test
 	@test "$(call newest,compute_cost_model)" || $(BIN)/kedro run --env $(ENV) --pipeline pretrain
 	@test "$(call newest,dreamshard_policy)" \> "$(call newest,compute_cost_model)" || \
 		$(BIN)/kedro run --env $(ENV) --pipeline train_policies
 	$(BIN)/kedro run --env $(ENV) --pipeline benchmark $(if $(BENCH),--params $(BENCH))
 
 # With --strict, a broken link or an undocumented name ends the build. docs/reference/parameters.md is generated, not committed.
-docs: .venv/.docs
+docs: $(VENV)/.docs
 	$(BIN)/python scripts/parameter_reference.py docs/reference/parameters.md
 	$(BIN)/zensical build --clean --strict
 
 docs-serve: docs
 	$(BIN)/zensical serve
 
-viz: .venv/.run
+viz: $(VENV)/.run
 	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
 
 # With one thread, these benchmarks compare the searches and not the threads of the linear algebra library.
 bench-search bench-plus-measured bench-campaign-length: export OMP_NUM_THREADS := 1
 
-$(BENCHES): bench-%: .venv/.run
+$(BENCHES): bench-%: $(VENV)/.run
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
 
-check-pool: .venv/.run
+check-pool: $(VENV)/.run
 	$(BIN)/python benchmarks/check_table_pool.py
 
 # LOG=<output of nccl-tests> prints a preset of the modelled network, without LOG all of them; scripts/fit_network.py
-fit-network: .venv/.run
+fit-network: $(VENV)/.run
 	@$(BIN)/python scripts/fit_network.py $(LOG) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(COLLECTIVE),--collective $(COLLECTIVE))
 
-# Uses $(PYTHON) and not .venv. This Python needs the CUDA builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
+# Both use $(PYTHON) and no environment. This Python needs the CUDA builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
+gpu-check:
+	@PYTHONPATH=src $(PYTHON) benchmarks/gpu_check.py $(CHECK)
+
 gpu-campaign:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
 
 # This stamp is written last, because an interrupted `venv` leaves a bin/python without pip.
-.venv/.created:
+$(VENV)/.created:
 	@test -n "$(PYTHON)" || { echo "No python3 on the PATH; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name one with PYTHON=...")'
-	$(PYTHON) -m venv --clear .venv
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@touch $@
 
@@ -104,32 +113,32 @@ gpu-campaign:
 # templates that do not compile.
 define install
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(1)]'
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib > /dev/null 2>&1 || true
+	@$(BIN)/python -m compileall -qq -x /tests/ -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 endef
 
-.venv/.run: constraints.txt pyproject.toml | .venv/.created
-	@echo "Installing into .venv (a minute or two) ..."
-	$(call install,cpu)
+$(VENV)/.run: constraints.txt pyproject.toml | $(VENV)/.created
+	@echo "Installing into $(VENV) (a minute or two) ..."
+	$(call install,$(EXTRA))
 	@touch $@
 
-.venv/.docs: .venv/.run
-	@echo "Installing the documentation tools into .venv ..."
-	$(call install,cpu$(comma)docs)
+$(VENV)/.docs: $(VENV)/.run
+	@echo "Installing the documentation tools into $(VENV) ..."
+	$(call install,$(EXTRA)$(comma)docs)
 	@touch $@
 
 # Everything in one call, so that pip resolves the versions once.
-.venv/.test: constraints.txt pyproject.toml | .venv/.created
-	@echo "Installing into .venv, with TorchRec, Ray and the development tools (two minutes) ..."
-	$(call install,cpu$(comma)torchrec$(comma)cluster$(comma)dev$(comma)docs)
+$(VENV)/.test: constraints.txt pyproject.toml | $(VENV)/.created
+	@echo "Installing into $(VENV), with TorchRec, Ray and the development tools (two minutes) ..."
+	$(call install,$(EXTRA)$(comma)torchrec$(comma)cluster$(comma)dev$(comma)docs)
 	@# torchrec depends on the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
 	$(BIN)/python -m pip install --quiet --no-deps torchrec
-	@touch .venv/.run .venv/.docs $@
+	@touch $(VENV)/.run $(VENV)/.docs $@
 
 clean:
 	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete
 
 # Checks that predictions and plans are bit-identical to those of the commit BEFORE.
-same-results: .venv/.test
+same-results: $(VENV)/.test
 	rm -rf .same-results && git worktree prune && git worktree add --detach .same-results $(BEFORE)
 	PYTHONPATH=.same-results/src $(BIN)/python benchmarks/same_results.py record .same-results/before.json
 	$(BIN)/python benchmarks/same_results.py record .same-results/after.json

@@ -1,0 +1,34 @@
+"""What `make` would do, without doing it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from conftest import ROOT
+
+
+def commands(*arguments):
+    """The commands that make would run if nothing were installed yet."""
+    make = ["make", "--dry-run", "--always-make", "--no-print-directory", *arguments]
+    return subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "folder", "extra"), [("base", ".venv", "cpu"), ("h100", ".venv", "cpu"), ("cuda", ".venv-cuda", "cuda")]
+)
+def test_the_installed_build_follows_the_environment(env, folder, extra):
+    lines = [line for line in commands("run", f"ENV={env}").splitlines() if "/bin/" in line and "python" in line]
+    installed = [line for line in lines if "--editable" in line]
+    assert installed
+    assert all(line.startswith(f"{folder}/bin/python -m pip install") for line in installed)
+    assert all(f"'.[{extra}]'" in line for line in installed)
+    assert f"{folder}/bin/kedro run --env {env}" in commands("run", f"ENV={env}").splitlines()
+    tested = [line for line in commands("lint", f"ENV={env}").splitlines() if "--editable" in line]
+    assert all(f"'.[{extra},torchrec" in line for line in tested)
+
+
+def test_the_check_and_the_campaign_of_a_gpu_use_the_python_at_hand():
+    for target in ("gpu-check", "gpu-campaign"):
+        (line,) = commands(target, "PYTHON=mypython").splitlines()
+        assert line == f"PYTHONPATH=src mypython benchmarks/{target.replace('-', '_')}.py "
