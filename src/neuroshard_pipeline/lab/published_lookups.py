@@ -227,6 +227,8 @@ def _placement(record: Record) -> tuple[Placement, float]:
 
 
 def _optimizer(record: Record) -> str:
+    if all(record.is_empty(column) for column in ("bwd_us", "fwdbwd_us", "bwd_cta_us", "bwd_warp_us")):
+        return "none"  # only the forward pass was timed
     text = re.sub(r"[^a-z]", "", _text(record, "optimizer").lower())
     for name, words in (
         ("rowwise_adagrad", "rowwiseadagrad"),
