@@ -44,7 +44,7 @@ def print_fit(log: Path, cluster: str | None, collective: str | None) -> None:
     if cluster is not None and cluster not in sheets.clusters:
         known = ", ".join(sheets.clusters)
         raise NeuroShardError(
-            f"CLUSTER={cluster} is unknown{did_you_mean(cluster, sheets.clusters)}; use one of {known}"
+            f"CLUSTER={cluster} is unknown{did_you_mean(cluster, sheets.clusters)}\nUse one of {known}"
         )
     named = next((name for name in COLLECTIVES if name == collective), None)
     if collective is not None and named is None:

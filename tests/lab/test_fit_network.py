@@ -41,7 +41,7 @@ def prediction(rows):
 
 
 def test_every_cluster_sheet_has_a_preset():
-    assert network_names() == list(SHEETS.clusters)
+    assert set(SHEETS.clusters) <= set(network_names())
     for name, sheet in SHEETS.clusters.items():
         assert network_preset(name).gpus_per_host == sheet.gpus_per_host
         assert network_preset(name).fabric.trees == sheet.trees
@@ -52,7 +52,7 @@ def test_every_cluster_sheet_has_a_preset():
 def test_the_presets_are_the_fit_of_all_published_rows(published):
     """`make fit-network` prints them."""
     fitted = fit_networks(published, SHEETS)
-    for name in network_names():
+    for name in SHEETS.clusters:
         found, shipped = (
             {**params.host.model_dump(), **params.fabric.model_dump()}
             for params in (fitted.params(name), network_preset(name))

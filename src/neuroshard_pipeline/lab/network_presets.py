@@ -20,8 +20,8 @@ def network_preset(name: str) -> NetworkParams:
     presets = lab_values()["networks"]
     if name not in presets:
         raise MeasurementError(
-            f"network {name!r} is unknown{did_you_mean(name, presets)}; presets of conf/base/parameters_lab.yml: "
-            f"{', '.join(presets)}. `make fit-network LOG=...` fits another cluster to a log of nccl-tests"
+            f"network {name!r} is not one of {', '.join(presets)} (conf/base/parameters_lab.yml); `make fit-network "
+            f"LOG=...` fits another cluster to a log of nccl-tests{did_you_mean(name, presets)}"
         )
     return NetworkParams(**presets[name])
 
