@@ -4,6 +4,7 @@
 - `lookups`: the numbers that describe one fused lookup, from shards or from a published row
 - `published_lookups`: reads published lookup times
 - `fit_device`: fits the numbers that all GPUs share to published lookup times
+- `params`: the shipped numbers, conf/base/parameters_lab.yml
 - `network`: parameters of modelled clusters, and the time of NCCL's collectives on them
 - `clusters`: data sheets of clusters, and the choice of one for a measurement that only names its hardware
 - `published_collectives`: reads published times of collectives
