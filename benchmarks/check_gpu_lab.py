@@ -7,7 +7,8 @@
 
 Prints median and 90th percentile of the relative error per source, device and size class, and over all. Points whose
 source is in the repository are predicted by a model that was fitted without their whole source; points of other sources
-are predicted with the shipped numbers. Exits with 1 if an aim is missed. One minute on one core.
+are predicted with the shipped numbers. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. One minute
+on one core.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gpu_lab_collectives import check_collectives
 from gpu_lab_lookups import check_lookups, fitted_kernels
 from gpu_lab_points import Check
+
+from neuroshard_pipeline.errors import NeuroShardError
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published"
 
@@ -75,4 +78,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except NeuroShardError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -140,6 +140,7 @@ def test_unknown_networks_are_assumed_and_unknown_gpus_refused():
     assert chosen("A100-SXM4", "8x200Gb RoCE").name == "a100-ib200"
     assert chosen("GH200 480GB", "Slingshot-11").name == "gh200-slingshot"
     assert chosen("GeForce RTX 4090", "PCIe") is None
+    assert chosen("NVIDIA A100-PCIE-40GB", "InfiniBand") is None
 
 
 @pytest.fixture
