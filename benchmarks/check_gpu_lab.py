@@ -7,8 +7,8 @@
 
 Prints median and 90th percentile of the relative error per source, device and size class, and over all. Points whose
 source is in the repository are predicted by a model that was fitted without their whole source; points of other sources
-are predicted with the shipped numbers. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. One minute
-on one core.
+are predicted with the shipped numbers. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. Takes
+one minute on one core.
 """
 
 from __future__ import annotations
