@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_pipeline
 
-from neuroshard_pipeline.hooks import MissingVersionError
+from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.run_lock import LOCK_FILE, DataFolderInUseError, RunLock, locked
 
 _HOLD = """
@@ -95,7 +95,7 @@ def test_a_finished_run_and_a_refused_run_give_the_lock_back(tmp_path):
     run_pipeline(tmp_path, "augment")
     with locked(tmp_path), pytest.raises(DataFolderInUseError):
         run_pipeline(tmp_path, "augment")
-    with pytest.raises(MissingVersionError):
+    with pytest.raises(PreflightError):
         run_pipeline(tmp_path, "train")
     RunLock(tmp_path).release()
 
@@ -107,5 +107,5 @@ def test_a_failed_run_gives_the_lock_back(tmp_path):
 
 
 def test_the_pipeline_plan_runs_beside_another_run(tmp_path):
-    with locked(tmp_path), pytest.raises(MissingVersionError):  # and not DataFolderInUseError
+    with locked(tmp_path), pytest.raises(PreflightError):  # and not DataFolderInUseError
         run_pipeline(tmp_path, "plan")

@@ -32,10 +32,6 @@ _TEXT_DATASETS = ("plan.explanation", "train_check.table", "benchmark.table")
 _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan.torchrec_plan": "TorchRec plan"}
 
 
-class MissingVersionError(NeuroShardError):
-    """No earlier run has written a dataset that this run reads."""
-
-
 class UnknownParameterError(NeuroShardError):
     """No pipeline reads a parameter, or a parameter names a sharder that does not take part in the search."""
 
@@ -116,12 +112,7 @@ class LineageHooks:
 
     @hook_impl
     def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Determine the versions that will be read and written, and pass them to the nodes.
-
-        Raises:
-            MissingVersionError: an input of the run has no version, or not the pinned one.
-        """
-        _refuse_missing_inputs(run_params, pipeline, catalog)
+        """Determine the versions that will be read and written, and pass them to the nodes."""
         catalog.save(LINEAGE_DATASET, lineage(run_params, pipeline, catalog))
 
     @hook_impl
@@ -259,26 +250,3 @@ def _versioned(names: set[str], catalog: CatalogProtocol) -> dict[str, AbstractV
         for name, dataset in datasets.items()
         if isinstance(dataset, AbstractVersionedDataset) and dataset._version is not None
     }
-
-
-def _refuse_missing_inputs(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-    for name, dataset in _versioned(pipeline.inputs(), catalog).items():
-        pinned = dataset._version.load if dataset._version else None
-        if dataset.exists() or (getattr(dataset, "is_optional", False) and not pinned):
-            continue
-        if pinned:
-            known = ", ".join(dataset.list_versions(full_path=False)[:5]) or "none"
-            raise MissingVersionError(
-                f"{name} has no version {pinned!r} in {dataset._filepath}; newest versions: {known}"
-            )
-        env = f" --env {run_params['env']}" if run_params.get("env") else ""
-        command = f"kedro run{env} --pipeline {_maker(name)}"
-        raise MissingVersionError(f"{name} has no version in {dataset._filepath}; make one with `{command}`")
-
-
-def _maker(name: str) -> str:
-    """The pipeline to run for a dataset: `pretrain` if it makes the dataset, else the one with the fewest nodes."""
-    makers = [pipeline for pipeline in set(pipelines) if name in pipelines[pipeline].all_outputs()]
-    if "pretrain" in makers:
-        return "pretrain"
-    return min(makers, key=lambda pipeline: len(pipelines[pipeline].nodes), default=name.partition(".")[0])

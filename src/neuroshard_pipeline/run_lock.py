@@ -28,6 +28,10 @@ LOCK_FILE = ".run.lock"
 UNLOCKED = {"plan", "report"}
 
 
+class DataFolderError(NeuroShardError):
+    """The data folder cannot be written."""
+
+
 class DataFolderInUseError(NeuroShardError):
     """Another run uses the data folder."""
 
@@ -40,12 +44,19 @@ class RunLock:
 
     Raises:
         DataFolderInUseError: another run holds the lock; the message states what the file does, and the remedy.
+        DataFolderError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / LOCK_FILE
-        self._file = _open_locked(self._path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = _open_locked(self._path)
+        except OSError as problem:
+            raise DataFolderError(
+                f"the data folder {folder} cannot be written ({problem.strerror}); correct its permissions, or choose "
+                "another folder with --params data_root=FOLDER"
+            ) from problem
         self._file.truncate(0)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

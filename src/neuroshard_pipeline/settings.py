@@ -1,9 +1,17 @@
 """Kedro settings of the project."""
 
 from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, ProgressHooks, SummaryHooks
+from neuroshard_pipeline.pipelines.preflight import PreflightHooks
 from neuroshard_pipeline.run_lock import LockHooks
 
-HOOKS = (LockHooks(), ParameterHooks(), LineageHooks(), ProgressHooks(), SummaryHooks())
+HOOKS = (
+    LockHooks(),
+    PreflightHooks(),
+    ParameterHooks(),
+    LineageHooks(),
+    ProgressHooks(),
+    SummaryHooks(),
+)
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",

@@ -175,7 +175,7 @@ def test_bad_constraints_are_refused_and_nothing_is_planned(finished_run, tmp_pa
 
 
 def test_the_lineage_of_a_failed_run_says_that_it_failed(finished_run):
-    refusal(finished_run, "plan", params={"plan": {"task": {"tables": "nowhere.csv"}}})
+    refusal(finished_run, "plan", params={"plan": {"task": {"memory_gib": 1e-6}}})
     newest = sorted((finished_run / "08_reporting/lineage").glob("*.json"))[-1]
     assert json.loads(newest.read_text())["status"] == "failed"
 
@@ -208,8 +208,10 @@ def test_the_command_line_prints_the_problem_once_and_fails(arguments, message):
 
 
 def test_a_failure_inside_a_node_is_printed_once(finished_run):
-    params = f"data_root={finished_run},plan.task.tables=nowhere.csv"
+    params = f"data_root={finished_run},plan.task.memory_gib=0.000001"
     done = command_line("--env", "test", "--pipeline", "plan", "--params", params)
     assert done.returncode == 1
-    assert done.stderr.count("nowhere.csv") == 1
+    assert done.stderr.count("Error: ") == 1
+    assert done.stderr.count("criteo_kaggle: ") == 1
+    assert "plan.search_plan" in done.stderr  # the node that failed
     assert "Traceback" not in done.stderr

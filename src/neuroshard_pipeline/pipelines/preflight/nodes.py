@@ -1,0 +1,240 @@
+"""The checks of nodes: files, sharders, recordings and measurements that their parameters name."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from kedro.pipeline import Node
+
+from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams
+from neuroshard_pipeline.cost_models import CostModels
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs
+from neuroshard_pipeline.evaluation.suite_params import (
+    BenchmarkSharderParams,
+    PublicSuiteParams,
+    SuiteParams,
+    SuiteSettings,
+)
+from neuroshard_pipeline.measurement import (
+    CommMeasureParams,
+    CommOverrides,
+    ComputeMeasureParams,
+    ComputeOverrides,
+    RecordingParams,
+    open_recording,
+)
+from neuroshard_pipeline.pipelines import plan_measurement
+from neuroshard_pipeline.pipelines.augment import nodes as augment
+from neuroshard_pipeline.pipelines.benchmark import nodes as benchmark
+from neuroshard_pipeline.pipelines.measure import nodes as measure
+from neuroshard_pipeline.pipelines.params import ContestParams, PlanParams
+from neuroshard_pipeline.pipelines.plan import nodes as plan
+from neuroshard_pipeline.pipelines.preflight.measuring import (
+    comm_problems,
+    compute_problems,
+    extra_problems,
+    gpu_problems,
+)
+from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
+from neuroshard_pipeline.pipelines.refine import nodes as refine
+from neuroshard_pipeline.pipelines.search import nodes as search
+from neuroshard_pipeline.pipelines.train_check import nodes as train_check
+from neuroshard_pipeline.search.models import check_hardware
+from neuroshard_pipeline.sharders.registry import LEARNED, make_sharder
+from neuroshard_pipeline.tables import read_bandwidths, read_constraints, read_tables
+from neuroshard_pipeline.tables.task_file import read_tasks
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams, TrainTaskParams
+from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
+from neuroshard_pipeline.workers import WorkerParams
+
+TASKS = "augment.sharding_tasks"
+
+
+def node_problems(run: PlannedRun) -> Problems:
+    """Problems of all nodes that will run."""
+    for node in run.pipeline.nodes:
+        if node.func in CHECKS:
+            yield from CHECKS[node.func](run, node)
+
+
+def _table_pool(run: PlannedRun, node: Node) -> Problems:
+    yield from _recording(run, node)
+    name, pool = run.given(node, PoolParams)
+    if pool.dlrm_dataset is not None and not run.given(node, RecordingParams)[1].folder:
+        yield from _file_problems(run, f"{name}.dlrm_dataset", pool.dlrm_dataset)
+
+
+def _recording(run: PlannedRun, node: Node) -> Problems:
+    _, params = run.given(node, RecordingParams)
+    if params.folder:
+        yield from _refusals(lambda: open_recording(params))
+
+
+def _recorded_costs(run: PlannedRun, node: Node) -> Problems:
+    if run.given(node, ComputeMeasureParams)[1].backend == "recorded":
+        yield from _refusals(lambda: open_recording(run.given(node, RecordingParams)[1]))
+
+
+def _compute_samples(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, ComputeMeasureParams)
+    if params.backend in ("fbgemm_cpu", "fbgemm_cuda"):
+        drawing = [each for each in run.pipeline.nodes if each.func == augment.provide_compute_samples]
+        largest = max((run.given(each, ComputeSampleParams)[1].memory_bytes for each in drawing), default=0)
+        yield from compute_problems(run, lambda field: f"{name}.{field}", params, largest)
+
+
+def _comm_samples(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, CommMeasureParams)
+    if params.backend != "topology":
+        world_sizes = run.world_sizes("augment.comm_samples")
+        yield from comm_problems(run, lambda field: f"{name}.{field}", params, world_sizes)
+
+
+def _plan_campaigns(run: PlannedRun, node: Node) -> Problems:
+    """Campaigns that measure plans, with the overrides of their pipeline."""
+    (name, compute), (changes, overrides) = run.given(node, ComputeMeasureParams), run.given(node, ComputeOverrides)
+    compute = compute.overridden(overrides)
+    lookups = run.nodes_of(node.namespace, {PlanMeasurement.run_compute})
+    if lookups and compute.backend in ("fbgemm_cpu", "fbgemm_cuda"):
+        yield from compute_problems(run, _set_by(name, changes, overrides.model_fields_set), compute)
+    (name, comm), (changes, of_comm) = run.given(node, CommMeasureParams), run.given(node, CommOverrides)
+    comm = comm.overridden(of_comm)
+    collectives = run.nodes_of(node.namespace, {PlanMeasurement.run_backward, PlanMeasurement.run_forward})
+    if collectives and comm.backend != "topology":
+        yield from comm_problems(
+            run, _set_by(name, changes, of_comm.model_fields_set), comm, _measured_world_sizes(run, node)
+        )
+
+
+def _refine_campaigns(run: PlannedRun, node: Node) -> Problems:
+    yield from _refusals(lambda: refine.state_campaigns(*(run.catalog[name].load() for name in node.inputs)))
+    if run.nodes_of(node.namespace, {refine.measure}):
+        yield from _compute_samples(run, node)
+        name, params = run.given(node, CommMeasureParams)
+        if params.backend != "topology":
+            yield from comm_problems(run, lambda field: f"{name}.{field}", params, run.world_sizes("refine.tasks"))
+
+
+def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
+    """World sizes of the plans that are measured: those of the tasks, or of the benchmark's suites."""
+    suites = run.nodes_of(node.namespace, {SuiteSettings})
+    if not suites:
+        return run.world_sizes(TASKS)
+    settings = SuiteSettings(*(run.catalog[name].load() for name in suites[0].inputs))
+    of_suite = {"paper_4": {4}, "paper_8": {8}, "tight": {*settings.tight.world_sizes}}
+    of_suite["scale"] = {*settings.scale.world_sizes}
+    for task in settings.public.tasks:
+        of_suite.setdefault(task.suite, set()).add(task.world_size)
+    sizes = {size for name in settings.suites.names for size in of_suite.get(name, ())}
+    return {size for size in sizes if size <= settings.suites.most_measured_ranks}
+
+
+def _contest(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, ContestParams)
+    yield from _sharder_problems(run, f"{name}.sharders", params.sharders)
+
+
+def _benchmark_contest(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, BenchmarkSharderParams)
+    others = [sharder for sharder in params.sharders if sharder not in LEARNED]  # whose policies are inputs of the run
+    yield from _sharder_problems(run, f"{name}.sharders", others)
+
+
+def _executor(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, WorkerParams)
+    if params.engine == "ray":
+        yield from extra_problems("cluster", run.setting(f"{name}.engine", "ray"))
+
+
+def _suites(run: PlannedRun, node: Node) -> Problems:
+    (_, suites), (_, public) = run.given(node, SuiteParams), run.given(node, PublicSuiteParams)
+    for path in suites.user.values():
+        yield from _refusals(lambda path=path: read_tasks(path))  # type: ignore[misc]
+    for path in sorted({task.tables for task in public.tasks if task.suite in suites.names}):
+        yield from _refusals(lambda path=path: read_tables(path))  # type: ignore[misc]
+
+
+def _user_task(run: PlannedRun, node: Node) -> Problems:
+    _, params = run.given(node, PlanParams)
+    problems = list(_refusals(lambda: read_tables(params.tables)))
+    if params.constraints is not None:
+        problems += _refusals(lambda: read_constraints(str(params.constraints)))
+    yield from problems or _refusals(lambda: plan.read_task(params))
+
+
+def _user_search(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, PlanParams)
+    yield from _sharder_problems(run, f"{name}.sharder", [params.sharder])
+    if params.links is not None:
+        yield from _refusals(lambda: read_bandwidths(str(params.links), params.world_size))
+
+
+def _trained_task(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, TrainTaskParams)
+    yield from extra_problems("torchrec", "the pipeline train_check")
+    if params.task_id is None:
+        yield from _refusals(lambda: read_tables(params.tables))
+    if params.criteo_file is not None:
+        yield from _file_problems(run, f"{name}.criteo_file", params.criteo_file)
+
+
+def _trained_plans(run: PlannedRun, node: Node) -> Problems:
+    yield from _contest(run, node)
+    name, params = run.given(node, TrainingParams)
+    if params.backend == "nccl":
+        tasks = [each for each in run.pipeline.nodes if each.func == state_problem]
+        ranks = max((run.given(each, TrainTaskParams)[1].world_size for each in tasks), default=1)
+        yield from gpu_problems(run.setting(f"{name}.backend", params.backend), params.backend, ranks)
+    stored: list[Any] = [run.catalog[f"train.{kind}_cost_model"] for kind in ("compute", "comm")]
+    if all(dataset.exists() for dataset in stored):
+        yield from _refusals(lambda: check_hardware(CostModels(*(s.load() for s in stored)), params.compute_device))
+
+
+def _sharder_problems(run: PlannedRun, name: str, sharders: Iterable[str]) -> Problems:
+    for sharder in sharders:
+        yield from _refusals(lambda sharder=sharder: make_sharder(sharder))  # type: ignore[misc]
+        if sharder == "torchrec":
+            yield from extra_problems("torchrec", run.setting(name, "torchrec"))
+
+
+def _file_problems(run: PlannedRun, name: str, path: str) -> Problems:
+    """The problem of a file that is too large to be read now."""
+    if not Path(path).is_file():
+        yield f"{run.setting(name, path)}: no such file; correct the path"
+    elif not os.access(path, os.R_OK):
+        yield f"{run.setting(name, path)}: the file cannot be read; correct its permissions"
+
+
+def _refusals(call: Callable[[], object]) -> Problems:
+    """The message of the error that `call` raises."""
+    try:
+        call()
+    except (NeuroShardError, OSError) as problem:
+        yield str(problem)
+
+
+def _set_by(stage: str, overriding: str, overridden: set[str]) -> Callable[[str], str]:
+    return lambda field: f"{overriding if field in overridden else stage}.{field}"
+
+
+#: The check of every function that nodes call.
+CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
+    augment.provide_table_pool: _table_pool,
+    augment.provide_compute_samples: _recording,
+    measure.measure_compute: _compute_samples,
+    measure.reduce_compute_costs: _recorded_costs,
+    measure.measure_comm: _comm_samples,
+    plan_measurement.state_campaigns: _plan_campaigns,
+    refine.state_campaigns: _refine_campaigns,
+    search.solve_tasks: _contest,
+    SuiteSettings: _suites,
+    BenchmarkJobs.of: _benchmark_contest,
+    benchmark.solve: _executor,
+    plan.read_task: _user_task,
+    plan.search_plan: _user_search,
+    state_problem: _trained_task,
+    train_check.solve_task: _trained_plans,
+}

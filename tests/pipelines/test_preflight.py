@@ -1,0 +1,205 @@
+"""A run that cannot succeed is refused before its first node, with all problems in one message."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, run_pipeline
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+
+from neuroshard_pipeline.cli import explain
+from neuroshard_pipeline.pipelines.preflight import data, measuring, problems_of
+from neuroshard_pipeline.pipelines.preflight.run import PlannedRun
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+def problems(
+    data_root: Path, name: str, params: dict | None = None, env: str = "test", nodes: list[str] | None = None
+) -> list[str]:
+    """What the checks find before a run; `nodes` selects some nodes, as `--nodes` does."""
+    bootstrap_project(ROOT)
+    given = {"data_root": str(data_root), **(params or {})}
+    with KedroSession.create(project_path=ROOT, env=env, runtime_params=given) as session:
+        catalog = session.load_context().catalog
+        pipeline = pipelines[name].filter(node_names=nodes)
+        record = {"env": env, "runtime_params": given, "project_path": str(ROOT)}
+        return problems_of(PlannedRun(pipeline, catalog, record))
+
+
+@pytest.mark.parametrize(
+    "name", ["__default__", "pretrain", "measure", "train", "search", "plan", "refine", "train_check", "train_policies"]
+)
+def test_a_good_run_has_no_problems(finished_run, name):
+    assert problems(finished_run, name) == []
+
+
+@NO_GPU
+def test_a_missing_gpu_is_named_with_the_file_that_asks_for_it(tmp_path):
+    found = problems(tmp_path, "__default__", env="cuda")
+    assert any("measure.compute.backend='fbgemm_cuda' (conf/cuda/parameters.yml)" in problem for problem in found)
+    assert any("no CUDA device" in problem and "use fbgemm_cpu or recorded" in problem for problem in found)
+
+
+@NO_GPU
+def test_only_the_nodes_that_run_are_checked(finished_run):
+    broken = {"measure": {"compute": {"backend": "fbgemm_cuda"}, "comm": {"backend": "nccl"}}}
+    assert problems(finished_run, "train", broken) == []
+    assert problems(finished_run, "measure", broken, nodes=["measure.reduce_comm_costs"]) == []
+    found = problems(finished_run, "measure", broken, nodes=["measure.measure_comm"])
+    assert found
+    assert all("measure.comm.backend='nccl' (--params)" in problem for problem in found)
+
+
+@NO_GPU
+@pytest.mark.parametrize(
+    ("name", "params", "setting"),
+    [
+        ("search", {"search": {"comm": {"backend": "nccl"}}}, "search.comm.backend='nccl'"),
+        ("refine", {"measure": {"comm": {"backend": "nccl"}}}, "measure.comm.backend='nccl'"),
+        ("train_check", {"train_check": {"training": {"backend": "nccl"}}}, "train_check.training.backend='nccl'"),
+    ],
+)
+def test_every_pipeline_that_measures_or_trains_checks_its_devices(finished_run, name, params, setting):
+    assert any(setting in problem and "no CUDA device" in problem for problem in problems(finished_run, name, params))
+
+
+def test_cost_models_of_another_device_than_the_training_are_refused(finished_run):
+    found = problems(finished_run, "train_check", {"train_check": {"training": {"backend": "nccl"}}})
+    assert any("was measured on 'cpu', but the tables are to be trained on 'cuda'" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"compute": {"arena_bytes": 2**45}}, ["measure.compute.arena_bytes=35184372088832 (--params)", "all arenas"]),
+        ({"compute": {"arena_bytes": 2**22}}, ["arena_bytes=4194304", "the largest samples have 16777216 bytes"]),
+        ({"comm": {"buffer_bytes": 2**45}}, ["measure.comm.buffer_bytes", "all buffers (ranks: 2)", "left; lower"]),
+    ],
+)
+def test_memory_that_the_machine_does_not_have_is_refused(tmp_path, params, words):
+    (problem,) = problems(tmp_path, "pretrain", {"measure": params})
+    for word in words:
+        assert word in problem
+
+
+def test_a_missing_extra_is_named_with_what_needs_it(finished_run, monkeypatch):
+    monkeypatch.setitem(measuring.EXTRAS, "torchrec", "a_module_that_nobody_has")
+    monkeypatch.setitem(measuring.EXTRAS, "cluster", "a_module_that_nobody_has")
+    (problem,) = problems(finished_run, "plan", {"plan": {"task": {"sharder": "torchrec"}}})
+    assert problem.startswith("parameter plan.task.sharder='torchrec' (--params) needs a_module_that_nobody_has")
+    assert problem.endswith("install the project with the extra [torchrec]")
+    (problem,) = problems(finished_run, "measure", {"measure": {"compute": {"engine": "ray"}}})
+    assert "measure.compute.engine='ray'" in problem
+    assert len(problems(finished_run, "train_check")) == 2  # the pipeline and its sharder
+
+
+def test_a_sharder_without_its_policy_is_refused(finished_run):
+    sharders = {"sharders": ["neuroshard", "dreamshard"]}
+    (problem,) = problems(finished_run, "search", {"search": {"contest": sharders}})
+    assert "train_policies" in problem
+
+
+def test_all_input_files_are_checked_at_once(finished_run, tmp_path):
+    (tmp_path / "links.csv").write_text("1,x\n3,1\n")
+    (tmp_path / "constraints.yml").write_text("tables: {a: {pin: [0]}}")
+    files = {"constraints": str(tmp_path / "constraints.yml"), "links": str(tmp_path / "links.csv")}
+    params = {"plan": {"task": {"tables": "nowhere.csv", "world_size": 2} | files}}
+    found = problems(finished_run, "plan", params)
+    assert [any(name in problem for problem in found) for name in ("nowhere.csv", "constraints.yml", "links.csv")]
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "word"),
+    [
+        ("augment", {"augment": {"pool": {"dlrm_dataset": "no.pt"}}}, "augment.pool.dlrm_dataset='no.pt' (--params)"),
+        ("augment", {"recording": {"folder": "nowhere"}}, "the recording nowhere lacks table_pool.parquet"),
+        ("measure", {"measure": {"compute": {"backend": "recorded"}}}, "backend recorded needs recording.folder"),
+        ("train_check", {"train_check": {"task": {"criteo_file": "day_9"}}}, "train_check.task.criteo_file='day_9'"),
+        ("train_check", {"train_check": {"task": {"tables": "no.csv"}}}, "no.csv: no such file"),
+        ("refine", {"measure": {"compute": {"backend": "recorded"}}}, "compute backend 'recorded' cannot measure"),
+    ],
+)
+def test_a_missing_file_is_refused(finished_run, name, params, word):
+    (problem,) = problems(finished_run, name, params)
+    assert word in problem
+
+
+def test_suites_of_the_user_are_read(finished_run):
+    found = problems(finished_run, "benchmark", {"benchmark": {"suites": {"user": {"mine": "no_suite.csv"}}}})
+    assert any("no_suite.csv: no such file" in problem for problem in found)
+
+
+def test_inputs_that_no_run_has_made_are_listed_with_the_pipeline_that_makes_them(tmp_path):
+    (problem,) = problems(tmp_path, "plan")
+    assert problem.startswith("train.comm_cost_model, train.compute_cost_model: no version in ")
+    assert problem.endswith("run `kedro run --env test --pipeline pretrain` first")
+
+
+def test_results_that_are_not_stored_are_listed_with_the_node_that_makes_them(finished_run):
+    found = problems(finished_run, "search", nodes=["search.measure_compute"])
+    assert found == [
+        "search.measurement is not stored between runs; start the run earlier, with "
+        "--from-nodes search.set_up_measurement"
+    ]
+
+
+def test_a_damaged_cost_model_is_named(finished_run, tmp_path):
+    shutil.copytree(finished_run / "06_models", tmp_path / "06_models")
+    newest = sorted((tmp_path / "06_models/compute_cost_model").iterdir())[-1]
+    (newest / "compute_cost_model/weights.safetensors").write_bytes(b"damaged")
+    (problem,) = problems(tmp_path, "plan")
+    assert "train.compute_cost_model" in problem
+    assert "checksum" in problem
+
+
+def test_a_folder_that_cannot_be_written_and_a_full_disk_are_refused(finished_run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    found = problems(tmp_path / "file", "augment")
+    assert len(found) == 1
+    assert f"{tmp_path / 'file'} cannot be written (Not a directory)" in found[0]
+    monkeypatch.setattr(data, "LEAST_FREE_BYTES", 2**62)
+    assert all("bytes of free disk" in problem for problem in problems(finished_run, "train"))
+
+
+def test_several_problems_make_one_error(tmp_path):
+    broken = {"measure": {"compute": {"arena_bytes": 2**45}, "comm": {"buffer_bytes": 2**45}}}
+    with pytest.raises(Exception, match="this run cannot succeed, for 2 reasons") as caught:
+        run_pipeline(tmp_path, "pretrain", params=broken)
+    assert explain(caught.value) == str(caught.value)
+    assert len(str(caught.value).splitlines()) == 3
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        pytest.param(["--env", "cuda"], "no CUDA device", marks=NO_GPU),
+        (["--env", "test", "--pipeline", "plan", "--params", "plan.task.tables=nowhere.csv"], "nowhere.csv"),
+        (["--env", "test", "--pipeline", "search"], "--pipeline pretrain"),
+        (["--env", "test", "--params", "measure.compute.arena_bytes=99999999999999"], "all arenas"),
+    ],
+)
+def test_the_command_refuses_within_ten_seconds_of_a_free_core(tmp_path, arguments, word):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    root = f"data_root={tmp_path / 'data'}"
+    if "--params" in arguments:
+        arguments = [*arguments[:-1], f"{arguments[-1]},{root}"]
+    else:
+        arguments = [*arguments, "--params", root]
+    command = [sys.executable, "-m", "kedro", "run", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 1
+    assert done.stderr.count(word) >= 1
+    assert "Traceback" not in done.stderr
+    # Seconds of computation, because other programs on the machine lengthen the seconds on the clock.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
