@@ -106,7 +106,7 @@ def test_a_killed_run_loses_one_record_at_most(benchmark_run, tmp_path):
         )  # fmt: skip
         pattern = f"07_model_output/benchmark_{folder}_records"
         while process.poll() is None and len(list((data_root / pattern).rglob("*.parquet"))) < at_least:
-            time.sleep(0.005)
+            time.sleep(0.03)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         now = record_times(data_root)
