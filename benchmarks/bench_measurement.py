@@ -81,6 +81,7 @@ def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> 
         arena_bytes=ARENA_BYTES,
         thorough_lookup_bytes=THOROUGH_LOOKUP_BYTES,
         least_visits=least_visits,
+        ids_folder=None,
         chunk_samples=50,
         noise_floor_share=0.03,
         timeout_s=60.0,

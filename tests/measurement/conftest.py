@@ -24,6 +24,7 @@ COMPUTE = {
     "arena_bytes": 2**22,
     "thorough_lookup_bytes": None,
     "least_visits": 1,
+    "ids_folder": None,
     "chunk_samples": 4,
     "noise_floor_share": 0.1,
     "timeout_s": 60.0,

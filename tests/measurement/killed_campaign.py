@@ -38,6 +38,7 @@ PARAMS = ComputeMeasureParams(
     arena_bytes=2**22,
     thorough_lookup_bytes=None,
     least_visits=1,
+    ids_folder=None,
     chunk_samples=3,
     noise_floor_share=0.1,
     timeout_s=60.0,

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from measurement.lookup_reference import SAMPLES, SEED, WIDE, random_weights, reference, stored_as
-from neuroshard_pipeline.measurement import lookup_bench
+from neuroshard_pipeline.measurement import id_files, lookup_bench
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -95,7 +95,7 @@ def test_ids_are_drawn_once_per_table_whatever_its_width(compute_params, monkeyp
         drawn.append((table.name, batch_size))
         return draw_ids(table, batch_size, seed)
 
-    monkeypatch.setattr(lookup_bench, "draw_ids", counting)
+    monkeypatch.setattr(id_files, "draw_ids", counting)
     bench = FbgemmCpuBench(compute_params(), SEED)
     narrow = Table("wide", 60, 4, 5.0)
     bench.measure([ComputeSample("x", 16, (whole(WIDE), whole(narrow))), ComputeSample("y", 16, (Shard(WIDE, 4, 8),))])

@@ -32,6 +32,7 @@ OTHER_COMPUTE = {
     "arena_bytes": 2**23,
     "thorough_lookup_bytes": 1000,
     "least_visits": 2,
+    "ids_folder": "ids",
     "chunk_samples": 5,
     "noise_floor_share": 0.2,
     "timeout_s": 61.0,

@@ -7,11 +7,15 @@ Start with `campaign`. The other files are listed in the order in which it depen
     chunks          the order of the measurements, and the keys of their records
     failures        logs failed samples, and stops a campaign whose first samples all fail
     pools           the worker teams that measure chunks
+    preparation     the plan of a campaign on a GPU, and the ids that it draws first
+    id_files        drawn ids in files
+    device_memory   the GPU memory that a campaign needs
     compute_bench   one worker that times FBGEMM lookups on the CPU
     cuda_bench      the same on a GPU
     lookup_bench    what both benches have in common
     fbgemm          the parts of FBGEMM that they use
     comm_bench      one rank that times torch.distributed collectives of gloo or NCCL
+    collective_start  how ranks start a collective together, and time it
     host_clock      a common clock for ranks on several hosts
     torchrun_team   a team that gives orders to ranks on several hosts
     torchrun_ranks  the program that torchrun starts on these hosts

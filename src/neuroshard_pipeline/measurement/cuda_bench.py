@@ -1,28 +1,27 @@
 """Times FBGEMM's fused lookup on a CUDA device with CUDA events."""
 
+from collections.abc import Iterable
 from typing import Any, final
 
 import torch
 
 from neuroshard_pipeline.measurement.cuda import require_devices
+from neuroshard_pipeline.measurement.device_memory import FLUSH_BYTES, KEPT_IDS_SHARE, memory_need, require_memory
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.tables.samples import ComputeSample
-
-#: Bytes written before every timed part of an iteration: twenty times the L2 cache of an H200, so that no weights stay
-#: in the cache. The write keeps the device busy for a fifth of a millisecond. Meanwhile the host launches the lookup,
-#: as in training, where the host runs ahead of the device.
-FLUSH_BYTES = 2**30
-_MAX_ID_CACHE_BYTES = 2**34
 
 
 @final
 class FbgemmCudaBench(LookupBench):
     """Times lookups on one GPU; see `LookupBench`.
 
-    With `cold_rows` the L2 cache is flushed before the forward and before the backward pass, and every iteration moves
-    the weights to the next part of the arena. With `warm` neither happens, and the measured costs include the time
-    that the device waits for the launch of a kernel.
+    With `cold_rows`, the L2 cache is filled with other data before the forward and before the backward pass, and every
+    iteration moves the weights to the next part of the arena. With `warm`, neither happens.
+
+    The GPU is idle when a timed part starts. A cost therefore includes the time until the host has launched the first
+    kernel, and the gaps where it launches kernels more slowly than they run: a constant of the host that matters for
+    small samples only. `benchmarks/gpu_check.py` measures it (launch floor).
 
     Raises:
         MeasurementError: the device does not exist; see also `LookupBench`.
@@ -32,11 +31,10 @@ class FbgemmCudaBench(LookupBench):
         require_devices(params.backend, max(params.workers, index + 1))
         torch.cuda.set_device(index)
         device = torch.device("cuda", index)
-        # Kept ids must leave memory free: FBGEMM allocates an operator's weights before the arena replaces them.
-        free_bytes, _ = torch.cuda.mem_get_info(device)
-        id_cache_bytes = min(_MAX_ID_CACHE_BYTES, free_bytes // 8)
-        super().__init__(params, seed, device, id_cache_bytes)
-        self._flushed = torch.zeros(FLUSH_BYTES // 4, device=device)
+        _, device_bytes = torch.cuda.mem_get_info(device)
+        super().__init__(params, seed, device, round(KEPT_IDS_SHARE * device_bytes))
+        self._other_data = torch.zeros(FLUSH_BYTES // 4, device=device)
+        self._sum = torch.zeros((), device=device)
 
     def _iterate(
         self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor
@@ -45,20 +43,36 @@ class FbgemmCudaBench(LookupBench):
         if cold:
             self._place(operator, sample, self._at)
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        torch.cuda.synchronize(self._device)
-        self._flush(cold)
+        self._prepare(cold)
         events[0].record()
         output = operator(ids, offsets)  # (B, D)
         events[1].record()
         gradient = self._gradient(output.shape)
-        self._flush(cold)
+        self._prepare(cold)
         events[2].record()
         output.backward(gradient)
         events[3].record()
         torch.cuda.synchronize(self._device)
         return events[0].elapsed_time(events[1]), events[2].elapsed_time(events[3])
 
-    def _flush(self, cold: bool) -> None:
-        """Overwrite the L2 cache if `cold`."""
+    def _prepare(self, cold: bool) -> None:
+        """Wait until the GPU is idle, and before that replace the content of the L2 cache if `cold`.
+
+        Reading replaces it with data that need not be written back. Data that was written there would be written back
+        to memory while the lookup is timed.
+        """
         if cold:
-            self._flushed.zero_()
+            torch.sum(self._other_data, dim=0, out=self._sum)
+        torch.cuda.synchronize(self._device)
+
+
+def require_room(samples: Iterable[ComputeSample], params: ComputeMeasureParams, index: int) -> None:
+    """Refuse a campaign for which GPU `index` has too little free memory.
+
+    Raises:
+        MeasurementError: see `device_memory.require_memory`; or the device does not exist.
+    """
+    require_devices(params.backend, max(params.workers, index + 1))
+    free_bytes, device_bytes = torch.cuda.mem_get_info(index)
+    name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
+    require_memory(memory_need(samples, params, device_bytes), free_bytes, name)

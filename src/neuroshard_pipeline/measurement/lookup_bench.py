@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.measurement.device_memory import FLOATS_PER_STATE
+from neuroshard_pipeline.measurement.id_files import Batch, files_of
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.measurement.timing import Timing
-from neuroshard_pipeline.tables.ids import draw_ids
-from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table, whole
 
@@ -32,9 +33,6 @@ _YOUNG_GENERATIONS = 1
 SETTLING_S = 0.02
 #: Weights start at a multiple of this many floats, which is a cache line.
 ALIGNMENT_FLOATS = 16
-#: Floats of weights per float of optimizer state: each row has one state and at least four 16-bit weights. States and
-#: weights of a sample lie at the same relative position in their arenas, so that both are equally cold in the caches.
-FLOATS_PER_STATE = 2
 
 #: Every backward pass updates the weights, but so little that no weight becomes subnormal or infinite in a campaign.
 LEARNING_RATE = 1e-6
@@ -52,6 +50,8 @@ class LookupBench(ABC):
     initialise weights. Ids are drawn once per table and stay on the device. The operator is FBGEMM's training module,
     which TorchRec uses too, so that a cost includes the fixed overhead of a call in training.
 
+    Checks of the kernels may set `learning_rate` before the first sample, so that updates become visible.
+
     Args:
         params: protocol and size of the arena.
         seed: seed of the ids.
@@ -65,7 +65,7 @@ class LookupBench(ABC):
     def __init__(self, params: ComputeMeasureParams, seed: int, device: torch.device, id_cache_bytes: int) -> None:
         torch.set_num_threads(params.threads)
         self._params = params
-        self._seed = seed
+        self.learning_rate = LEARNING_RATE
         self._device = device
         self._buffers = "host" if device.type == "cpu" else "dev"  # FBGEMM's name for tensors on the device
         self._id_cache_bytes = id_cache_bytes
@@ -74,6 +74,7 @@ class LookupBench(ABC):
         self._states = torch.zeros(0, device=device)
         self._at = 0
         self._operators: OrderedDict[tuple[object, ...], torch.nn.Module] = OrderedDict()
+        self._id_files = files_of(params, seed)
         self._ids: OrderedDict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._id_bytes = 0
         self._ones = torch.ones(0, device=device)
@@ -176,7 +177,7 @@ class LookupBench(ABC):
         return fbgemm.FusedLookup(
             [(*shape, location, compute_device) for shape in shapes],
             optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
-            learning_rate=LEARNING_RATE,
+            learning_rate=self.learning_rate,
             weights_precision=fbgemm.PRECISIONS[_data_type(sample)],
             device=self._device,
         )
@@ -214,19 +215,21 @@ class LookupBench(ABC):
         return torch.cat([indices for indices, _ in drawn]), torch.cat([*bounds, end])
 
     def _table_ids(self, shard: Shard, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        table = shard.table
-        key = (table.name, table.num_embeddings, table.pooling_factor, table.unique_rows, table.reuse, batch_size)
-        ids = self._ids.pop(key, None)
+        batch = Batch(shard.table, batch_size)
+        ids = self._ids.pop(batch.content, None)
         if ids is None:
-            drawn = draw_ids(with_profile(table, batch_size), batch_size, self._seed)
-            indices, offsets = torch.from_numpy(drawn.indices), torch.from_numpy(drawn.offsets)
-            ids = indices.to(self._device), offsets.to(self._device)
+            indices, offsets = self._id_files(batch)
+            ids = self._on_device(indices), self._on_device(offsets)
             self._id_bytes += _bytes(ids)
-        self._ids[key] = ids
+        self._ids[batch.content] = ids
         while self._id_bytes > self._id_cache_bytes and len(self._ids) > 1:
             _, dropped = self._ids.popitem(last=False)
             self._id_bytes -= _bytes(dropped)
         return ids
+
+    def _on_device(self, numbers: IntArray) -> torch.Tensor:
+        """As int64, which FBGEMM needs; files have int32, and half the bytes to copy."""
+        return torch.from_numpy(numbers).to(self._device).long()
 
     def _gradient(self, shape: torch.Size) -> torch.Tensor:
         """Ones of the given shape: a view of one buffer, which grows as needed."""

@@ -92,6 +92,8 @@ class ComputeMeasureParams(CampaignParams):
             proportion. Its iterations are long and vary less, and the most expensive eighth of all samples would
             otherwise take half of the campaign. Null: every sample gets all visits.
         least_visits: minimum number of visits of such a sample.
+        ids_folder: folder that keeps drawn ids in files, 4 bytes per id; all campaigns may share it. Null: every worker
+            keeps as many ids as its device has room for, and draws the others at every visit.
     """
 
     backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded", "modelled"]
@@ -102,6 +104,7 @@ class ComputeMeasureParams(CampaignParams):
     arena_bytes: int = Field(ge=2**22)
     thorough_lookup_bytes: int | None = Field(ge=1)
     least_visits: int = Field(ge=1, le=1000)
+    ids_folder: str | None
 
     @property
     def costs_are(self) -> str:

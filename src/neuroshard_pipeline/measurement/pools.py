@@ -18,6 +18,7 @@ from neuroshard_pipeline.measurement.costs import make_record
 from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.preparation import prepare
 from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -117,6 +118,7 @@ def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams,
 
     def open_teams() -> dict[int, list[Team]]:
         machine = fingerprint(params.backend)
+        prepare(samples, params, seed, machine)
 
         def arguments(worker: int) -> tuple[object, ...]:
             return worker, samples, params, seed, machine

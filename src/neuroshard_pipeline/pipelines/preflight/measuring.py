@@ -10,6 +10,7 @@ import torch.distributed as dist
 from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.cuda import ALTERNATIVES
+from neuroshard_pipeline.measurement.device_memory import memory_need
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 
 #: Maps the name of a field to the name of a parameter, such as `backend` to `measure.compute.backend`.
@@ -39,7 +40,8 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
         yield from extra_problems("cluster", run.setting(named("engine"), "ray"))
     workers = params.workers if params.engine == "local" else 1
     if on_gpu:
-        yield from _gpu_problems(backend, params.backend, workers, params.arena_bytes)
+        # The workers check the memory again, with the ids and outputs of the samples, which are not drawn yet.
+        yield from _gpu_problems(backend, params.backend, workers, memory_need((), params, 0).total)
     else:
         yield from _memory_problems(arena, f"all arenas (workers: {workers})", workers * params.arena_bytes)
     if sample_bytes > params.arena_bytes:
