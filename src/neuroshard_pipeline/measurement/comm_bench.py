@@ -6,11 +6,13 @@ Shapes: W ranks, B global batch size, b[r] number of samples that rank r trains 
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import final
 
 import torch
 import torch.distributed as dist
 
+from neuroshard_pipeline.measurement.collective_start import DeviceStart, HostStart
 from neuroshard_pipeline.measurement.cuda import require_devices
 from neuroshard_pipeline.measurement.host_clock import HostClock, Place
 from neuroshard_pipeline.measurement.params import CommMeasureParams
@@ -19,6 +21,8 @@ from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.workers import settle_on_core
 
 _BYTES_PER_FLOAT = 4
+#: Names of the process groups for torch.distributed. With `nccl`, tensors on the CPU go through gloo.
+GROUP_BACKENDS = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl"}
 
 
 def batch_split(batch_size: int, world_size: int) -> tuple[int, ...]:
@@ -43,10 +47,9 @@ def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]
 class CollectiveBench:
     """One rank of the bench of collectives; all ranks must measure the same samples together.
 
-    The ranks agree on a common start on rank 0's monotonic clock (`HostClock`), sleep until that start plus their start
-    skew, and enter the collective. The cost of a rank counts from its *intended* start, so that a late wake-up only
-    adds time, as every other disturbance does. With `nccl`, a rank uses the GPU whose number is its local rank, and the
-    collective ends when the device is idle.
+    The ranks agree on a common start on rank 0's monotonic clock (`HostClock`), wait until that start plus their start
+    skew, and enter the collective. The cost of a rank counts from there (`collective_start`). With `nccl`, a rank uses
+    the GPU whose number is its local rank; the agreement on the start still goes through gloo.
 
     Raises:
         MeasurementError: `nccl` finds fewer GPUs than ranks.
@@ -61,16 +64,19 @@ class CollectiveBench:
         self._params = params
         self._rank = rank
         timeout = timedelta(seconds=params.timeout_s)
-        dist.init_process_group(params.backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+        group = GROUP_BACKENDS[params.backend]
+        dist.init_process_group(group, store=store, rank=rank, world_size=world_size, timeout=timeout)
         floats = params.buffer_bytes // _BYTES_PER_FLOAT
         self._send = torch.ones(floats, device=self._device)
         self._receive = torch.ones(floats, device=self._device)
         self._clock = HostClock(rank, world_size, store)
+        self._start = DeviceStart(self._device) if self._device.type == "cuda" else HostStart()
 
     def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
         """Measure every sample once, in the given order. A sample too large for the buffer gets an error instead."""
         timings = []
-        self._clock.synchronise(self._device)
+        self._clock.synchronise()
+        self._start.calibrate()
         for sample in samples:
             start = time.perf_counter()
             error = self._size_problem(sample)
@@ -99,11 +105,9 @@ class CollectiveBench:
         """Cost of one all-to-all, ms from this rank's intended start."""
         outgoing, incoming = self._splits(sample, backward)
         send, receive = self._send[: sum(outgoing)], self._receive[: sum(incoming)]
-        start_ns = self._agree_on_start() + round(skew_ms * 1e6)
-        _sleep_until(start_ns)
-        dist.all_to_all_single(receive, send, incoming, outgoing)
-        self._wait()
-        return (time.monotonic_ns() - start_ns) / 1e6
+        start_ns = self._agree_on_start()
+        exchange = partial(dist.all_to_all_single, receive, send, incoming, outgoing)
+        return self._start.timed_ms(exchange, start_ns, skew_ms)
 
     def _splits(self, sample: CommSample, backward: bool) -> tuple[list[int], list[int]]:
         send, receive = forward_splits(sample, self._rank)
@@ -111,14 +115,9 @@ class CollectiveBench:
 
     def _agree_on_start(self) -> int:
         """A common start shortly after the last rank has called this, in ns of this host's clock."""
-        now = torch.tensor([time.monotonic_ns() + self._clock.behind_ns], device=self._device)
+        now = torch.tensor([time.monotonic_ns() + self._clock.behind_ns])
         dist.all_reduce(now, op=dist.ReduceOp.MAX)
         return int(now.item()) - self._clock.behind_ns + round(self._params.start_margin_ms * 1e6)
-
-    def _wait(self) -> None:
-        """Wait for the end of the collective: an NCCL call returns after the launch, a gloo call at the end."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
     def _size_problem(self, sample: CommSample) -> str | None:
         """Why the sample cannot run, or None. All ranks get the same answer, as a missing rank would block the rest."""
@@ -146,9 +145,3 @@ def _settle(backend: str, place: Place) -> torch.device:
         return torch.device("cuda", place.local_rank)
     settle_on_core(place.local_rank)
     return torch.device("cpu")
-
-
-def _sleep_until(target_ns: int) -> None:
-    """Sleep until a time of the monotonic clock; busy waiting would block other ranks on the same core."""
-    while (left_ns := target_ns - time.monotonic_ns()) > 0:
-        time.sleep(left_ns / 1e9)

@@ -33,6 +33,9 @@ class HostClock:
     in NTP, rank 0 is assumed to read its clock in the middle of that round trip, so the error is at most half of it.
     Clocks drift by tens of microseconds per second, so `synchronise` must be called again before every chunk.
 
+    The messages are CPU tensors, which gloo sends even if the collectives are NCCL's. A call of NCCL returns when the
+    message is enqueued, so that a clock that is read after it would not be the time of its arrival.
+
     Args:
         rank: rank of this process.
         world_size: number of ranks.
@@ -46,26 +49,26 @@ class HostClock:
         self._elsewhere = [other for other in range(world_size) if names[other] != names[0]]
         self.behind_ns = 0
 
-    def synchronise(self, device: torch.device) -> None:
+    def synchronise(self) -> None:
         """Measure the offset; all ranks must call this together."""
         for other in self._elsewhere:
             if self._rank == 0:
-                _answer(other, device)
+                _answer(other)
             elif self._rank == other:
-                self.behind_ns = _ask(device)
+                self.behind_ns = _ask()
 
 
-def _answer(other: int, device: torch.device) -> None:
-    message = torch.zeros(1, dtype=torch.int64, device=device)
+def _answer(other: int) -> None:
+    message = torch.zeros(1, dtype=torch.int64)
     for _ in range(_ROUNDS):
         dist.recv(message, other)
         message.fill_(time.monotonic_ns())
         dist.send(message, other)
 
 
-def _ask(device: torch.device) -> int:
+def _ask() -> int:
     """Rank 0's time minus this clock's time at the middle of the shortest of `_ROUNDS` round trips, in ns."""
-    message = torch.zeros(1, dtype=torch.int64, device=device)
+    message = torch.zeros(1, dtype=torch.int64)
     trips = []
     for _ in range(_ROUNDS):
         begin = time.monotonic_ns()
