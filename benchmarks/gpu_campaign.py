@@ -3,16 +3,17 @@
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
     PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
 
-The script writes every finished chunk to OUT/records; run the same command again to resume after a kill, or with more
---samples to extend the campaign. At the end it writes OUT/recording: table_pool, compute_samples and compute_costs as
-Parquet, and card.json with device, versions, protocol, noise floor and copy bandwidth. Copy that folder to
-data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
+The script first runs the checks of `gpu_check.py`, logs its plan (visits, minutes, GB of ids), and writes the ids of
+all tables to OUT/ids. It writes every finished chunk to OUT/records; run the same command again to resume after a kill,
+or with more --samples to extend the campaign. At the end it writes OUT/recording: table_pool, compute_samples and
+compute_costs as Parquet, and card.json with device, versions, protocol, noise floor and copy bandwidth. Copy that
+folder to data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
 
 The script needs Python 3.11 or newer with torch and fbgemm_gpu for CUDA (1.6 with torch 2.11, 1.8 with 2.13), numpy,
-pandas, pyarrow, pydantic, psutil, tqdm, safetensors and scipy, but no Kedro. For a machine without a package index,
-download the last five:
+pandas, pyarrow, pydantic, pyyaml, psutil, tqdm, safetensors and scipy, but no Kedro. For a machine without a package
+index, download the last six:
 
-    pip download --dest wheels --only-binary :all: --python-version 3.12 pydantic psutil tqdm safetensors scipy
+    pip download --dest wheels --only-binary :all: --python-version 3.12 pydantic pyyaml psutil tqdm safetensors scipy
 
 The defaults are the published full scale (856 tables, batches of 65,536 samples). No run on a GPU has been recorded
 yet, so its speed is unknown; with --max-seconds, the recording contains what was measured within that time.
@@ -22,7 +23,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -31,8 +35,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gpu_check
 import pandas as pd
-import torch
 
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
@@ -42,23 +46,16 @@ from neuroshard_pipeline.measurement import (
     Recording,
 )
 from neuroshard_pipeline.measurement.chunks import digest
-from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.costs import load_rows
+from neuroshard_pipeline.measurement.cuda import require_devices
 from neuroshard_pipeline.measurement.hardware import describe_machine
 from neuroshard_pipeline.measurement.identity import name_of
 from neuroshard_pipeline.measurement.recording import CARD_FILE, CARD_FORMAT, FILES
 from neuroshard_pipeline.tables import compute_samples_from_frame
-from neuroshard_pipeline.tables.ids import draw_ids
-from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.samples import ComputeSample
-from neuroshard_pipeline.tables.table import Table, whole
 
 _GIB = 2**30
 _SUFFIX = ".parquet"
-_COPIES = 10
 _QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
-#: Absolute tolerance, for sums of a few dozen values of order one in float32.
-_KERNEL_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -80,6 +77,7 @@ class CardNotes:
 
 def main() -> None:
     """Read the command line and run; an error of the project ends the script with one line."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         run(command_line().parse_args())
     except NeuroShardError as problem:
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     settings = paper_settings(frame).assign(optimizer=args.optimizer)
     samples = compute_samples_from_frame(frame, pool, settings)
     params = measure_params(args)
-    check_kernels(params, args.seed)
+    check_device(args, params)
     folder = args.out / "records"
     started = time.monotonic()
     for key, record in ComputeCampaign(params, args.seed).run(samples, stored(folder)):
@@ -106,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
     samples = [sample for sample in samples if digest(sample) in known]
     names = {sample.sample_id for sample in samples}
     costs = ComputeCampaign(params, args.seed).costs(records, samples)
-    copied = copy_gb_per_s(_device(params), args.copy_mib)
+    copied = gpu_check.copy_gb_per_s(_device(params), args.copy_mib)
     notes = CardNotes(False, copied, float(rows["seconds"].sum()), tuple(args.known_gap))
     floor = ComputeCampaign(params, args.seed).summary(records, samples).noise_floor
     card = make_card(describe_machine(params.backend), params, floor, costs, notes)
@@ -148,7 +146,7 @@ def command_line() -> argparse.ArgumentParser:
     timed.add_argument("--iterations", type=int, default=5)
     timed.add_argument("--iteration-statistic", default="median", choices=["min", "median"])
     timed.add_argument("--workers", type=int, default=1, help="number of GPUs that measure at the same time")
-    timed.add_argument("--arena-gib", type=float, default=36.0)
+    timed.add_argument("--arena-gib", type=float, default=32.5)
     timed.add_argument("--chunk-samples", type=int, default=100)
     timed.add_argument("--copy-mib", type=int, default=4096, help="size of the copies that measure the copy bandwidth")
     return parser
@@ -192,6 +190,7 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
         arena_bytes=round(args.arena_gib * _GIB),
         thorough_lookup_bytes=None,
         least_visits=1,
+        ids_folder=str(args.out / "ids"),
         chunk_samples=args.chunk_samples,
         noise_floor_share=0.03,
         timeout_s=1800.0,
@@ -239,30 +238,24 @@ def make_card(
     }
 
 
-def check_kernels(params: ComputeMeasureParams, seed: int) -> None:
-    """Compare a small lookup with torch's embedding bag in float64 on the CPU.
+def check_device(args: argparse.Namespace, params: ComputeMeasureParams) -> None:
+    """Run the checks of `gpu_check.py`; with CPU kernels, only compare these with float64.
 
     Raises:
-        MeasurementError: the outputs differ; FBGEMM, torch and the device are not compatible.
+        MeasurementError: the campaign cannot run on this device.
     """
-    tables = [Table("check-wide", 1000, 128, 9.0), Table("check-narrow", 70, 4, 0.7)]
-    sample = ComputeSample("check", 64, tuple(whole(table) for table in tables))
-    generator = torch.Generator().manual_seed(seed)
-    weights = [torch.randn(table.num_embeddings, table.embedding_dim, generator=generator) for table in tables]
-    bench = make_bench(params.model_copy(update={"arena_bytes": 2**22}), seed, 0)
-    output, _ = bench.run_once(sample, [weight.to(_device(params)) for weight in weights])
-    expected = []
-    for table, weight in zip(tables, weights, strict=True):
-        ids = draw_ids(with_profile(table, sample.batch_size), sample.batch_size, seed)
-        indices, offsets = torch.from_numpy(ids.indices), torch.from_numpy(ids.offsets)
-        bag = torch.nn.functional.embedding_bag
-        expected.append(bag(indices, weight.double(), offsets, mode="sum", include_last_offset=True))
-    worst = float((output.cpu().double() - torch.cat(expected, dim=1)).abs().max())
-    if not worst < _KERNEL_TOLERANCE:
-        raise MeasurementError(
-            f"the outputs of {params.backend} differ by {worst:g} from torch's embedding_bag in float64; check that "
-            f"the versions of torch ({torch.__version__}) and fbgemm_gpu are compatible"
-        )
+    if params.backend != "fbgemm_cuda":
+        check = gpu_check.check_kernels(gpu_check.Setup(params, args.batch_size, args.row_scale, args.copy_mib))
+        if not check.passed:
+            raise MeasurementError(f"{check.name}: {check.found}; {check.remedy}")
+        return
+    require_devices(params.backend, params.workers)
+    command = [sys.executable, gpu_check.__file__]
+    command += [f"--arena-gib={args.arena_gib}", f"--batch-size={args.batch_size}"]
+    command += [f"--row-scale={args.row_scale}", f"--copy-mib={args.copy_mib}"]
+    # A process of its own gives all GPU memory back, and a CUDA error there does not end this one.
+    if subprocess.run(command, check=False).returncode == 2:
+        raise MeasurementError("this GPU cannot run the campaign; the table of checks above names the remedies")
 
 
 def stored(folder: Path) -> dict[str, partial[pd.DataFrame]]:
@@ -279,27 +272,8 @@ def store(record: pd.DataFrame, path: Path) -> None:
     os.replace(part, path)
 
 
-def copy_gb_per_s(device: str, mebibytes: int) -> float:
-    """Bandwidth of the fastest of several copies on the device: bytes read + bytes written, in 1e9 bytes per second."""
-    source = torch.ones(mebibytes * 2**18, device=device)
-    target = torch.empty_like(source)
-    seconds = []
-    for _ in range(_COPIES):
-        _synchronise(device)
-        start = time.perf_counter()
-        target.copy_(source)
-        _synchronise(device)
-        seconds.append(time.perf_counter() - start)
-    return 2 * 4 * source.numel() / min(seconds) / 1e9
-
-
 def _device(params: ComputeMeasureParams) -> str:
     return "cuda" if params.backend == "fbgemm_cuda" else "cpu"
-
-
-def _synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ RUN = [
 SCRIPT = ROOT / "benchmarks/gpu_campaign.py"
 # Importing Kedro or TorchRec is an error from here on, as on a machine without them.
 WITHOUT_KEDRO = """
-import runpy, sys
+import os, runpy, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))  # as Python itself does for a script
 sys.modules.update(dict.fromkeys(["kedro", "kedro_datasets", "torchrec"]))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
