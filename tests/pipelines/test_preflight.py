@@ -123,6 +123,7 @@ def test_all_input_files_are_checked_at_once(finished_run, tmp_path):
         ("augment", {"augment": {"pool": {"dlrm_dataset": "no.pt"}}}, "augment.pool.dlrm_dataset='no.pt' (--params)"),
         ("augment", {"recording": {"folder": "nowhere"}}, "the recording nowhere lacks table_pool.parquet"),
         ("measure", {"measure": {"compute": {"backend": "recorded"}}}, "backend recorded needs recording.folder"),
+        ("measure", {"measure": {"compute": {"backend": "modelled"}}}, "needs recording.modelled_device"),
         ("train_check", {"train_check": {"task": {"criteo_file": "day_9"}}}, "train_check.task.criteo_file='day_9'"),
         ("train_check", {"train_check": {"task": {"tables": "no.csv"}}}, "no.csv: no such file"),
         ("refine", {"measure": {"compute": {"backend": "recorded"}}}, "compute backend 'recorded' cannot measure"),

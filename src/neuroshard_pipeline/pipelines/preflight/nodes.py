@@ -26,6 +26,7 @@ from neuroshard_pipeline.measurement import (
     RecordingParams,
     open_recording,
 )
+from neuroshard_pipeline.measurement.modelled import require_device
 from neuroshard_pipeline.pipelines import plan_measurement
 from neuroshard_pipeline.pipelines.augment import nodes as augment
 from neuroshard_pipeline.pipelines.benchmark import nodes as benchmark
@@ -74,8 +75,11 @@ def _recording(run: PlannedRun, node: Node) -> Problems:
 
 
 def _recorded_costs(run: PlannedRun, node: Node) -> Problems:
-    if run.given(node, ComputeMeasureParams)[1].backend == "recorded":
-        yield from _refusals(lambda: open_recording(run.given(node, RecordingParams)[1]))
+    source = {"recorded": open_recording, "modelled": require_device}.get(
+        run.given(node, ComputeMeasureParams)[1].backend
+    )
+    if source is not None:
+        yield from _refusals(lambda: source(run.given(node, RecordingParams)[1]))
 
 
 def _compute_samples(run: PlannedRun, node: Node) -> Problems:
