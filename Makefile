@@ -94,12 +94,14 @@ check-pool: $(VENV)/.run
 fit-network: $(VENV)/.run
 	@$(BIN)/python scripts/fit_network.py $(LOG) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(COLLECTIVE),--collective $(COLLECTIVE))
 
-# Both use $(PYTHON) and no environment. This Python needs the CUDA builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
+# Both use .venv-cuda if it exists, and otherwise the Python at hand, which PYTHON=... names. It needs the CUDA builds of
+# torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
+GPU_PYTHON = $(if $(findstring command,$(origin PYTHON)),$(PYTHON),$(or $(wildcard .venv-cuda/bin/python),$(PYTHON)))
 gpu-check:
-	@PYTHONPATH=src $(PYTHON) benchmarks/gpu_check.py $(CHECK)
+	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_check.py $(CHECK)
 
 gpu-campaign:
-	PYTHONPATH=src $(PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
 
 # This stamp is written last, because an interrupted `venv` leaves a bin/python without pip.
 $(VENV)/.created:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import gpu_check
@@ -92,6 +93,16 @@ def test_the_largest_sample_fills_the_arena_and_those_of_the_lab_fit_into_it():
     assert len(samples) == 30
     assert all(sum(shard.weight_bytes for shard in sample.shards) <= 2**25 for sample in samples)
     assert len({table.name for sample in samples for table in [shard.table for shard in sample.shards]}) <= 60
+
+
+def test_a_python_without_torch_ends_with_one_line():
+    program = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-c", program, str(SCRIPT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert f"{sys.executable} has no module torch; nothing was checked" in done.stderr
 
 
 @pytest.mark.gpu
