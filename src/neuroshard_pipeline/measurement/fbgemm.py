@@ -3,6 +3,8 @@
 import warnings
 from typing import Any, final
 
+import torch
+
 with warnings.catch_warnings():
     # FBGEMM's training module imports deprecated modules of FBGEMM.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -30,8 +32,10 @@ class FusedLookup(SplitTableBatchedEmbeddingBagsCodegen):
     to the data of `weights_dev` and `momentum1_dev` before a call (on the CPU: `weights_host` and `momentum1_host`).
     """
 
-    def _apply_split(self, split: Any, *args: Any, **kwargs: Any) -> None:
-        super()._apply_split(split._replace(dev_size=0, host_size=0, uvm_size=0), *args, **kwargs)
+    def _apply_split(self, split: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        super()._apply_split(split._replace(dev_size=0, host_size=0, uvm_size=0), prefix, *args, **kwargs)
+        if split.host_size:  # FBGEMM makes it a parameter; without one, autograd takes 1.5 us less than in training
+            setattr(self, f"{prefix}_host", torch.nn.Parameter(getattr(self, f"{prefix}_host")))
 
     def release(self) -> None:
         """Forget the ids of the last call, which FBGEMM keeps for its cache of rows in host memory."""
