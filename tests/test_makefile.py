@@ -32,3 +32,8 @@ def test_the_check_and_the_campaign_of_a_gpu_use_the_python_at_hand():
     for target in ("gpu-check", "gpu-campaign"):
         (line,) = commands(target, "PYTHON=mypython").splitlines()
         assert line == f"PYTHONPATH=src mypython benchmarks/{target.replace('-', '_')}.py "
+
+
+def test_both_builds_of_fbgemm_are_pinned_to_one_version():
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+    assert pins["fbgemm-gpu"] == pins["fbgemm-gpu-cpu"]

@@ -7,9 +7,18 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neuroshard_pipeline.measurement import CommCampaign, collective_start
-from neuroshard_pipeline.measurement.collective_start import SPIN_NS, DeviceStart, HostStart, wait_until
+from neuroshard_pipeline.measurement.collective_start import (
+    LEAD_MS,
+    SPIN_NS,
+    DeviceStart,
+    HostStart,
+    device_wait,
+    wait_until,
+)
 from neuroshard_pipeline.measurement.comm_bench import GROUP_BACKENDS
 from neuroshard_pipeline.measurement.host_clock import HostClock
 from neuroshard_pipeline.tables.samples import CommSample
@@ -45,6 +54,15 @@ def test_a_cost_on_the_host_counts_from_the_intended_start():
     cost_ms = HostStart().timed_ms(lambda: (entered.append(time.monotonic_ns()), time.sleep(0.01)), start, 30.0)
     assert entered[0] >= start + 30 * MS
     assert 10 <= cost_ms <= (time.monotonic_ns() - start) / MS - 30
+
+
+@given(st.floats(0, 50), st.floats(0, 50))
+def test_a_gpu_starts_on_time_unless_its_host_is_later_than_the_lead(skew_ms, late_ms):
+    wait_ms, missed_ms = device_wait(skew_ms, late_ms)
+    intended_ms, entered_ms = LEAD_MS + skew_ms, late_ms + wait_ms
+    assert entered_ms == pytest.approx(intended_ms + missed_ms)
+    assert wait_ms >= 0
+    assert missed_ms == pytest.approx(max(late_ms - intended_ms, 0.0))
 
 
 def test_clocks_agree_through_tensors_on_the_cpu_in_every_group(tmp_path):

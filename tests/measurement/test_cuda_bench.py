@@ -7,6 +7,7 @@ from measurement.lookup_reference import SAMPLES, SEED, random_weights, referenc
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, lookup_bench
 from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
+from neuroshard_pipeline.measurement.device_memory import memory_need
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
@@ -87,3 +88,17 @@ def test_nccl_measures_as_many_ranks_as_there_are_devices(comm_params):
     frame = CommCampaign(comm_params(backend="nccl", timeout_s=120.0), SEED).measure([sample])
     assert frame["error"].isna().all()
     assert (frame["forward_ms"] > 0).all()
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_memory_does_not_grow_with_the_visits_and_holds_the_weights_once(compute_params):
+    params = compute_params(backend="fbgemm_cuda", arena_bytes=2**28)
+    tables = [Table(f"t{index}", 50_000 + index, 64, 8.0) for index in range(10)]
+    samples = [ComputeSample(table.name, 4096, (whole(table),), "rowwise_adagrad") for table in tables]
+    bench = FbgemmCudaBench(params, SEED, 0)
+    bench.measure(samples)
+    after_one = torch.cuda.memory_allocated()
+    bench.measure(samples)
+    assert torch.cuda.memory_allocated() == after_one
+    assert after_one <= memory_need(samples, params, torch.cuda.mem_get_info(0)[1]).total

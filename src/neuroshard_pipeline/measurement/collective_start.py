@@ -40,7 +40,8 @@ class DeviceStart:
 
     At the common start, every host enqueues a wait of `LEAD_MS` plus the start skew on its GPU and then the collective.
     The GPU enters the collective at the end of the wait, whatever the host does meanwhile, and events on the GPU time
-    it. The cost excludes the launch, as in training, where the host runs ahead of the GPU.
+    it. A late host shortens the wait; what it misses of the intended start counts as cost. The cost excludes the
+    launch, as in training, where the host runs ahead of the GPU.
 
     Args:
         device: the GPU of this rank, which must be idle between calls.
@@ -59,12 +60,13 @@ class DeviceStart:
         """Run `exchange` at `start_ns` of the monotonic clock plus lead and `skew_ms`; return its cost in ms."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         wait_until(start_ns, SPIN_NS)
-        torch.cuda._sleep(round((LEAD_MS + skew_ms) * self._cycles_per_ms))
+        wait_ms, missed_ms = device_wait(skew_ms, (time.monotonic_ns() - start_ns) / 1e6)
+        torch.cuda._sleep(round(wait_ms * self._cycles_per_ms))
         begin.record()
         exchange()
         end.record()
         torch.cuda.synchronize(self._device)
-        return float(begin.elapsed_time(end))
+        return float(begin.elapsed_time(end)) + missed_ms
 
     def _wait_ms(self, cycles: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -73,6 +75,17 @@ class DeviceStart:
         end.record()
         torch.cuda.synchronize(self._device)
         return float(begin.elapsed_time(end))
+
+
+def device_wait(skew_ms: float, late_ms: float) -> tuple[float, float]:
+    """How long a GPU waits before it enters a collective, and by how much it misses its intended start; ms each.
+
+    Args:
+        skew_ms: start skew of the rank.
+        late_ms: time since the common start when the host enqueues the wait. The wait makes up for it if it can.
+    """
+    left_ms = LEAD_MS + skew_ms - late_ms
+    return max(left_ms, 0.0), max(-left_ms, 0.0)
 
 
 def wait_until(target_ns: int, spin_ns: int = 0) -> None:

@@ -8,6 +8,7 @@ A file holds the offsets (B + 1,) and then the indices (N,) of one batch of one 
 
 import os
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class IdFiles:
             return content[batch.batch_size + 1 :], content[: batch.batch_size + 1]
         indices, offsets = self._drawn(batch)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         np.concatenate([offsets, indices]).astype(batch.dtype).tofile(part)
         os.replace(part, path)  # a killed worker leaves no incomplete file
         return indices, offsets
