@@ -18,7 +18,7 @@ except ImportError as problem:
     ) from problem
 
 #: A host that has not run an empty task after this time counts as dead.
-_ANSWER_S = 10.0
+_ANSWER_S = 60.0
 
 
 @final
