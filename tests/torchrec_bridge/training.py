@@ -17,10 +17,12 @@ from torchrec.models.dlrm import DLRM_DCN
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
+from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner
+from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_collections, read_module_tables
 
 DENSE_FEATURES = 13
@@ -155,7 +157,10 @@ def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
 
 
 def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) -> NeuroShardPlanner:
-    """A planner with a sample of batches; if `memory_bytes` is None, memory is so short that some tables are split."""
+    """A planner with a sample of batches; if `memory_bytes` is None, memory is so short that some tables are split.
+
+    The buffers of a batch do not count, so that the tables alone decide what is split.
+    """
     if memory_bytes is None:
         tables = [entry.table for entry in read_module_tables(model)]
         memory_bytes = (
@@ -167,6 +172,7 @@ def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) 
         Topology(world_size, "cpu", ddr_cap=memory_bytes, local_world_size=world_size, created_by_factory=True),
         LOCAL_BATCH,
         batches=[ids for step in range(2 * world_size) for ids in Batches(model, world_size).draw(step, part)[1]],
+        options=PlannerOptions(settings=SharderSettings(memory=default_memory())),
     )
 
 
