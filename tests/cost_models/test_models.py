@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
+from neuroshard_pipeline.cost_models.shipped import shipped_names
 from neuroshard_pipeline.errors import CostModelError
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
 
 OLD, NEW = "2026-01-01T00.00.00.000Z", "2026-02-01T00.00.00.000Z"
 
@@ -75,3 +78,30 @@ def test_models_of_different_machines_or_batches_are_refused(compute_model, comm
     comm = dataclasses.replace(comm_model, **{"provenance": hardware, **change})
     with pytest.raises(CostModelError, match=told):
         CostModels(compute, comm)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_models_plan_for_large_clusters_and_say_that_costs_are_modelled(name):
+    models = load_cost_models(name)
+    tables = [Table(f"t{index}", 4_000_000, 64, 20.0) for index in range(8)]
+    caveats = models.caveats(ShardingTask(tables, world_size=16, batch_size=65536, memory_bytes=2**36))
+    assert [caveat.partition(":")[0] for caveat in caveats] == ["modelled", "modelled"]
+    assert "modelled" in repr(models)
+    one, all_ms = models.compute_ms([whole(tables[0])]), models.compute_ms([whole(table) for table in tables])
+    assert 0 < sum(one) < sum(all_ms)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_models_were_trained_on_the_present_lab(name):
+    hardware = load_cost_models(name).compute.provenance["hardware"]
+    device = hardware["gpu_model"].removesuffix(" (modelled)")
+    assert hardware["modelled_device"] == modelled_device(device).model_dump(mode="json"), "run `make shipped-models`"
+
+
+def test_every_environment_of_the_lab_has_shipped_models():
+    assert shipped_names() == ("a100", "h100", "h200")
+
+
+def test_a_folder_that_does_not_exist_is_told_from_shipped_models(tmp_path):
+    with pytest.raises(CostModelError, match=r"nowhere: no such folder.*a100, h100, h200"):
+        load_cost_models(tmp_path / "nowhere")

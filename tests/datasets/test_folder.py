@@ -1,9 +1,11 @@
 """A version of a folder dataset is complete or does not exist."""
 
+from dataclasses import replace
+
 import pytest
 from kedro.io import DatasetError, Version
 
-from neuroshard_pipeline.datasets import JSONFolderDataset
+from neuroshard_pipeline.datasets import CostModelDataset, JSONFolderDataset
 
 
 def test_documents_round_trip_and_versions_stay(tmp_path):
@@ -21,3 +23,21 @@ def test_a_failed_save_leaves_no_version_behind(tmp_path):
         JSONFolderDataset(path, Version(None, "2026-01-02")).save({"one": 1, "two": object()})
     assert JSONFolderDataset(path, Version(None, None)).load() == {"one": 1}
     assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["one.json"]
+
+
+def test_a_shipped_model_takes_the_place_of_a_missing_version(tmp_path):
+    def dataset(shipped):
+        path, model = f"{tmp_path}/compute_cost_model", "neuroshard_pipeline.cost_models.ComputeCostModel"
+        return CostModelDataset(path, model, Version(None, None), shipped=shipped)
+
+    shipped = dataset("h100")
+    assert shipped.is_optional
+    assert shipped.load().batch_size == 65536
+    assert not dataset("another").is_optional
+    with pytest.raises(DatasetError):
+        dataset(None).load()
+    trained = replace(shipped.load(), batch_size=512)
+    CostModelDataset(
+        f"{tmp_path}/compute_cost_model", "neuroshard_pipeline.cost_models.ComputeCostModel", Version(None, "1")
+    ).save(trained)
+    assert dataset("h100").load().batch_size == 512

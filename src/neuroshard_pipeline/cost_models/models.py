@@ -1,15 +1,17 @@
 """Both cost models of one machine, loaded together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.checkpoint import version_folder
+from neuroshard_pipeline.cost_models.checkpoint import COMMAND, version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
+from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, shipped_folder, shipped_names
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_caveats, compute_caveats
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
@@ -30,7 +32,8 @@ class CostModels:
 
     def __repr__(self) -> str:
         worlds = ", ".join(map(str, self.comm.world_sizes))
-        device = _origin(self.compute).get("device", "an unnamed device")
+        origin = _origin(self.compute)
+        device = origin.get("gpu_model") or origin.get("device", "an unnamed device")
         return f"CostModels(trained on {device} at batch_size {self.compute.batch_size}, collectives of {worlds} ranks)"
 
     def __post_init__(self) -> None:
@@ -44,9 +47,12 @@ class CostModels:
             )
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Messages about values of a task that lie outside the training range, so that the models extrapolate."""
-        compute = compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {}))
-        return (*compute, *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})))
+        """Sentences about predicted costs of a task: which training costs were modelled, and what is extrapolated."""
+        outside = [
+            *compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {})),
+            *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})),
+        ]
+        return (*_modelled(_hardware(self.compute)), *(f"extrapolated: {caveat}" for caveat in outside))
 
     def compute_ms(
         self, shards: Sequence[Shard], batch_size: int | None = None, optimizer: str = "sgd"
@@ -91,22 +97,44 @@ def _given(batch_size: int | None, model: ComputeCostModel | CommCostModel) -> i
 
 def _origin(model: ComputeCostModel | CommCostModel) -> dict[str, object]:
     """Values that two models of one machine share: the batch size, and the hardware where it is known."""
-    hardware = model.provenance.get("hardware")
-    known = hardware if isinstance(hardware, dict) else {}
-    names = ("device", "cpu_model", "cores", "compute_backend", "comm_backend")
+    known = _hardware(model)
+    names = ("device", "gpu_model", "cpu_model", "cores", "compute_backend", "comm_backend")
     return {"batch_size": model.batch_size, **{name: known[name] for name in names if name in known}}
+
+
+def _hardware(model: ComputeCostModel | CommCostModel) -> dict[str, Any]:
+    hardware = model.provenance.get("hardware")
+    return hardware if isinstance(hardware, dict) else {}
+
+
+def _modelled(hardware: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences that name the costs that no hardware was measured for."""
+    if hardware.get("compute_backend") == "modelled":
+        yield f"modelled: compute costs come from a formula for {hardware.get('gpu_model')}, not from measurements"
+    if hardware.get("comm_backend") == "topology":
+        cluster = hardware.get("topology", {}).get("preset") or "a cluster"
+        yield f"modelled: communication costs come from a formula for {cluster}, not from measurements"
 
 
 def load_cost_models(path: Path | str = "data/06_models", version: str | None = None) -> CostModels:
     """Load both cost models.
 
     Args:
-        path: folder that holds `compute_cost_model/<version>/` and `comm_cost_model/<version>/`.
+        path: folder that holds `compute_cost_model/<version>/` and `comm_cost_model/<version>/`, or the name of shipped
+            cost models such as `h100` (`shipped_names`). Costs of shipped models are modelled, not measured.
         version: a version that exists for both models; None for the newest version of each model.
 
     Raises:
         CostModelError: a model or version is missing. The message names the folder, the versions and the remedy.
     """
+    if version is None and path in shipped_names() and not Path(path).is_dir():
+        compute, comm = (shipped_folder(str(path)) / name for name in MODEL_NAMES)
+        return CostModels(ComputeCostModel.load(compute), CommCostModel.load(comm))
+    if not Path(path).is_dir():
+        raise CostModelError(
+            f"{path}: no such folder; train cost models with: {COMMAND}, or name shipped ones: "
+            f"{', '.join(shipped_names())}"
+        )
     return CostModels(
         ComputeCostModel.load(version_folder(Path(path) / "compute_cost_model", version)),
         CommCostModel.load(version_folder(Path(path) / "comm_cost_model", version)),

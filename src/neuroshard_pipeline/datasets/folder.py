@@ -5,6 +5,7 @@ A folder is written under a hidden name and then renamed, so that a killed proce
 
 import importlib
 import json
+import logging
 import shutil
 from abc import abstractmethod
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,10 @@ from typing import Any
 
 from kedro.io import AbstractVersionedDataset, Version
 
+from neuroshard_pipeline.cost_models.shipped import shipped_folder
 from neuroshard_pipeline.datasets.atomic import staged_path
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class _FolderDataset(AbstractVersionedDataset[Any, Any]):
@@ -56,7 +60,12 @@ class CostModelDataset(_FolderDataset):
     """An object whose class has `save(folder)` and a class method `load(folder)`. Pickle is not used."""
 
     def __init__(
-        self, filepath: str, model: str, version: Version | None = None, metadata: dict[str, Any] | None = None
+        self,
+        filepath: str,
+        model: str,
+        version: Version | None = None,
+        metadata: dict[str, Any] | None = None,
+        shipped: str | None = None,
     ) -> None:
         """Set the folder of the versions and the class that loads them.
 
@@ -65,10 +74,24 @@ class CostModelDataset(_FolderDataset):
             model: dotted path of the class of the object.
             version: Kedro's pair of load version and save version.
             metadata: metadata for kedro-viz.
+            shipped: name of shipped cost models that are loaded as long as no version exists; None for none.
         """
         super().__init__(filepath, version, metadata)
         module, _, name = model.rpartition(".")
         self._model = getattr(importlib.import_module(module), name)
+        self._shipped = None if shipped is None else shipped_folder(shipped) / PurePosixPath(filepath).name
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a run can start without a version, because shipped models take its place."""
+        return self._shipped is not None and self._shipped.is_dir()
+
+    def load(self) -> Any:
+        """Load the pinned or newest version; without any, the shipped model, and say so in the log."""
+        if self.is_optional and not (self._version and self._version.load) and not self.exists():
+            _LOGGER.info("%s has no version; the shipped model %s is loaded", self._filepath, self._shipped)
+            return self._read(Path(str(self._shipped)))
+        return _FolderDataset.load.__wrapped__(self)  # type: ignore[attr-defined]
 
     def _read(self, folder: Path) -> Any:
         return self._model.load(folder)

@@ -27,7 +27,7 @@ def sharder_table(summary: Mapping[str, Any]) -> list[list[str]]:
     keys = ("mean_measured_ms", "mean_predicted_ms")
     cost_decimals = decimals_for([values[key] for values in sharders.values() for key in keys])
     second_decimals = decimals_for([values["mean_seconds_per_task"] for values in sharders.values()])
-    lines = [["sharder", "solved", "measured ms", "vs best", "predicted ms", "s/task"]]
+    lines = [["sharder", "solved", f"{cost_word(summary)} ms", "vs best", "predicted ms", "s/task"]]
     for name, cost in costs.items():
         values = sharders[name]
         measured, predicted = (fixed(values[key], cost_decimals) for key in keys)
@@ -36,6 +36,11 @@ def sharder_table(summary: Mapping[str, Any]) -> list[list[str]]:
         seconds = fixed(values["mean_seconds_per_task"], second_decimals)
         lines += [[name, solved, measured, relative, predicted, seconds]]
     return lines
+
+
+def cost_word(summary: Mapping[str, Any]) -> str:
+    """`modelled` if every part of the costs of plans was modelled, or else `measured`."""
+    return "modelled" if set(summary.get("costs_are", {}).values()) == {"modelled"} else "measured"
 
 
 def cost_note(summary: Mapping[str, Any]) -> str:
@@ -67,7 +72,7 @@ def comparison_notes(summary: Mapping[str, Any]) -> list[str]:
     others = [name for name, cost in ranked_costs(summary).items() if name not in OURS and cost is not None]
     rivals = [*others[:1], *OURS[1:]]
     return [
-        as_sentence(pair["statement"])
+        as_sentence(pair["statement"]).replace(", measured,", f", {cost_word(summary)},")
         for pair in summary["pairs"]
         if pair["ours"] == OURS[0] and pair["rival"] in rivals and pair["ratio"] is not None
     ]
@@ -97,7 +102,7 @@ def _cost_sentences(summary: Mapping[str, Any]) -> str:
     ours = [name for name in OURS if name in costs] or list(costs)[:1]
     others = [name for name in costs if name not in (*OURS, *ours)]
     measured = int(summary["num_measured_tasks"])
-    basis, count = ("measured", measured) if measured else ("predicted", int(summary["num_common_tasks"]))
+    basis, count = (cost_word(summary), measured) if measured else ("predicted", int(summary["num_common_tasks"]))
     means = " and ".join(f"{amount(costs[name])} ms with {name}" for name in ours)
     start = f"On {_common_tasks(count)}, the mean {basis} embedding cost is {means}."
     if not others:

@@ -102,13 +102,12 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
 
 
 def _assumption_lines(plan: Plan) -> list[str]:
-    """Tables without a known reuse profile, and inputs outside the training range of the models."""
-    extrapolated = [f"extrapolated: {caveat}" for caveat in plan.caveats]
+    """Tables without a known reuse profile, modelled costs, and inputs outside the training range of the models."""
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:
-        return ["reuse profiles: given for every table", *extrapolated]
+        return ["reuse profiles: given for every table", *plan.caveats]
     shown = ", ".join(assumed[:_SHARDS_SHOWN]) + (", ..." if len(assumed) > _SHARDS_SHOWN else "")
-    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *extrapolated]
+    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *plan.caveats]
 
 
 def _max_over_mean(values: tuple[float, ...]) -> float:

@@ -1,0 +1,32 @@
+"""Copies the newest cost models of an environment into the package, for `ns.load_cost_models(<environment>)`.
+
+Run it after the training; `make shipped-models` does both for every GPU of the lab:
+
+    kedro run --env h100 --pipeline pretrain && python scripts/ship_models.py h100
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from neuroshard_pipeline.cost_models import load_cost_models
+from neuroshard_pipeline.cost_models.checkpoint import version_folder
+from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, shipped_folder
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main(environment: str) -> None:
+    """Copy both models, and print what is shipped now."""
+    for name in MODEL_NAMES:
+        source = version_folder(ROOT / "data" / environment / "06_models" / name, None)
+        target = shipped_folder(environment) / name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+        size = sum(file.stat().st_size for file in target.iterdir())
+        print(f"{source.relative_to(ROOT)} -> {target.relative_to(ROOT)}, {size / 1024:.0f} KiB")
+    print(load_cost_models(environment))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
