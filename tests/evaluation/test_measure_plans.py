@@ -52,14 +52,16 @@ def test_anchors_separate_drift_from_the_error_of_the_models(anchors):
 
     def compute(samples):
         ranks = [sample for sample in samples if sample.sample_id.startswith("rank-")]
-        assert set(samples) == {*ranks, *anchors.compute}
+        others = {sample.sample_id.partition("@")[0]: sample.sample_id for sample in samples if sample not in ranks}
+        assert set(others) == {sample.sample_id for sample in anchors.compute}
         costs = compute_costs(ranks)
-        again = first[["forward_ms", "backward_ms"]].astype(float) * 1.1
+        again = first[["forward_ms", "backward_ms"]].astype(float).rename(others) * 1.1
         return pd.concat([costs, again.reset_index().assign(error=None)[costs.columns]])
 
     def comm(samples):
         plain = comm_costs([sample for sample in samples if sample.sample_id.startswith("collective-")])
-        again = anchors.comm_costs.assign(backward_ms=2.0)[plain.columns]
+        others = {sample.sample_id.partition("@")[0]: sample.sample_id for sample in samples}
+        again = anchors.comm_costs.assign(backward_ms=2.0)[plain.columns].replace({"sample_id": others})
         return pd.concat([plain, again])
 
     costs, again = measure_plans(plans(), ComputedCampaigns(compute, comm), anchors)
@@ -109,6 +111,22 @@ def test_anchors_do_not_change_the_costs_of_plans(anchors):
     alone = measure_plans(plans(), ComputedCampaigns(compute, comm_costs))
     together = measure_plans(plans(), ComputedCampaigns(compute, comm_costs), anchors)
     pd.testing.assert_frame_equal(alone[0], together[0])
+
+
+def test_other_plans_of_a_task_share_no_records(anchors):
+    """A restarted run skips what is stored; a plan more, and the whole task and the anchors are measured again."""
+
+    def ids(measured_plans):
+        campaigns = ComputedCampaigns(compute_costs, comm_costs)
+        list(PlanMeasurement(tuple(measured_plans), campaigns, anchors).run_compute({}))
+        return set(campaigns.measured[0])
+
+    every = plans()
+    task_id = every[0].task.task_id
+    of_task = [plan for plan in every if plan.task.task_id == task_id]
+    assert len(of_task) > 1
+    assert ids(every) == ids(every)
+    assert ids(of_task).isdisjoint(ids(of_task[1:]))
 
 
 def test_resumed_campaigns_give_the_costs_of_a_measurement_in_memory(anchors):

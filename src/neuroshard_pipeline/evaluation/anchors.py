@@ -4,9 +4,10 @@ Campaigns are minutes apart, and a shared machine may meanwhile have become slow
 among the samples of the later campaign; their costs in both campaigns give the drift (`drift`).
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,21 @@ class Anchors:
     comm: tuple[CommSample, ...]
     compute_costs: pd.DataFrame
     comm_costs: pd.DataFrame
+
+    def marked(self, session: str) -> Self:
+        """Anchors whose ids also name a session, so that visits of other sessions are not used.
+
+        Args:
+            session: text that names the plans that are measured at the same time.
+        """
+        mark = f"@{hashlib.sha256(session.encode()).hexdigest()[:12]}"
+        return replace(
+            self,
+            compute=tuple(replace(sample, sample_id=sample.sample_id + mark) for sample in self.compute),
+            comm=tuple(replace(sample, sample_id=sample.sample_id + mark) for sample in self.comm),
+            compute_costs=self.compute_costs.assign(sample_id=self.compute_costs["sample_id"] + mark),
+            comm_costs=self.comm_costs.assign(sample_id=self.comm_costs["sample_id"] + mark),
+        )
 
 
 _COST_COLUMNS = ["sample_id", *DIRECTIONS, "error"]
@@ -142,7 +158,7 @@ def anchors_frame(
         backward_costs: costs of the plans' backward collectives and the communication anchors, from one campaign.
 
     Returns:
-        `part, sample_id, rank` (null for compute), `first_ms, again_ms`.
+        `part, sample_id, rank` (null for compute), `first_ms, again_ms`. The ids are those of the first campaign.
     """
     parts = [
         _both_costs("compute", anchors.compute_costs, compute_costs, DIRECTIONS),
@@ -172,5 +188,5 @@ def _both_costs(part: str, first: pd.DataFrame, again: pd.DataFrame, columns: Se
         for name, suffix in (("first_ms", "first"), ("again_ms", "later"))
     }
     ranks = both["rank"] if "rank" in both else pd.Series(pd.NA, index=both.index)
-    keys = {"part": part, "sample_id": both["sample_id"].astype(str), "rank": ranks.astype("Int64")}
-    return pd.DataFrame({**keys, **sums})
+    ids = pd.Series([name.partition("@")[0] for name in both["sample_id"]], index=both.index, dtype=object)
+    return pd.DataFrame({"part": part, "sample_id": ids, "rank": ranks.astype("Int64"), **sums})

@@ -5,9 +5,10 @@
 3. Forward collectives: each rank enters with a delay, its start skew, which follows from the costs of the first two
    campaigns [Zha2023] §4.
 
-All plans go through each campaign together, so that the machine's drift affects all sharders alike. Ranks with the same
-shards, and plans with the same volumes and start skews, are measured once. Samples of the training campaign
-(`anchors`) can be measured again between the samples of the plans.
+All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. Records
+of other plans of the task are not used (`session_marks`). Within a task, ranks with the same shards, and plans with the
+same volumes and start skews, are measured once. Samples of the training campaign (`anchors`) can be measured again
+between the samples of the plans.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     measured_comm_ms,
     measured_compute_ms,
     rank_compute_samples,
+    session_marks,
 )
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
@@ -81,7 +83,7 @@ class PlanMeasurement:
             measured_comm_ms(collectives, forward_costs, "forward"),
             measured_comm_ms(self._backward, backward_costs, "backward"),
         )
-        anchors = anchors_frame(self.anchors, compute_costs, forward_costs, backward_costs)
+        anchors = anchors_frame(self._anchors, compute_costs, forward_costs, backward_costs)
         return plan_costs_frame(self.plans, measured_ms), anchors
 
     def hardware(self, compute: Records, backward: Records, forward: Records) -> dict[str, Any]:
@@ -93,22 +95,30 @@ class PlanMeasurement:
         )
 
     @cached_property
+    def _marks(self) -> dict[str, str]:
+        return session_marks(self.plans)
+
+    @cached_property
+    def _anchors(self) -> Anchors:
+        return self.anchors.marked("".join(self._marks.values()))
+
+    @cached_property
     def _ranks(self) -> PlanSamples[ComputeSample]:
-        return rank_compute_samples(self.plans)
+        return rank_compute_samples(self.plans, self._marks)
 
     @cached_property
     def _backward(self) -> PlanSamples[CommSample]:
-        return backward_comm_samples(self.plans)
+        return backward_comm_samples(self.plans, self._marks)
 
     def _forward(self, compute: Records, backward: Records) -> PlanSamples[CommSample]:
         compute_costs = self.campaigns.compute.costs(compute, self._ranks.samples)
         backward_costs = self.campaigns.comm.costs(backward, self._backward.samples)
         compute_ms = measured_compute_ms(self._ranks, compute_costs)
         backward_ms = measured_comm_ms(self._backward, backward_costs, "backward")
-        return forward_comm_samples(self.plans, compute_ms, backward_ms)
+        return forward_comm_samples(self.plans, compute_ms, backward_ms, self._marks)
 
     def _compute_samples(self) -> list[ComputeSample]:
-        return among(self._ranks.samples, self.anchors.compute)
+        return among(self._ranks.samples, self._anchors.compute)
 
     def _with_anchors(self, collectives: PlanSamples[CommSample]) -> list[CommSample]:
-        return among(collectives.samples, self.anchors.comm)
+        return among(collectives.samples, self._anchors.comm)

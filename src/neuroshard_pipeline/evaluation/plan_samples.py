@@ -1,7 +1,8 @@
 """Lists the samples to measure for plans, and assigns the measured costs of the samples to the plans' ranks."""
 
 import hashlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
@@ -12,9 +13,14 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Start skews are rounded to 0.1 microseconds, far below the noise of any clock, so that more samples are identical.
 _SKEW_DECIMALS = 4
+
+#: Task id → mark; see `session_marks`.
+Marks = Mapping[str, str]
+NO_MARKS: Marks = {}
 
 Sample = TypeVar("Sample", ComputeSample, CommSample)
 
@@ -47,22 +53,37 @@ def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def rank_compute_samples(plans: Sequence[Plan]) -> PlanSamples[ComputeSample]:
-    """One compute sample for every distinct multiset of (table, width) on a rank of a plan."""
+def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
+    """Per task id, a hash of all its plans.
+
+    As part of the sample ids, it keeps records of earlier runs apart, unless these measured the same plans of the task.
+    The plans of a task are then always measured together, so that the machine's drift affects all of them alike.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for plan in plans:
+        found[plan.task.task_id].append(repr(sorted(zip(map(_shard_key, plan.shards), plan.ranks, strict=True))))
+    return {task_id: _digest("\n".join(sorted(texts))) for task_id, texts in found.items()}
+
+
+def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ComputeSample]:
+    """One compute sample for every distinct multiset of (table, width) on a rank of a plan, per mark of its task."""
     ranks = [
-        [_rank_sample(shards, plan.task.batch_size, plan.task.optimizer) for shards in plan.shards_by_rank]
+        [_rank_sample(shards, plan.task, marks.get(plan.task.task_id, "")) for shards in plan.shards_by_rank]
         for plan in plans
     ]
     return PlanSamples.of(ranks)
 
 
-def backward_comm_samples(plans: Sequence[Plan]) -> PlanSamples[CommSample]:
+def backward_comm_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[CommSample]:
     """Collectives of the plans without start skew; only their backward costs are used."""
-    return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans])
+    return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans], marks)
 
 
 def forward_comm_samples(
-    plans: Sequence[Plan], compute_ms: Sequence[Sequence[float]], backward_comm_ms: Sequence[Sequence[float]]
+    plans: Sequence[Plan],
+    compute_ms: Sequence[Sequence[float]],
+    backward_comm_ms: Sequence[Sequence[float]],
+    marks: Marks = NO_MARKS,
 ) -> PlanSamples[CommSample]:
     """Collectives with the start skew that follows from compute and backward communication costs.
 
@@ -70,12 +91,13 @@ def forward_comm_samples(
         plans: P plans.
         compute_ms: cost per plan and rank; NaN if the measurement failed.
         backward_comm_ms: cost per plan and rank; NaN if the measurement failed.
+        marks: see `session_marks`.
     """
     skews: list[tuple[float, ...] | None] = []
     for compute, backward in zip(compute_ms, backward_comm_ms, strict=True):
         start_skew = np.round(start_skew_ms(compute, backward), _SKEW_DECIMALS)
         skews.append(tuple(start_skew.tolist()) if np.isfinite(start_skew).all() else None)
-    return _collectives(plans, skews)
+    return _collectives(plans, skews, marks)
 
 
 def measured_compute_ms(ranks: PlanSamples[ComputeSample], compute_costs: pd.DataFrame) -> list[tuple[float, ...]]:
@@ -96,13 +118,13 @@ def measured_comm_ms(
     ]
 
 
-def _rank_sample(shards: Sequence[Shard], batch_size: int, optimizer: str) -> ComputeSample | None:
+def _rank_sample(shards: Sequence[Shard], task: ShardingTask, mark: str) -> ComputeSample | None:
     """The sample of a rank, None for an empty rank; the sample id is a hash of everything that the cost depends on."""
     if not shards:
         return None
     keyed = sorted(((_shard_key(shard), shard) for shard in shards), key=lambda pair: pair[0])
-    text = "\n".join([str(batch_size), optimizer, *(key for key, _ in keyed)])
-    return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed), optimizer)
+    text = "\n".join([str(task.batch_size), task.optimizer, *(key for key, _ in keyed), *filter(None, [mark])])
+    return ComputeSample(f"rank-{_digest(text)}", task.batch_size, tuple(shard for _, shard in keyed), task.optimizer)
 
 
 def _shard_key(shard: Shard) -> str:
@@ -111,13 +133,17 @@ def _shard_key(shard: Shard) -> str:
     return repr((table.name, shard.embedding_dim, *profile))
 
 
-def _collectives(plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None]) -> PlanSamples[CommSample]:
-    found = [None if skew is None else _collective(plan, skew) for plan, skew in zip(plans, skews, strict=True)]
+def _collectives(
+    plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None], marks: Marks
+) -> PlanSamples[CommSample]:
+    found = [None if skew is None else _collective(plan, skew, marks) for plan, skew in zip(plans, skews, strict=True)]
     return PlanSamples.of([[sample] * plan.task.world_size for plan, sample in zip(plans, found, strict=True)])
 
 
-def _collective(plan: Plan, skew_ms: tuple[float, ...]) -> CommSample:
-    name = f"collective-{_digest(repr((plan.task.batch_size, plan.dim_sums, skew_ms)))}"
+def _collective(plan: Plan, skew_ms: tuple[float, ...], marks: Marks) -> CommSample:
+    mark = marks.get(plan.task.task_id)
+    content = (plan.task.batch_size, plan.dim_sums, skew_ms)
+    name = f"collective-{_digest(repr((*content, mark) if mark else content))}"
     return CommSample(name, plan.task.batch_size, plan.dim_sums, skew_ms)
 
 
