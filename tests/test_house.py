@@ -13,7 +13,15 @@ MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_LONG_FUNCTIONS = 5
 MOST_PARAMETERS = 7
-MOST_LINES_OF_THE_PACKAGE = 21_500
+#: 21,500 after the rebuild of November 2026, and what each feature since then may add.
+MOST_LINES_OF_THE_PACKAGE = 21_500 + sum(
+    {
+        "modelled GPUs and networks (lab, backend modelled, shipped models)": 2_100,
+        "operating: preflight, data folder lock, prune, failures, identity, announced duration": 1_400,
+        "GPU: device memory, id files, start of collectives": 600,
+        "tasks refused by memory; numbers for TorchRec's planner": 600,
+    }.values()
+)
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -1,6 +1,6 @@
 """Kedro settings of the project."""
 
-from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, ProgressHooks, SummaryHooks
+from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, ProgressHooks, SummaryHooks, ThreadHooks
 from neuroshard_pipeline.pipelines.preflight import PreflightHooks
 from neuroshard_pipeline.run_lock import LockHooks
 
@@ -10,6 +10,7 @@ HOOKS = (
     ParameterHooks(),
     LineageHooks(),
     ProgressHooks(),
+    ThreadHooks(),
     SummaryHooks(),
 )
 CONFIG_LOADER_ARGS = {
