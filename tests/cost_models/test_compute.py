@@ -115,7 +115,7 @@ def test_a_loaded_model_predicts_identically(compute_model, tables, tmp_path):
     ("field", "value", "message"),
     [
         ("architecture", "paper", "architecture is 'paper', not 'universal'"),
-        ("context_features", ["log_dim"], "context_features differ"),
+        ("context_features", ["log_dim"], "context_features of model and code differ"),
         ("work_terms", None, "work_terms"),
         ("batch_size", None, "batch_size"),
     ],
