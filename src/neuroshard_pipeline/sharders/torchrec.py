@@ -1,6 +1,8 @@
 """TorchRec's own planner as a sharder. It imports TorchRec, an optional extra, on first use."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +20,19 @@ _MOST_RANKS = 2**10
 class TorchRecSharder:
     """TorchRec's `EmbeddingShardingPlanner` for GPUs, table-wise and column-wise, under the memory limits of the task.
 
-    TorchRec compares plans by its own cost formulas and never uses the cost models. Two settings make its plans
-    comparable with the plans of other sharders. Its storage estimates come from the memory model that all sharders use.
-    `min_partition` allows it to split tables of fewer than 128 columns, which it never does by default. TorchRec needs
-    to be told the number of equal shards of a split table. The sharder therefore tries halves first, then quarters and
-    so on, until a plan fits. The sharder is deterministic.
+    TorchRec compares plans by its own cost formulas and, by default, does not use the cost models. Two settings make
+    its plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
+    sharders use. `min_partition` allows it to split tables of fewer than 128 columns, which it never does by default.
+    TorchRec needs to be told the number of equal shards of a split table. The sharder therefore tries halves first,
+    then quarters and so on, until a plan fits. The sharder is deterministic.
+
+    Attributes:
+        name: the name of the sharder.
+        options: other arguments of `stock_planner.stock_plan`; none of them means TorchRec's defaults.
     """
 
     name: str = "torchrec"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:  # noqa: ARG002
         """The placement that TorchRec's planner estimates to be fastest.
@@ -54,7 +61,7 @@ class TorchRecSharder:
         num_parts = 2
         while True:
             try:
-                found = stock_plan(tables, task.batch_size, memory.limits(task), shard_bytes, num_parts)
+                found = stock_plan(tables, task.batch_size, memory.limits(task), shard_bytes, num_parts, **self.options)
                 return Placement(*read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:

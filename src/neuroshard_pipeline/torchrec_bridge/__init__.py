@@ -5,6 +5,8 @@
 | `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
+| `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's own planner with our costs | yes |
+| `perf_fit` | fits the numbers of TorchRec's cost formulas | no |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
@@ -13,17 +15,18 @@
 first use, so that `plan_json` works without TorchRec.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from neuroshard_pipeline.torchrec_bridge.perf_config import torchrec_perf_config, torchrec_planner
     from neuroshard_pipeline.torchrec_bridge.planner import NeuroShardPlanner, PlannerOptions, profile_from_batches
 
-__all__ = ["NeuroShardPlanner", "PlannerOptions", "profile_from_batches"]
+__all__ = ["NeuroShardPlanner", "PlannerOptions", "profile_from_batches", "torchrec_perf_config", "torchrec_planner"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from neuroshard_pipeline.torchrec_bridge import planner
-
-    return getattr(planner, name)
+    module = "perf_config" if name.startswith("torchrec") else "planner"
+    return getattr(import_module(f"{__name__}.{module}"), name)

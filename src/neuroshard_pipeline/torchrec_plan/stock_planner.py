@@ -16,6 +16,7 @@ require_torchrec()
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: E402
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy  # noqa: E402
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator  # noqa: E402
 from torchrec.distributed.planner.stats import NoopEmbeddingStats  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
@@ -46,6 +47,8 @@ def stock_plan(
     memory_limits: Sequence[int],
     shard_bytes: Callable[[Table, int], int],
     num_parts: int,
+    make_estimator: Callable[..., ShardEstimator] = EmbeddingPerfEstimator,
+    sort_by: SortBy = SortBy.STORAGE,
 ) -> ShardingPlan:
     """The plan of TorchRec's `EmbeddingShardingPlanner`, restricted to table-wise and column-wise sharding.
 
@@ -55,6 +58,8 @@ def stock_plan(
         memory_limits: bytes that tables may use on each rank.
         shard_bytes: maps a table and a number of its columns to the bytes of a shard with these columns.
         num_parts: approximate number of equal shards of a table that is split.
+        make_estimator: makes the performance estimator from `topology` and `constraints`.
+        sort_by: the order in which TorchRec places tables, by storage or by estimated cost.
 
     Raises:
         PlannerError: TorchRec found no plan within the memory limits.
@@ -62,14 +67,12 @@ def stock_plan(
     topology = _topology(memory_limits)
     batch_size_per_rank = -(-batch_size // topology.world_size)
     constraints = {name: _constraint(table, num_parts) for name, table in tables.items()}
-    estimators = [
-        EmbeddingPerfEstimator(topology=topology, constraints=constraints),
-        _StorageEstimator(tables, shard_bytes),
-    ]
+    estimators = [make_estimator(topology, constraints), _StorageEstimator(tables, shard_bytes)]
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size_per_rank,
         enumerator=EmbeddingEnumerator(topology, batch_size_per_rank, constraints, estimators),
+        partitioner=GreedyPerfPartitioner(sort_by),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         stats=NoopEmbeddingStats(),
         constraints=constraints,

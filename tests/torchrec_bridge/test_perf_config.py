@@ -1,0 +1,262 @@
+"""TorchRec's planner accepts the fitted numbers, which follow the cost models and agree with TorchRec's formulas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from search.small_models import SmallModels, small_models
+from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchrec import EmbeddingBagCollection
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory, HardwarePerfConfig
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
+from torchrec.distributed.planner.stats import NoopEmbeddingStats
+
+from neuroshard_pipeline.errors import CostModelError, PlanError
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config, torchrec_planner
+from neuroshard_pipeline.torchrec_bridge.perf_fit import LookupFormula, fit_lookups, shard_sets, summed_bytes
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
+
+pytestmark = QUIET
+BATCH = 64
+ROWS = {"a": 1000, "b": 50_000, "c": 200_000, "d": 300}
+WIDTHS = {"a": 16, "b": 64, "c": 128, "d": 64}
+POOLING = {"a": 40.0, "b": 2.0, "c": 10.0, "d": 25.0}
+TYPES = ["table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel", "table_column_wise", "grid_shard"]
+
+
+def topology(world_size: int = 4, local_world_size: int = 2, **bandwidths: float) -> Topology:
+    return Topology(
+        world_size,
+        "cuda",
+        hbm_cap=2**30,
+        ddr_cap=2**30,
+        local_world_size=local_world_size,
+        created_by_factory=True,
+        **bandwidths,
+    )
+
+
+def tables() -> list[Table]:
+    return [Table(name, ROWS[name], WIDTHS[name], POOLING[name]) for name in ROWS]
+
+
+def module(chosen: list[Table] | None = None) -> EmbeddingBagCollection:
+    bags = [embedding_bag_config(table.name, table) for table in chosen or tables()]
+    return EmbeddingBagCollection(tables=bags, device=torch.device("meta"))
+
+
+def constraints(sharding_types: list[str]) -> dict[str, ParameterConstraints]:
+    return {
+        name: ParameterConstraints(sharding_types=sharding_types, min_partition=16, pooling_factors=[POOLING[name]])
+        for name in ROWS
+    }
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A part of cost models, `factor` times as expensive."""
+
+    part: object
+    factor: float
+
+    def __getattr__(self, name):
+        method = getattr(self.part, name)
+        if name == "shard_embeddings":
+            return method
+        return lambda *arguments: self.factor * method(*arguments)
+
+
+def scaled_models(compute: float, comm: float) -> SmallModels:
+    models = small_models()
+    return SmallModels(Scaled(models.compute, compute), Scaled(models.comm, comm))
+
+
+def perfs(config, sharding_types=("table_wise", "column_wise"), on: Topology | None = None):
+    """TorchRec's estimates of all shards of all its sharding options: option → list of `Perf`."""
+    on, limits = on or topology(), constraints(list(sharding_types))
+    enumerator = EmbeddingEnumerator(on, BATCH, limits, estimator=config.estimator(on, limits))
+    options = enumerator.enumerate(module(), [EmbeddingBagCollectionSharder()])
+    return {
+        (option.name, option.sharding_type, option.compute_kernel): [
+            (shard.size, shard.perf) for shard in option.shards
+        ]
+        for option in options
+    }
+
+
+@pytest.fixture(scope="module")
+def config():
+    return torchrec_perf_config(small_models(), topology(), BATCH, tables())
+
+
+def test_every_sharding_type_has_a_positive_finite_estimate(config):
+    found = perfs(config, TYPES)
+    assert {sharding_type for _, sharding_type, _ in found} == set(TYPES)
+    for shards in found.values():
+        assert all(0 < perf.total < np.inf for _, perf in shards)
+
+
+def test_estimates_are_those_of_the_fitted_formula(config):
+    """`perf_fit` states TorchRec's formulas a second time; TorchRec's own code is the oracle."""
+    coefficients = config.coefficients.get_coefficients("column_wise")
+    rows = [
+        [each.input_read_size_multiplier, each.lookup_size_multiplier, each.embedding_output_multiplier]
+        for each in (coefficients.fwd, coefficients.bwd)
+    ]
+    formula = LookupFormula(config.lookup_bw, np.array(rows), 32 if config._use_min_dim_for_lookup else 0)
+    by_name = {table.name: table for table in tables()}
+    checked = 0
+    for (name, _, kernel), shards in perfs(config).items():
+        for (_, width), perf in shards:
+            if kernel == "fused":
+                expected = formula.costs_ms([[Shard(by_name[name], 0, width)]], 4 * BATCH)[0]
+                np.testing.assert_allclose([perf.fwd_compute, perf.bwd_compute], expected, rtol=1e-9)
+                np.testing.assert_allclose(perf.fwd_comms, 4 * BATCH * width * 4 / config.inter_host_bw, rtol=1e-9)
+                assert perf.bwd_comms == perf.fwd_comms
+                checked += 1
+    assert checked > len(ROWS)
+
+
+@pytest.mark.parametrize(("compute", "comm"), [(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)])
+def test_estimates_grow_with_the_costs(config, compute, comm):
+    scaled = torchrec_perf_config(scaled_models(compute, comm), topology(), BATCH, tables())
+    assert scaled.errors.forward == pytest.approx(config.errors.forward, abs=1e-4)
+    before, after = perfs(config), perfs(scaled)
+    assert before.keys() == after.keys()
+    for key, shards in before.items():
+        for (_, old), (_, new) in zip(shards, after[key], strict=True):
+            assert new.fwd_compute == pytest.approx(compute * old.fwd_compute, rel=1e-3)
+            assert new.bwd_compute == pytest.approx(compute * old.bwd_compute, rel=1e-3)
+            assert new.fwd_comms == pytest.approx(comm * old.fwd_comms)
+            assert new.bwd_comms == pytest.approx(comm * old.bwd_comms)
+
+
+def test_the_fit_is_closer_than_the_default_numbers(config):
+    for part in ("forward", "backward", "communication"):
+        assert getattr(config.errors, part) < getattr(config.default_errors, part)
+
+
+def test_default_errors_depend_on_the_bandwidths_of_the_topology_and_the_fit_does_not(config):
+    fast = torchrec_perf_config(small_models(), topology(hbm_mem_bw=1e12, inter_host_bw=1e12), BATCH, tables())
+    assert fast.default_errors.forward != config.default_errors.forward
+    assert fast.default_errors.communication != config.default_errors.communication
+    assert fast.errors == config.errors
+    assert fast.lookup_bw == config.lookup_bw
+
+
+def test_one_host_keeps_the_link_between_hosts_of_its_topology(config):
+    alone = torchrec_perf_config(small_models(), topology(4, 4, inter_host_bw=123.0), BATCH, tables())
+    assert alone.inter_host_bw == 123.0
+    assert config.inter_host_bw != topology().inter_host_bw
+
+
+@settings(max_examples=20)
+@given(
+    price=st.floats(1e-9, 1e-3),
+    coefficients=st.lists(st.floats(0.05, 20), min_size=6, max_size=6),
+    least_width=st.sampled_from([0, 32]),
+)
+def test_the_fit_finds_the_numbers_of_a_formula(price, coefficients, least_width):
+    sets = shard_sets([Table(f"t{i}", 100, 8 * 2 ** (i % 6), 1.0 + i) for i in range(20)], BATCH, 2)[:60]
+    truth = LookupFormula(1 / price, np.reshape(coefficients, (2, 3)), least_width)
+    costs_ms = truth.costs_ms(sets, BATCH)
+    found = fit_lookups(sets, BATCH, costs_ms)
+    np.testing.assert_allclose(found.costs_ms(sets, BATCH), costs_ms, rtol=1e-3)
+
+
+def test_bytes_of_a_set_are_the_sums_over_its_shards():
+    wide, narrow = Shard(Table("a", 10, 64, 3.0), 0, 64), Shard(Table("b", 10, 8, 2.0, data_type="fp16"), 0, 4)
+    (together,) = summed_bytes([[wide, narrow]], 5, 32)
+    assert together.tolist() == [8 * 5 * (3 + 2), 5 * (3 * 64 * 4 + 2 * 32 * 2), 5 * (64 * 4 + 4 * 2)]
+
+
+@pytest.mark.parametrize("sharding_types", [["table_wise", "column_wise"], TYPES])
+def test_the_planner_covers_every_table(config, sharding_types):
+    planner = torchrec_planner(config, topology(), BATCH, constraints(sharding_types), stats=NoopEmbeddingStats())
+    assert isinstance(planner, EmbeddingShardingPlanner)
+    plan = planner.plan(module(), [EmbeddingBagCollectionSharder()])
+    (parameters,) = plan.plan.values()
+    assert set(parameters) == set(ROWS)
+    for name, parameter in parameters.items():
+        if parameter.sharding_type != "data_parallel":
+            cells = sum(np.prod(shard.shard_sizes) for shard in parameter.sharding_spec.shards)
+            assert cells == ROWS[name] * WIDTHS[name]
+
+
+def test_host_memory_is_as_much_slower_as_torchrec_assumes(config):
+    found = perfs(config, ["table_wise"])
+    (_, hbm), (_, host) = (found["c", "table_wise", kernel][0] for kernel in ("fused", "fused_uvm"))
+    assert host.fwd_compute == pytest.approx(
+        hbm.fwd_compute * topology().hbm_mem_bw / topology().hbm_to_ddr_mem_bw * 10
+    )
+
+
+@pytest.mark.parametrize(
+    ("compute", "comm", "together"),
+    [(1.0, 1e-6, {"wide", "narrow"}), (1e-6, 1.0, {"looked_up", "narrow"})],
+)
+def test_the_planner_balances_what_the_models_call_expensive(compute, comm, together):
+    """The most expensive of three tables has a rank of its own."""
+    chosen = [Table("wide", 1000, 128, 1.0), Table("narrow", 1000, 64, 1.0), Table("looked_up", 1000, 8, 900.0)]
+    limits = {
+        t.name: ParameterConstraints(sharding_types=["table_wise"], pooling_factors=[t.pooling_factor]) for t in chosen
+    }
+    two = topology(2, 2)
+    config = torchrec_perf_config(scaled_models(compute, comm), two, BATCH, chosen)
+    by_cost = {"partitioner": GreedyPerfPartitioner(SortBy.PERF), "stats": NoopEmbeddingStats()}
+    planner = torchrec_planner(config, two, BATCH, limits, **by_cost)
+    (parameters,) = planner.plan(module(chosen), [EmbeddingBagCollectionSharder()]).plan.values()
+    alone = ({"wide", "narrow", "looked_up"} - together).pop()
+    assert len({parameters[name].ranks[0] for name in together}) == 1
+    assert parameters[alone].ranks[0] not in {parameters[name].ranks[0] for name in together}
+
+
+def test_a_registered_config_is_found_by_name(config, monkeypatch):
+    monkeypatch.setattr(EmbeddingPerfEstimatorFactory, "_registry", dict(EmbeddingPerfEstimatorFactory._registry))
+    config.register("our-cluster")
+    assert isinstance(config, HardwarePerfConfig)
+    assert EmbeddingPerfEstimatorFactory.create("our-cluster", topology=topology()).config is config
+
+
+def test_tables_are_drawn_if_none_are_given():
+    drawn = torchrec_perf_config(small_models(), topology(), BATCH)
+    assert drawn.errors.forward < drawn.default_errors.forward
+
+
+def test_one_rank_is_refused():
+    with pytest.raises(PlanError, match="one rank"):
+        torchrec_perf_config(small_models(), topology(1, 1), BATCH)
+
+
+def test_models_of_other_hardware_are_refused(monkeypatch):
+    models = small_models()
+    monkeypatch.setattr(type(models.compute), "provenance", {"hardware": {"device": "cpu"}}, raising=False)
+    with pytest.raises(CostModelError, match="'cpu'"):
+        torchrec_perf_config(models, topology(), BATCH)
+
+
+def test_without_torchrec_the_error_names_the_extra():
+    script = """
+import sys
+sys.modules["torchrec"] = None  # an import now raises the same error as where TorchRec is not installed
+from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError
+try:
+    from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config
+except TorchRecMissingError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "install the extra 'torchrec'" in done.stdout, done.stderr
