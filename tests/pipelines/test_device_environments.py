@@ -1,4 +1,4 @@
-"""`--env h200` with a small synthetic recording, and `--env cuda` without a device."""
+"""A small synthetic recording, the environments of the modelled GPUs, and `--env cuda` without a device."""
 
 import json
 from pathlib import Path
@@ -13,26 +13,36 @@ from kedro.framework.startup import bootstrap_project
 from measurement.stand_in import write_stand_in
 
 from neuroshard_pipeline.cli import explain
+from neuroshard_pipeline.lab.device import modelled_device
+
+#: The GPU that the lab models, by environment.
+LAB = {"a100": "a100-80gb", "h100": "h100", "h200": "h200"}
 
 
-def run(env: str, data_root: Path, recording: Path | None, *names: str) -> None:
-    """Run an environment at the test environment's scale."""
+def run(env: str, data_root: Path, changes: dict, *names: str) -> None:
+    """Run an environment at the test environment's scale, with changed parameters."""
     bootstrap_project(ROOT)
     scale = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())
     params = {stage: scale[stage] for stage in ("augment", "train", "search")} | {"data_root": str(data_root)}
     params["search"]["torchrec"] = {"local_world_size": None}  # the small tasks have two ranks, on one host
-    if recording:
-        params["recording"] = {"folder": str(recording)}
-    with KedroSession.create(project_path=ROOT, env=env, runtime_params=params) as session:
+    with KedroSession.create(project_path=ROOT, env=env, runtime_params=params | changes) as session:
         session.run(pipeline_names=list(names))
+
+
+def from_recording(folder: Path) -> dict:
+    """Parameters of a run whose compute costs are recorded and whose communication costs are modelled."""
+    return {
+        "recording": {"folder": str(folder)},
+        "measure": {"compute": {"backend": "recorded"}, "comm": {"backend": "topology"}},
+    }
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     """A folder with a stand-in recording and the data of a full run on it."""
-    folder = tmp_path_factory.mktemp("h200")
+    folder = tmp_path_factory.mktemp("recorded")
     write_stand_in(folder / "recording", num_tables=60, num_samples=60, batch_size=64)
-    run("h200", folder / "data", folder / "recording")
+    run("base", folder / "data", from_recording(folder / "recording"))
     return folder
 
 
@@ -90,30 +100,60 @@ def test_nothing_was_measured(finished):
     assert not list((finished / "data/04_feature").glob("*_shards/**/*.parquet"))
 
 
-def refusal(env: str, data_root: Path) -> str | None:
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory) -> Path:
+    """A folder with the data of a full run on a modelled GPU."""
+    folder = tmp_path_factory.mktemp("modelled")
+    run("h100", folder / "data", {})
+    return folder
+
+
+def test_a_run_on_a_modelled_gpu_labels_all_costs_as_modelled(modelled):
+    facts = hardware(modelled)
+    assert facts["gpu_model"] == "h100 (modelled)"
+    assert facts["comm_costs_are"] == "modelled"
+    assert "recording" not in facts
+    page = newest(modelled, "08_reporting/report.html").read_text()
+    for word in ("h100 (modelled)", "compute costs are modelled and communication costs are modelled"):
+        assert word in page
+
+
+def test_on_a_modelled_gpu_every_sample_and_every_plan_has_a_modelled_cost(modelled):
+    costs = frame(modelled, "04_feature/compute_costs")
+    assert set(costs["sample_id"]) == set(frame(modelled, "03_primary/compute_samples")["sample_id"])
+    assert costs["error"].isna().all()
+    assert costs[["forward_ms", "backward_ms"]].gt(0).all(axis=None)
+    assert frame(modelled, "07_model_output/plan_costs").filter(like="measured_").notna().all(axis=None)
+
+
+def test_on_a_modelled_gpu_nothing_is_measured(modelled):
+    assert not list((modelled / "data/04_feature").glob("*_shards/**/*.parquet"))
+
+
+def refusal(env: str, data_root: Path, changes: dict) -> str | None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its kind is what `explain` decides by
-        run(env, data_root, None, "pretrain")
+        run(env, data_root, changes, "pretrain")
     return explain(caught.value)
 
 
 def test_without_a_recording_the_message_explains_how_to_make_one_and_no_data_is_written(tmp_path):
-    message = refusal("h200", tmp_path)
+    message = refusal("base", tmp_path / "data", from_recording(tmp_path / "no_recording"))
     assert message is not None
-    for word in ("data/01_raw/h200_recording", "card.json", "make gpu-campaign"):
+    for word in (str(tmp_path / "no_recording"), "card.json", "make gpu-campaign"):
         assert word in message
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_the_cuda_environment_names_the_alternatives(tmp_path):
-    message = refusal("cuda", tmp_path)
+    message = refusal("cuda", tmp_path, {})
     assert message is not None
     assert "measure.compute.backend='fbgemm_cuda' (conf/cuda/parameters.yml)" in message
     assert "no CUDA device" in message
     assert "use fbgemm_cpu or recorded" in message
 
 
-@pytest.mark.parametrize(("env", "backend"), [("cuda", "fbgemm_cuda"), ("h200", "recorded")])
+@pytest.mark.parametrize(("env", "backend"), [("cuda", "fbgemm_cuda"), *((env, "modelled") for env in LAB)])
 def test_full_scale_parameters_are_complete_and_valid(env, backend):
     bootstrap_project(ROOT)
     with KedroSession.create(project_path=ROOT, env=env) as session:
@@ -123,9 +163,20 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
     plans = [(params[stage]["compute"], params[stage]["comm"]) for stage in ("search", "benchmark")]
     for compute in (samples, *(samples.overridden(changes) for changes, _ in plans)):
         assert compute.backend == backend
-        assert compute.arena_bytes > tasks.memory_bytes or backend == "recorded"
+        assert compute.arena_bytes > tasks.memory_bytes or backend == "modelled"
     for comm in (collectives, *(collectives.overridden(changes) for _, changes in plans)):
         assert comm.backend == "topology"
     assert params["topology"].network.gpus_per_host == params["search"]["torchrec"].local_world_size
     drawn = ("pool", "compute_samples", "comm_samples", "mlperf_task")
     assert {params["augment"][name].batch_size for name in drawn} == {tasks.batch_size}
+
+
+@pytest.mark.parametrize("env", LAB)
+def test_every_environment_of_a_modelled_gpu_names_its_gpu(env):
+    bootstrap_project(ROOT)
+    with KedroSession.create(project_path=ROOT, env=env) as session:
+        params = session.load_context().params
+    assert params["recording"].folder is None
+    assert params["recording"].modelled_device == LAB[env]
+    modelled_device(LAB[env])  # the lab has this GPU, or else an error is raised
+    assert params["augment"]["compute_samples"].memory_bytes == params["augment"]["sharding_tasks"].memory_bytes

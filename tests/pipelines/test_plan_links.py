@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT, run_pipeline
 
-from neuroshard_pipeline.errors import TableFileError
+from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.search.rank_order import collectives_ms, ms_per_byte_of
 from neuroshard_pipeline.tables import read_bandwidths
 
@@ -47,8 +47,8 @@ def test_ranks_are_ordered_so_that_collectives_are_cheapest_on_a_users_links(fin
     assert f"so that both collectives take {after:.4g} instead of {before:.4g} ms" in words
 
 
-def test_a_bad_file_of_links_stops_the_run(finished_run, tmp_path):
+def test_a_bad_file_of_links_is_refused_before_the_run(finished_run, tmp_path):
     path = tmp_path / "links.csv"
     path.write_text("0,1\n1,0\n")
-    with pytest.raises(TableFileError, match="world_size is 4"):
+    with pytest.raises(PreflightError, match="world_size is 4"):
         run_pipeline(finished_run, "plan", params=plan_task(str(path)))

@@ -82,7 +82,7 @@ def open_recording(params: RecordingParams | None) -> Recording:
     if params is None or params.folder is None:
         raise MeasurementError(
             "backend recorded needs recording.folder, the folder of a recording; it is null. "
-            "Set it, as conf/h200 does, or measure with the backend fbgemm_cpu or fbgemm_cuda"
+            "Set it (--params recording.folder=FOLDER), or measure with the backend fbgemm_cpu or fbgemm_cuda"
         )
     folder = Path(params.folder)
     missing = [name for name in (*FILES, CARD_FILE) if not (folder / name).is_file()]
