@@ -15,7 +15,7 @@ from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
 from workers.item_functions import die_once, divide, hang, process_id, refuse, square, square_or_die
 
 
-def params_for(engine, address=None, workers=2, timeout_s=60.0):
+def params_for(engine, address=None, workers=2, timeout_s=180.0):
     return WorkerParams(engine=engine, address=address, workers=workers, timeout_s=timeout_s)
 
 
