@@ -1,9 +1,10 @@
-"""Compares TorchRec's planner with its default numbers, with fitted numbers, and `neuroshard_plus` on modelled GPUs.
+"""Compares TorchRec's planner with default numbers, the same with fitted numbers, and `neuroshard_plus`.
 
-    .venv/bin/python benchmarks/bench_torchrec_estimator.py                        # H100, the shipped cost models
-    .venv/bin/python benchmarks/bench_torchrec_estimator.py --models data/h100/06_models --tasks 50
+    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/bench_torchrec_estimator.py              # about 10 minutes
+    .venv/bin/python benchmarks/bench_torchrec_estimator.py --models data/h100/06_models   # models of a run
 
-The tasks are drawn with the parameters of the environment. All plans consist of whole tables and column splits.
+The GPUs are modelled H100, and the tasks are drawn with the parameters of the environment. All plans consist of whole
+tables and column splits.
 
 | name | TorchRec's planner with |
 | --- | --- |
@@ -11,6 +12,7 @@ The tasks are drawn with the parameters of the environment. All plans consist of
 | `torchrec_data_sheet` | the bandwidths of NVIDIA's data sheet and of one 400 Gbit/s card per GPU |
 | `torchrec_fitted` | `torchrec_perf_config`, fitted to drawn tables |
 | `torchrec_fitted_to_task` | `torchrec_perf_config`, fitted to the tables of each task |
+| `..._by_cost` | the same numbers, but it places expensive tables first, and not large ones |
 
 The cost models predict the embedding costs of all plans, and the lab's formulas judge them. Intervals are 95 % paired
 bootstrap confidence intervals of the ratio of mean costs to `torchrec`.
@@ -122,10 +124,10 @@ def plans_of(task: ShardingTask, models: CostModels) -> Iterator[Plan]:
             yield price_plan(problem, placement, sharder.name)
 
 
-def report(costs: pd.DataFrame, kind: str, names: list[str]) -> None:
+def report(costs: pd.DataFrame, title: str, names: list[str]) -> None:
     """Print the mean cost of every sharder, and its ratio to `torchrec` on the tasks that all of them solved."""
     solved = costs[names].dropna()
-    print(f"\n{kind} embedding cost, {len(solved)} of {len(costs)} tasks")
+    print(f"\n{title} embedding cost, {len(solved)} of {len(costs)} tasks")
     for name in names:
         ratio = BOOTSTRAP.ratio_of_means(solved[name].to_numpy(), solved["torchrec"].to_numpy())
         print(
@@ -148,9 +150,9 @@ def main() -> None:
     names = list(dict.fromkeys(plan.sharder for plan in plans))
     for world_size in sorted({plan.task.world_size for plan in plans}):
         of_size = {plan.task.task_id for plan in plans if plan.task.world_size == world_size}
-        for kind in ("predicted", "measured"):
-            chosen = costs[costs["task_id"].isin(of_size)]
-            report(embedding_costs(chosen, kind), f"{world_size} ranks, {kind}", names)
+        chosen = costs[costs["task_id"].isin(of_size)]
+        report(embedding_costs(chosen, "predicted"), f"{world_size} ranks: predicted", names)
+        report(embedding_costs(chosen, "measured"), f"{world_size} ranks: the lab's", names)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory, HardwarePerfConfig
-from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
 from torchrec.distributed.planner.stats import NoopEmbeddingStats
 
 from neuroshard_pipeline.errors import CostModelError, PlanError
@@ -216,8 +215,7 @@ def test_the_planner_balances_what_the_models_call_expensive(compute, comm, toge
     }
     two = topology(2, 2)
     config = torchrec_perf_config(scaled_models(compute, comm), two, BATCH, chosen)
-    by_cost = {"partitioner": GreedyPerfPartitioner(SortBy.PERF), "stats": NoopEmbeddingStats()}
-    planner = torchrec_planner(config, two, BATCH, limits, **by_cost)
+    planner = torchrec_planner(config, two, BATCH, limits, stats=NoopEmbeddingStats())
     (parameters,) = planner.plan(module(chosen), [EmbeddingBagCollectionSharder()]).plan.values()
     alone = ({"wide", "narrow", "looked_up"} - together).pop()
     assert len({parameters[name].ranks[0] for name in together}) == 1

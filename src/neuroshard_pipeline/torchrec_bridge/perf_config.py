@@ -29,6 +29,7 @@ from torchrec.distributed.planner.estimator.estimator import (  # noqa: E402
     compute_block_usage_penalty,
     get_embedding_perf_sharding_evaluator,
 )
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy  # noqa: E402
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator  # noqa: E402
 from torchrec.distributed.planner.types import (  # noqa: E402
     BasicCommsBandwidths,
@@ -123,7 +124,7 @@ def torchrec_planner(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     **options: Any,
 ) -> EmbeddingShardingPlanner:
-    """TorchRec's `EmbeddingShardingPlanner` with the numbers of `config`.
+    """TorchRec's `EmbeddingShardingPlanner` with the numbers of `config`, placing expensive tables first.
 
     Args:
         config: the fitted numbers.
@@ -132,9 +133,9 @@ def torchrec_planner(
         constraints: TorchRec's constraints by table.
         options: other arguments of `EmbeddingShardingPlanner`, except `enumerator`.
     """
-    storage = EmbeddingStorageEstimator(topology=topology, constraints=constraints)
-    estimators = [config.estimator(topology, constraints), storage]
+    estimators = [config.estimator(topology, constraints), EmbeddingStorageEstimator(topology, constraints)]
     enumerator = EmbeddingEnumerator(topology, batch_size, constraints, estimators)
+    options = {"partitioner": GreedyPerfPartitioner(SortBy.PERF)} | options
     return EmbeddingShardingPlanner(topology, batch_size, enumerator, constraints=constraints, **options)
 
 
