@@ -5,8 +5,9 @@ exists if f has one of two shapes.
 
 - `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: one part of
   the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), which are at least as far open for
-  R + Q as for R or Q. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of f({shard}) - f0 over
-  all shards. Every table adds to T at least the smallest sum that any of its splits has.
+  R + Q as for R or Q. Launch terms, which a rank pays once for any number of shards, break this shape; f leaves them
+  out, which can only lower the bound. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of
+  f({shard}) - f0 over all shards. Every table adds to T at least the smallest sum that any of its splits has.
 - `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k),
   where each component of L is the smallest sum over all shards that any splits have.
 
@@ -126,10 +127,22 @@ def comm_floor_ms(problem: Problem, num_ranks: int, without: tuple[str, ...] = (
 
 def _superadditive_mean_ms(problem: Problem) -> Callable[[int], float]:
     launch = _launch_ms(problem)
-    total = sum(
-        float(_least_sum(_alone_ms(unit, problem)[:, None] - launch, problem.units[unit])[0]) for unit in _all(problem)
-    )
+    total = 0.0
+    for unit in _all(problem):
+        embedding = _without_launch_terms(problem.embedding[_widths(unit, problem)], problem.models)
+        alone = problem.models.compute.costs_from_sums(embedding, problem.task.batch_size).sum(axis=-1)
+        total += float(_least_sum(alone[:, None] - launch, problem.units[unit])[0])
     return lambda num_ranks: launch + total / num_ranks
+
+
+def _without_launch_terms(embedding: FloatArray, models: Models) -> FloatArray:
+    """Embeddings (N, H) whose shards have no work of any launch term."""
+    if not isinstance(models.compute, ComputeCostModel):
+        return embedding
+    members, terms, _ = models.compute.network.weights["once.log_cost"].shape
+    stripped = embedding.copy()
+    stripped[:, :-1].reshape(len(embedding), members, -1)[..., -terms:] = 0.0  # the last number is the overshoot
+    return stripped
 
 
 def _convex_mean_ms(problem: Problem) -> Callable[[int], float]:

@@ -28,7 +28,7 @@ def network(rng, members, inputs, outputs, hidden=8):
     return weights | {f"{name}.bias": rng.normal(size=(members, 1, size[1])) for name, size in sizes.items()}
 
 
-def universal_models(seed, members=2, gates=2, pressures=2):
+def universal_models(seed, members=2, gates=2, pressures=2, log_once=-2.0):
     """Models of the trained architecture with random weights, among them gates that open within a few shards."""
     rng = np.random.default_rng(seed)
     shards = [Shard(table, 0, table.embedding_dim) for table in random_tables(rng, 50)]
@@ -39,7 +39,7 @@ def universal_models(seed, members=2, gates=2, pressures=2):
     weights["log_launch"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
     weights["once.terms"] = np.zeros((members, work.shape[1], 1))
     weights["once.terms"][:, list(WORK_TERMS).index("output_bytes")] = 1.0  # a term that all shards have
-    weights["once.log_cost"] = rng.normal(size=(members, 1, DIRECTIONS)) - 2.0
+    weights["once.log_cost"] = rng.normal(size=(members, 1, DIRECTIONS)) + log_once
     weights["gate.log_weight"] = rng.normal(size=(members, pressures, DIRECTIONS * gates)) - 0.5
     weights["gate.bias"] = rng.normal(size=(members, 1, DIRECTIONS * gates)) - 2.0
     compute = ComputeCostModel(Network(weights, Normalisation.fit(work, context)), 512)
@@ -90,8 +90,10 @@ def tiny_task(seed, world_size):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_plan_is_cheaper_than_the_bound(seed, world_size):
-    task, models = tiny_task(seed, world_size), universal_models(seed)
+@pytest.mark.parametrize("log_once", [-2.0, 4.0])
+def test_no_plan_is_cheaper_than_the_bound(seed, world_size, log_once):
+    """The cost of a launch term is counted once per rank, however large it is."""
+    task, models = tiny_task(seed, world_size), universal_models(seed, log_once=log_once)
     bound = cost_bound(Problem(task, models, WEIGHTS_AND_OPTIMIZER))
     compute, total = cheapest(task, models)
     assert 0 < bound.compute_ms <= compute + 1e-9
