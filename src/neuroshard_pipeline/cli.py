@@ -78,7 +78,7 @@ def parameter_problems(text: str) -> str:
 def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Leave out problems `(field, message, value)` that follow from others.
 
-    Pydantic also reports a list whose item is invalid, and reports the correct form of a mistyped name as missing.
+    For an invalid item, pydantic also reports its list; for a mistyped name, also that the correct name is missing.
     """
     messages = {message for _, message, _ in problems}
     return [

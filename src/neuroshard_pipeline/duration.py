@@ -13,23 +13,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CONF = Path(__file__).parents[2] / "conf"
-#: The estimate is for this many processes at once, because gloo's ranks and a training use two cores.
+#: The probe runs in this many processes at once, because gloo's ranks and the training keep two cores busy.
 _PROCESSES = 2
 _PROBE_SECONDS = 0.8
 #: Milliseconds of the two parts of the probe on the reference machine: two quiet cores of an AMD EPYC (32 MB L3).
 _REFERENCE_LOOP_MS, _REFERENCE_COPY_MS = 8.0, 12.0
 _COPIED_BYTES = 2**26
 _LOOPS = 200_000
-#: An estimate is rounded up to the next half minute, after this margin for a neighbour that wakes up later.
+#: Factor of every estimate, in case other programs start later. The product is rounded up to half minutes.
 _MARGIN = 1.15
 
 
 def slowdown() -> float:
-    """Measure, for a second, how many times longer than on the reference machine this machine takes.
+    """Measure, for a second, how many times slower this machine is than the reference machine.
 
     Two processes run at once. Each alternates between a loop in Python and a copy that exceeds every cache. The result
     is the mean of both ratios, because a run consists of both kinds of work: lookups wait for the memory, and the rest
-    is code. Other programs that keep the cores busy count, because they delay a run just as much.
+    keeps the cores busy. Other programs that keep the cores busy count, because they delay a run just as much.
     """
     command = [sys.executable, "-S", "-E", __file__, "--probe"]
     # PERF: the processes are started together and must overlap.

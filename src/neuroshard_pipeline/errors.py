@@ -41,7 +41,7 @@ class DoesNotFitError(PlanError):
 
 
 class TooLargeError(DoesNotFitError):
-    """A search would need more memory than this machine has left; the message contains the size that it can search."""
+    """A search would need too much memory or time; the message states the remedy, such as fewer ranks."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan
 
 
 class UnknownParameterError(NeuroShardError):
-    """No pipeline reads a parameter, or a parameter names a sharder that does not take part in the search."""
+    """A parameter is unknown, a value of `lab` is changed, or the sharder to export is not in the search."""
 
 
 class ParameterHooks:
@@ -63,7 +63,7 @@ def _refuse_unknown_parameters(parameters: dict[str, Any]) -> None:
 
 
 def _refuse_changed_lab(lab: dict[str, Any]) -> None:
-    """Refuse other numbers of the lab than those of its file, which Python reads without Kedro."""
+    """Refuse values of `lab` (modelled hardware) other than those of its file, which Python reads without Kedro."""
     shipped = _leaves(lab_values())
     for given, value in _leaves(lab).items():
         if given not in shipped or shipped[given] != value:
@@ -172,7 +172,7 @@ class ProgressHooks:
 
 
 class ThreadHooks:
-    """Give the run's own process one thread; workers that measure choose theirs (`threads` in `conf`).
+    """Give the run's own process one thread; the parameters `threads` set the threads of workers that measure.
 
     The matrices of training and search are small. Two threads gain little on quiet cores, and on cores that other
     programs use they wait for each other: a training of 160 samples then took seven times as long as with one thread.

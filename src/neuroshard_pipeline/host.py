@@ -9,13 +9,13 @@ import psutil
 #: Where Linux lists the cgroups of this process, and where it describes all cgroups.
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
-#: Files of a cgroup with its memory limit and its present use, and the entry of `memory.stat` with the page cache,
-#: which counts as use but is freed on demand: for cgroups of version 2, and for those of version 1.
+#: For cgroups of version 2 and of version 1: the file of the memory limit, the file of the present use, and the entry
+#: of `memory.stat` with the page cache. The page cache counts as use, but it is freed on demand.
 _FILES = (("memory.max", "memory.current", "file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"))
 
 
 def available_memory_bytes() -> int:
-    """The smallest of what the machine, the cgroups of this process, and its address-space limit leave."""
+    """The least memory that is left by the machine, by the cgroups of this process, or by its address-space limit."""
     return max(0, min(psutil.virtual_memory().available, *_left_in_address_space(), *left_in_cgroups()))
 
 

@@ -52,8 +52,8 @@ def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
 def prune(env: str | None, params: dict[str, Any], yes: bool) -> None:
     """Delete stored measurements that no campaign of the environment uses.
 
-    Lists them first, with the values in which they differ. Measurements of other environments with the same data folder
-    are unused as well, unless only the numbers of samples and visits differ.
+    The command first lists them, with the values that differ from this environment. Measurements of another environment
+    in the same data folder count as unused, unless both differ only in the numbers of samples and visits.
     """
     with KedroSession.create(env=env, runtime_params=params) as session:
         catalog = session.load_context().catalog  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from kedro.pipeline import Pipeline
 from neuroshard_pipeline.errors import NeuroShardError
 
 LOCK_FILE = ".run.lock"
-#: Namespaces of pipelines that need no lock. They take seconds, read the versions that they determine at their start,
+#: Namespaces of pipelines that need no lock. They take seconds, determine at their start which versions they read,
 #: and write nothing that another pipeline reads.
 UNLOCKED = {"plan", "report"}
 
@@ -43,7 +43,7 @@ class RunLock:
     the process, host, command and start time of the run that holds the lock.
 
     Raises:
-        DataFolderInUseError: another run holds the lock; the message states what the file does, and the remedy.
+        DataFolderInUseError: another run holds the lock; the message repeats the file and states the remedy.
         DataFolderError: the folder cannot be written.
     """
 

@@ -52,7 +52,7 @@ class _AtomicSave:
         writer = copy.copy(dataset)
         with replacing(Path(dataset._get_save_path())) as staged:
             writer._get_save_path = lambda: PurePosixPath(staged)
-            stock.save.__wrapped__(writer, data)  # Kedro already wraps the save of the subclass.
+            stock.save.__wrapped__(writer, data)  # Kedro wraps `save` of both classes; once is enough.
 
 
 class AtomicParquetDataset(_AtomicSave, ParquetDataset):

@@ -74,7 +74,7 @@ class CostModelDataset(_FolderDataset):
             model: dotted path of the class of the object.
             version: Kedro's pair of load version and save version.
             metadata: metadata for kedro-viz.
-            shipped: name of shipped cost models that are loaded as long as no version exists; None for none.
+            shipped: name of shipped cost models that are loaded as long as no version exists, or None.
         """
         super().__init__(filepath, version, metadata)
         module, _, name = model.rpartition(".")
@@ -87,7 +87,7 @@ class CostModelDataset(_FolderDataset):
         return self._shipped is not None and self._shipped.is_dir()
 
     def load(self) -> Any:
-        """Load the pinned or newest version; without any, the shipped model, and say so in the log."""
+        """Load the pinned or newest version. If no version exists, load the shipped model and log this."""
         if self.is_optional and not (self._version and self._version.load) and not self.exists():
             _LOGGER.info("%s has no version; the shipped model %s is loaded", self._filepath, self._shipped)
             return self._read(Path(str(self._shipped)))

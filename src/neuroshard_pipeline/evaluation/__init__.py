@@ -3,7 +3,7 @@
 Measuring plans:
 
 - `campaigns`: how samples are measured, in resumable campaigns or in memory
-- `plan_samples`: the samples that the costs of plans follow from; `measure_plans`: the three campaigns of plans
+- `plan_samples`: the samples that are measured for plans; `measure_plans`: the three campaigns of plans
 - `anchors`: samples that are measured again; `drift`: the machine's drift, estimated from them
 - `measured_samples`: samples with their costs; `refinement`: new samples for the training data
 
@@ -12,7 +12,7 @@ Comparing:
 - `totals`: embedding cost and imbalance of plans, as tables of tasks and sharders
 - `comparison`: two sharders on the same tasks, with a confidence interval
 - `plan_intervals`, `prediction_errors`: prediction intervals and errors of the cost models on plans
-- `summary`: `search.summary`
+- `summary`: the dataset `search.summary`, which compares all sharders
 
 The benchmark:
 

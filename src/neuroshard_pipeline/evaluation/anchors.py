@@ -53,10 +53,10 @@ class Anchors:
     comm_costs: pd.DataFrame
 
     def marked(self, session: str) -> Self:
-        """Anchors whose ids also name a session, so that visits of other sessions are not used.
+        """Anchors whose ids contain a hash of `session`, so that stored visits of another session are not used.
 
         Args:
-            session: text that names the plans that are measured at the same time.
+            session: text that identifies the plans that are measured together with the anchors.
         """
         mark = f"@{hashlib.sha256(session.encode()).hexdigest()[:12]}"
         return replace(

@@ -5,8 +5,8 @@
 3. Forward collectives: each rank enters with a delay, its start skew, which follows from the costs of the first two
    campaigns [Zha2023] §4.
 
-All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. Records
-of other plans of the task are not used (`session_marks`). Within a task, ranks with the same shards, and plans with the
+All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If any
+of them changes, all are measured again (`session_marks`). Within a task, ranks with the same shards, and plans with the
 same volumes and start skews, are measured once. Samples of the training campaign (`anchors`) can be measured again
 between the samples of the plans.
 """

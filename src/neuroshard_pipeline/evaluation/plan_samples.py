@@ -56,7 +56,7 @@ def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
 def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
     """Per task id, a hash of all its plans.
 
-    As part of the sample ids, it keeps records of earlier runs apart, unless these measured the same plans of the task.
+    Sample ids contain it, so that records of earlier runs are used only if they measured the same plans of the task.
     The plans of a task are then always measured together, so that the machine's drift affects all of them alike.
     """
     found: dict[str, list[str]] = defaultdict(list)
@@ -66,7 +66,7 @@ def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ComputeSample]:
-    """One compute sample for every distinct multiset of (table, width) on a rank of a plan, per mark of its task."""
+    """One compute sample per rank; ranks with the same tables and widths share one if their tasks' marks are equal."""
     ranks = [
         [_rank_sample(shards, plan.task, marks.get(plan.task.task_id, "")) for shards in plan.shards_by_rank]
         for plan in plans
@@ -75,7 +75,7 @@ def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> Plan
 
 
 def backward_comm_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[CommSample]:
-    """Collectives of the plans without start skew; only their backward costs are used."""
+    """Collectives of the plans, with start skews of 0; only their backward costs are used."""
     return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans], marks)
 
 

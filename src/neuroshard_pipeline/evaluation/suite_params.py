@@ -165,7 +165,7 @@ class BenchmarkSharderParams(Parameters):
         measured_seeds: number of seeds whose plans are measured.
         seed: the first seed.
         left_out: by suite, the sharders that do not run on it because they take too long.
-        fewer_seeds: by suite, a number of seeds that replaces `seeds`, where `seeds` seeds would take too long.
+        fewer_seeds: by suite, a number of seeds that replaces `seeds`, for suites that would take too long.
     """
 
     sharders: SharderNames = Field(min_length=2)

@@ -19,7 +19,7 @@ _TIGHT_STREAM = 11
 
 
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task whose largest table fits no rank, although all tables fill only a share `memory_fill` of the memory.
+    """Draw a task whose largest table fits no rank, although all tables together fill only the share `memory_fill`.
 
     Args:
         pool: tables to draw from.
