@@ -15,7 +15,7 @@ from neuroshard_pipeline.measurement import (
     TopologyParams,
 )
 
-#: Maps the names that a namespaced pipeline uses to the project's parameters of the measure stage and its backends.
+#: Maps names inside a namespaced pipeline to the parameters of the measure stage, `recording` and `topology`.
 MEASURE_PARAMETERS = {
     "params:measure_compute": "params:measure.compute",
     "params:measure_comm": "params:measure.comm",

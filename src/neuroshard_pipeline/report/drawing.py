@@ -29,7 +29,7 @@ def _plan_picture(inputs: ReportInputs) -> go.Figure:
     return figures.plan_picture(inputs.plans, inputs.plan_costs, inputs.sharding_tasks, *example)
 
 
-#: Every figure of the report by name. The dataset `report.<name>` and its file have the same name.
+#: Every figure of the report by name. The dataset of a figure is `report.<name>`.
 FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "cost_per_sharder": lambda inputs: figures.cost_per_sharder(inputs.plan_costs),
     "cost_relative_to_best": lambda inputs: figures.cost_relative_to_best(inputs.plan_costs),

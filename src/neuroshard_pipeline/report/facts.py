@@ -123,7 +123,7 @@ def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
 
 
 def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
-    """Lines about the difference between two independent measurements: `{samples, total: {median, p90}, ...}`."""
+    """Lines about a noise floor of the form `{samples, total: {median, p90}, ...}`; none if it is unknown."""
     total = floor.get("total") or {}
     names = {"median": "noise floor: median", "p90": "noise floor: 90th percentile"}
     shown = {names[key]: percent(float(total[key])) for key in names if total.get(key) is not None}

@@ -21,7 +21,7 @@ def by_cost(totals: pd.DataFrame) -> list[str]:
 
 
 def example_task(totals: pd.DataFrame) -> tuple[str, str, str] | None:
-    """An example for the report: the task whose ratio of the costs of two plans is the median.
+    """An example for the report: the task with the median ratio of the costs of `after` and `before`.
 
     Returns:
         `(task_id, before, after)`: `after` is a sharder of `OURS`, and `before` is the cheapest other sharder on this

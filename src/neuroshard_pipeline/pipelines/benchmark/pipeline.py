@@ -59,7 +59,7 @@ def create_pipeline() -> Pipeline:
         [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",
         inputs={"lineage": "lineage", **TRAINED_MODELS, **POLICIES},
-        # The sharders have the settings of the search stage, and plans are measured with the ids of the measure stage.
+        # Sharders have the settings of the search stage; plans are measured with the parameters of the measure stage.
         parameters={**SEARCH_PARAMETERS, **MEASURE_PARAMETERS},
         tags="benchmark",
     )

@@ -18,7 +18,7 @@ LEAST_FREE_BYTES = 256 * 2**20
 
 
 def input_problems(run: PlannedRun) -> Problems:
-    """Inputs that no earlier run has made, that have no pinned version, or that cannot be read."""
+    """Inputs that no earlier run has made, whose pinned version does not exist, or that cannot be read."""
     missing: dict[str, list[str]] = {}
     for name in sorted(run.pipeline.inputs()):
         if name.startswith("params:") or name == "parameters":
@@ -97,7 +97,7 @@ def _maker(name: str) -> str:
 
 
 def _existing(path: Path) -> Path:
-    """The path itself if it is a folder, or else the closest existing parent; a file in the way is returned, too."""
+    """The path itself if it exists, or else its closest existing parent; either may be a file."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

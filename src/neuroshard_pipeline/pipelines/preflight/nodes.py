@@ -143,7 +143,7 @@ def _contest(run: PlannedRun, node: Node) -> Problems:
 
 def _benchmark_contest(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, BenchmarkSharderParams)
-    others = [sharder for sharder in params.sharders if sharder not in LEARNED]  # whose policies are inputs of the run
+    others = [sharder for sharder in params.sharders if sharder not in LEARNED]  # LEARNED: their policies are inputs
     yield from _sharder_problems(run, f"{name}.sharders", others)
 
 
