@@ -5,7 +5,7 @@
 - `variation`: derived and public tables that are added to the pool
 - `compute_draws`, `varied_draws`, `comm_draws`: samples to measure
 - `task_draws`: sharding tasks to solve
-- `drawing`: parameter types and helpers that all of these share
+- `drawing`: parameter types and helpers that `variation` and the draws share
 """
 
 from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples

@@ -12,10 +12,10 @@ from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.tables.frames import comm_samples_to_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
-#: The limit of a sample's start skews is drawn log-uniformly from this many decades up to `max_start_skew_ms`.
+#: Width of the log-uniform range of a sample's skew limit, in decades; `max_start_skew_ms` is the range's upper end.
 _SKEW_DECADES = 2
 
-#: First number in the seeds of the generators. Each kind of draw has its own, so equal seeds give independent draws.
+#: First number in the seeds of the generators. It differs between kinds of draws, so their draws are independent.
 _COMM_STREAM = 2
 
 
@@ -48,7 +48,7 @@ class CommSampleParams(TableLimits):
 
 
 def comm_samples(pool: pd.DataFrame, params: CommSampleParams) -> pd.DataFrame:
-    """Draw the widths of augmented tables and place them on ranks, more or less evenly.
+    """Draw augmented tables (see `drawing`) and place them on ranks, more or less evenly; only their widths count.
 
     Tables are placed in descending order of width, each on the rank with the smallest sum of widths. With a probability
     that is drawn per sample, a table is placed on a random rank instead, so that the imbalance varies from none to

@@ -1,6 +1,6 @@
 """The pool of embedding tables: generated with the statistics of Meta's dlrm_datasets, or read from one of its files.
 
-Shapes: T tables, 17 reuse bins.
+Shapes: T tables, 17 reuse bins (see `tables.table.REUSE_BIN_EDGES`).
 """
 
 import numpy as np
@@ -18,8 +18,8 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
-#: How much tables differ: standard deviations of natural logarithms, and limits. They are assumptions, because the
-#: published statistics are sums over tables. At full scale, tables then have from a few to millions of unique rows.
+#: Spread over tables: standard deviations of the natural logarithms of pooling, reuse and rows, and limits. These are
+#: assumptions: only sums over tables are published. At full scale, tables then have a few to millions of unique rows.
 _LOG_SPREAD_POOLING = 1.4
 _LOG_SPREAD_REUSE = 1.5
 _LOG_SPREAD_ROWS = 1.6
@@ -168,7 +168,7 @@ def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
 
 
 def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Round `rows` (T, 17) so that each sum over tables changes by less than one; give tables without rows one row."""
+    """Round `rows` (T, 17) so that each sum over tables changes by less than one. Give every empty table one row."""
     running_sums = np.cumsum(rows, axis=0) + rng.random(rows.shape[1])
     whole = np.diff(np.floor(running_sums), axis=0, prepend=0.0).astype(np.int64)
     empty = np.flatnonzero(whole.sum(axis=1) == 0)

@@ -28,7 +28,7 @@ class PoolStatistics:
     """Numbers of unique rows and of ids per reuse bin, for one batch and summed over tables.
 
     Attributes:
-        batch_size: global batch.
+        batch_size: global batch size.
         tables: number of tables.
         rows_by_bin: number of unique rows in every reuse bin, (17,).
         indices_by_bin: number of ids that look up these rows, (17,).

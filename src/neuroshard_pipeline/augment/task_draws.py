@@ -75,7 +75,7 @@ def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFra
     narrowest shard exceeds the memory of one rank are not drawn, because no plan could place them.
 
     Returns:
-        `augment.sharding_tasks`: one row per table of a task, see `frames.TASK_COLUMNS`. The profiles are the pool's.
+        The dataset `augment.sharding_tasks` (`frames.TASK_COLUMNS`): one row per table of a task, with its pool profile.
 
     Raises:
         TaskError: the pool is too small, or no task fits the memory.

@@ -1,4 +1,4 @@
-"""Adds tables to a pool: variants of its own tables, and public table sets.
+"""Adds tables to a pool: tables that are derived from its own tables, and public table sets.
 
 Cost models must be accurate for tables, batch sizes and data types that the pool does not have, so they are trained on
 derived tables, too. To measure this accuracy, some tables of the pool are kept out of training, together with all
@@ -37,7 +37,7 @@ _VARIATION_STREAM, _HELD_OUT_STREAM = 4, 5
 #: Added to every reuse share before the profile is tilted, so that rows can move into bins that are empty.
 _SMOOTHING = 0.01
 _LEAST_REUSE = 1.02
-#: Separates the name of the origin from the batch size and number of a derived table.
+#: The name of a derived table is the name of its origin, this mark, and the table's batch size and number.
 _DERIVED_MARK = "~"
 
 
@@ -57,7 +57,7 @@ class VariationParams(Parameters):
     Attributes:
         tables_per_batch_size: number of tables that are derived for each batch size, from the pool's tables in turn.
         batch_sizes: global batch sizes of training samples.
-        interpolation_batch_size: a global batch size between two of `batch_sizes` that no training sample has.
+        interpolation_batch_size: a global batch size between two of `batch_sizes`; no training sample has it.
         extrapolation_batch_size: a global batch size above all `batch_sizes`.
         fp16_share: share of derived tables with 16-bit weights.
         row_factors: range of the factor that multiplies the number of rows of the origin.
@@ -96,7 +96,7 @@ class VariationParams(Parameters):
         if min(sizes) < 2 or len(set(sizes)) < len(sizes):
             raise ValueError(f"batch_sizes {sizes} must be at least 2 and differ from each other")
         if inner in sizes or not min(sizes) < inner < max(sizes):
-            raise ValueError(f"interpolation_batch_size {inner} must lie between two of batch_sizes {sizes}")
+            raise ValueError(f"interpolation_batch_size {inner} must lie between, and differ from, batch_sizes {sizes}")
         if outer <= max(sizes):
             raise ValueError(f"extrapolation_batch_size {outer} must lie above all batch_sizes {sizes}")
         return self
@@ -115,7 +115,7 @@ def varied_pool(
         params: parameters of the appended tables.
 
     Returns:
-        `augment.table_pool`: the columns of `base` and `origin, batch_size, data_type, held_out, default_profile`.
+        The dataset `augment.table_pool`: the columns of `base`, and those that the module's docstring explains.
     """
     held_out = _held_out(base["table"].tolist(), params)
     frames = [base.assign(origin=base["table"], batch_size=batch_size, data_type="fp32", default_profile=False)]

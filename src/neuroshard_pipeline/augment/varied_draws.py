@@ -38,8 +38,8 @@ class VariedSampleParams(Parameters):
         dimensions: widths of the tables.
         dimension_weights: relative frequency of each width.
         rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD.
-        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. Their
-            pooling factors are close in sorted order, and each width is one drawn width or its half, its quarter, …
+        similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. They
+            are close in the order of pooling factors, and each width is one drawn width or its half, its quarter, …
         similar_rows_share: share of the samples of similar tables in which tables of equal pooling factor also have
             similar numbers of rows. A small table uses the caches better among small tables than among large ones.
         seed: seed of all draws.
@@ -200,7 +200,7 @@ def _groups(pool: pd.DataFrame) -> list[_Group]:
     """Group the tables of a pool, and sort each group by ascending pooling factor.
 
     The tables of a group share batch size and data type, because one kernel looks them up. Either all or none of them
-    have the default profile, because a user's table file either has the profile columns or lacks them.
+    have the default profile, because a user's table file usually has profiles for all tables or for none.
     """
     shared = ["batch_size", "data_type", "default_profile"]
     ordered = pool[_FIELDS].sort_values([*shared, "pooling_factor", "table"])

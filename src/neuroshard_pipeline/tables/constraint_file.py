@@ -42,7 +42,7 @@ def read_constraints(path: str | Path) -> Constraints:
     `together` (a list of lists of names), `min_width` and `max_shards` (for all tables); see `Constraints`.
 
     Raises:
-        TableFileError: the file is unreadable or invalid; the message names file, key, value and remedy.
+        TableFileError: the file is unreadable or invalid; the message names the file and the first error.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:

@@ -1,4 +1,4 @@
-"""Constraints that plans must meet besides the memory limits: allowed ranks, limits on splits, tables on one rank."""
+"""Constraints that plans must meet besides the memory limits: allowed ranks, limits on splits, tables kept together."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

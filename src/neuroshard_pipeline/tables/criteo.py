@@ -1,7 +1,7 @@
 """Reads samples of Criteo's click logs: a label, 13 integers and 26 categories per line, separated by tabs.
 
 Criteo Kaggle and Criteo 1TB have this format (https://ailab.criteo.com/ressources/). A missing integer or category is
-an empty field between two tabs. Categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
+an empty field. Categories are hexadecimal numbers of up to 32 bits. Shape: B samples.
 """
 
 import gzip

@@ -1,7 +1,7 @@
 """Tables, sharding tasks and samples as data frames, and back.
 
-A compute sample is stored in three frames: its tables and their widths (`augment.compute_samples`), the properties of
-the tables (`augment.table_pool`), and one row of settings (`augment.compute_sample_settings`).
+A compute sample is stored in three datasets: `augment.compute_samples` holds its tables and their widths,
+`augment.table_pool` the properties of the tables, and `augment.compute_sample_settings` one row of settings.
 """
 
 from collections.abc import Sequence
@@ -146,7 +146,7 @@ def compute_samples_from_frame(
 
     Args:
         samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
-        pool: `augment.table_pool`, the tables by name.
+        pool: the dataset `augment.table_pool`, which holds the properties of the tables.
         settings: `sample_id, optimizer`, one row per sample; None if all samples use SGD.
 
     Returns:

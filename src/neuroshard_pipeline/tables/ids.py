@@ -1,6 +1,6 @@
 """Draws the ids of one batch of one table with a given reuse profile.
 
-Shapes: B batch size, N ids of the batch, U unique rows, E rows of the table.
+Shapes: B batch size, N ids of the batch, U unique rows.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
     Args:
         table: the table; its width has no effect.
         batch_size: B.
-        seed: not negative; seed, name of the table and batch size determine every id.
+        seed: not negative; together with the table and the batch size, it determines every id.
 
     Raises:
         TaskError: `batch_size` is below 1 or `seed` is negative.
@@ -68,7 +68,7 @@ def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
 def look_up_counts(table: Table, indices: int) -> IntArray:
     """Number of lookups of each unique row: counts (U,) that sum to `indices`, in ascending order of reuse bins.
 
-    No such counts may exist for a user's profile. The number of unique rows is then limited to the number of ids, and
+    For a user's profile, such counts need not exist. The number of unique rows is then limited to that of ids, and
     as few rows as possible change their bin (`feasible_rows`).
 
     Args:
@@ -135,7 +135,7 @@ def _bin_of(count: int) -> int:
 
 
 def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:
-    """Counts (U,) of all rows that sum to `indices`, each within its bin.
+    """Lookup counts (U,) of all rows: each lies within the bin of its row, and they sum to `indices`.
 
     In every bin, the mean count lies at the same fraction `level` between the lowest and the highest count. Quantile q
     of the counts in a bin lies at the fraction q**power, with power = (1 - level) / level, so that the mean is `level`.

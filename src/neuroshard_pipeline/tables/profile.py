@@ -13,9 +13,9 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
-#: Exponent of the assumed popularity of rows: that of the k-th most popular row is proportional to k**-exponent. With
-#: it, a table of 4 million rows and pooling factor 15.81 has 150,042 unique rows at batch size 65536. These numbers are
-#: the means over the published pool (`augment.published`); a test solves for the exponent.
+#: Exponent of the assumed popularity: one id is the k-th most popular row with a probability proportional to
+#: k**-exponent. With it, a table of the mean rows and pooling factor of `augment.published` (4 million, 15.81) has the
+#: mean number of unique rows (150,042 at batch size 65536). A test verifies the exponent.
 DEFAULT_POPULARITY_EXPONENT = 1.128
 
 #: Each of this many most popular rows has its own bucket. A bucket of the other rows spans at most 1/8 octave.
@@ -89,7 +89,7 @@ def with_profile(table: Table, batch_size: int) -> Table:
 
 
 def zipf_buckets(num_embeddings: int, exponent: float) -> tuple[FloatArray, FloatArray]:
-    """Buckets of rows of similar popularity; that of the k-th most popular row is proportional to k**-exponent.
+    """Group rows by popularity; the popularity of the k-th most popular row is proportional to k**-exponent.
 
     Returns:
         Rows per bucket (K,), which sum to `num_embeddings`, and the mean popularity of one row of each bucket (K,).

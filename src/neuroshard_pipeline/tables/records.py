@@ -156,7 +156,7 @@ def _decoded(path: Path, content: bytes) -> str:
 
 
 def _csv_records(path: Path, content: bytes) -> list[Record]:
-    """Records of CSV lines; the header is line 1, and blank lines are counted but skipped."""
+    """Records of CSV lines. Lines are counted from 1, with the header and with blank lines, which are skipped."""
     reader = csv.reader(io.StringIO(_decoded(path, content), newline=""), strict=True)
     records: list[Record] = []
     header: list[str] = []

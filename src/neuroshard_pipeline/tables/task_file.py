@@ -14,7 +14,7 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
     """Read sharding tasks from a `.csv`, `.parquet` or `.json` file.
 
     The file must have the columns `TASK_ONLY_COLUMNS` and `table_file.REQUIRED_COLUMNS`. It may also have
-    `table_file.OPTIONAL_COLUMNS` and `optimizer`. All columns mean the same as in `augment.sharding_tasks`.
+    `table_file.OPTIONAL_COLUMNS` and `optimizer`. All columns mean the same as in the dataset `augment.sharding_tasks`.
 
     Args:
         path: the file.
