@@ -78,7 +78,7 @@ def parameter_problems(text: str) -> str:
 def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Leave out problems `(field, message, value)` that follow from others.
 
-    For an invalid item, pydantic also reports its list; for a mistyped name, also that the correct name is missing.
+    Pydantic also reports the list of an invalid item. For a mistyped name, it also reports the correct one as missing.
     """
     messages = {message for _, message, _ in problems}
     return [

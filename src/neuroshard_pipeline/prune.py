@@ -53,7 +53,7 @@ def prune(env: str | None, params: dict[str, Any], yes: bool) -> None:
     """Delete stored measurements that no campaign of the environment uses.
 
     The command first lists them, with the values that differ from this environment. Measurements of another environment
-    in the same data folder count as unused, unless both differ only in the numbers of samples and visits.
+    in the same data folder count as unused, unless only parameters differ that change no timing, such as `visits`.
     """
     with KedroSession.create(env=env, runtime_params=params) as session:
         catalog = session.load_context().catalog  # type: ignore[attr-defined]

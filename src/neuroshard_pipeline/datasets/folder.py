@@ -74,7 +74,7 @@ class CostModelDataset(_FolderDataset):
             model: dotted path of the class of the object.
             version: Kedro's pair of load version and save version.
             metadata: metadata for kedro-viz.
-            shipped: name of shipped cost models that are loaded as long as no version exists, or None.
+            shipped: name of the shipped cost models to load as long as no version exists; None if there are none.
         """
         super().__init__(filepath, version, metadata)
         module, _, name = model.rpartition(".")
