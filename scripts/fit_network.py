@@ -6,7 +6,7 @@
     make fit-network                                     all presets, fitted to the published collectives
 
 The fit of a log starts from the preset of its cluster, so that numbers which the log does not show keep their values: a
-log of one host says nothing about the network. The table below shows the errors at sizes that were left out in turn.
+log of one host says nothing about the network. A table shows the errors of the fit, and those at sizes left out of it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> int:
     """Fit what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path, nargs="?", help="output of nccl-tests; without it, all presets")
-    parser.add_argument("--cluster", help="name of a cluster sheet")
+    parser.add_argument("--cluster", help="name of a cluster in lab.clusters")
     parser.add_argument("--collective", help="which collective the log measured")
     arguments = parser.parse_args()
     try:

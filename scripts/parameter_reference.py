@@ -37,7 +37,7 @@ OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
     CommOverrides: (CommMeasureParams, "measure.comm"),
 }
 
-#: Parameters that no node reads, because Python reads them from the package: one group, or one group per entry.
+#: Parameters that no node reads, because Python reads them from the package. Each name has one table of values.
 LAB: dict[str, type[BaseModel]] = {"lab.kernels": KernelParams, "lab.network_fit": NetworkFitParams}
 LAB_ENTRIES: dict[str, type[BaseModel]] = {
     "lab.devices": DeviceParams,
@@ -179,7 +179,7 @@ def entries(name: str, params: type[BaseModel], value: dict[str, Any]) -> str:
 
 
 def _nested_meanings(params: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Meanings of all fields by dotted name; a field that is a type of parameters counts with its own fields."""
+    """Meanings of all fields by dotted name; a field that holds parameters is replaced by its own fields."""
     found: dict[str, str] = {}
     for field, text in meanings(params).items():
         kind = params.model_fields[field].annotation

@@ -1,6 +1,6 @@
 """Copies the newest cost models of an environment into the package, for `ns.load_cost_models(<environment>)`.
 
-Run it after the training; `make shipped-models` does both for every GPU of the lab:
+Run it after the training, once for each of the environments a100, h100 and h200:
 
     kedro run --env h100 --pipeline pretrain && python scripts/ship_models.py h100
 """

@@ -19,7 +19,7 @@ _UNSUPPORTED_FIELDS = ("cache_params", "key_value_params", "device_group", "num_
 def search_constraints(constraints: Mapping[str, ParameterConstraints]) -> Constraints:
     """TorchRec's constraints by table, as constraints of a sharding task.
 
-    `sharding_types` without `column_wise` keeps a table whole; `min_partition` is the width of its narrowest shard.
+    `sharding_types` without `column_wise` keeps a table whole; `min_partition` is the least width of its shards.
 
     Raises:
         PlanError: a constraint cannot be met by column shards with the fused kernel; the message names its table.

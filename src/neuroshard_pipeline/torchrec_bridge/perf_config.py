@@ -144,8 +144,8 @@ def torchrec_perf_config(
 ) -> FittedPerfConfig:
     """TorchRec's cost formulas, fitted to what the cost models predict for random sets of shards.
 
-    The fit minimises the squared logarithms of the ratios of costs. The models price lookups and all-to-alls only;
-    TorchRec prices the reduce-scatters and all-gathers of row-wise sharding with the bandwidth of the all-to-all.
+    The fit minimises the squared logarithms of the ratios of costs. The models price lookups and all-to-alls only.
+    TorchRec therefore prices reduce-scatters and all-gathers with the fitted bandwidths of all-to-alls, too.
 
     Args:
         models: cost models of the hardware that the topology describes, as `load_cost_models` returns them.
@@ -175,7 +175,7 @@ def torchrec_perf_config(
 
 
 def _fitted_links(models: Models, topology: Topology, dim_sums: FloatArray, batch_size: int) -> BasicCommsBandwidths:
-    """Bandwidths of the all-to-alls on one host and, if there are several, over all hosts. Others stay as they are."""
+    """Bandwidths of all-to-alls on one host and over all hosts. Where there is only one, the topology's value stays."""
     local = min(topology.local_world_size, topology.world_size)
     ranks = {"intra_host_bw": local, "inter_host_bw": topology.world_size if topology.world_size > local else 1}
     found = {"intra_host_bw": topology.intra_host_bw, "inter_host_bw": topology.inter_host_bw}

@@ -121,7 +121,7 @@ def _fitted(sets: ShardSets, batch_size: int, costs_ms: FloatArray, least_width:
 
 
 def _coefficients(read: FloatArray, scaled_costs: FloatArray) -> FloatArray:
-    """Positive coefficients (3,) of `read` (N, 3)."""
+    """Positive coefficients (3,) with which the bytes `read` (N, 3) give the costs (N,) most closely."""
     limit = np.log(_LARGEST_COEFFICIENT)
     found = least_squares(lambda x: np.log(read @ np.exp(x) / scaled_costs), np.zeros(3), bounds=(-limit, limit))
     return np.exp(found.x)
@@ -159,7 +159,7 @@ def fit_bandwidth(moved: FloatArray, costs_ms: FloatArray) -> float:
 
 
 def formula_errors(formulas: tuple[FloatArray, FloatArray], costs: tuple[FloatArray, FloatArray]) -> FormulaErrors:
-    """Errors of formulas against costs, both of lookups (N, D) and of all-to-alls."""
+    """Errors of formulas against costs. Each argument is a pair: lookups (N, D), and all-to-alls."""
     lookups, collectives = (np.abs(found / true - 1) for found, true in zip(formulas, costs, strict=True))
     forward, backward = np.median(lookups, axis=0)
     return FormulaErrors(float(forward), float(backward), float(np.median(collectives)))

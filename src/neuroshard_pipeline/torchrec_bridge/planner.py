@@ -54,8 +54,8 @@ class PlannerOptions:
             model that also counts the buffers of a batch, because a topology states the whole memory of a device.
         seed: seed of sharders that draw random numbers.
         storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
-        leave_out: fully qualified names of modules that are planned elsewhere. Their memory is subtracted from that of
-            the ranks: by `left_out_plan`, or as a whole on every rank if that plan does not contain them.
+        leave_out: fully qualified names of modules that are planned elsewhere. A rank loses the memory of their shards
+            that `left_out_plan` places on it. If that plan lacks a module, every rank loses the module's whole memory.
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
     """
 

@@ -5,7 +5,7 @@
 | `params` | `TrainTaskParams`, `TrainingParams`, `TrainCheckError` | no |
 | `problem` | `state_problem`, `solve_problem`: task, batches, plans | when called |
 | `batches` | global batches, drawn or from a Criteo file | no |
-| `run` | `train_under_plans`: trains all plans in turns between real processes | in the ranks |
+| `run` | `train_under_plans`: trains under all plans in turns, one process per rank | in the ranks |
 | `model` | the model, unsharded and sharded by a plan | yes |
 | `summary` | `summarise_training` and the table of speeds | no |
 """

@@ -34,7 +34,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 
 class MixedWidthDlrm(nn.Module):
-    """TorchRec's `DLRM_DCN` (MLPerf's DLRM-v2 [arXiv 2008.13535]) for tables of different widths.
+    """TorchRec's `DLRM_DCN` (MLPerf's DLRM-v2, cross network of arXiv 2008.13535) for tables of different widths.
 
     It consists of the same parts as `DLRM_DCN`, and computes the same function if all tables and the last dense layer
     have the same width. The tables are on the meta device, the dense network is on the CPU with seeded weights.
@@ -82,7 +82,7 @@ def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> 
     """The initial weights (rows, width) of `width` columns from `column_offset` on, the same for every sharding.
 
     They are uniform within ±1/sqrt(embedding_dim * pooling_factor). Pooled rows of all tables then have similar
-    lengths. Every table therefore influences the loss from the first step on, and an id that is sent to a wrong rank
+    norms. Every table therefore influences the loss from the first step on, and an id that is sent to a wrong rank
     changes the loss.
     """
     limit = 1.0 / math.sqrt(table.embedding_dim * max(table.pooling_factor, 1.0))
