@@ -69,13 +69,13 @@ class FileTaskParams(Parameters):
 
 
 def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFrame:
-    """Draw tasks of distinct pool tables, each with a random width.
+    """Draw tasks of distinct pool tables, each with a random width and its profile from the pool.
 
     A task whose weights exceed `memory_fill` of the memory of all ranks is drawn again as a whole. Tables whose
     narrowest shard exceeds the memory of one rank are not drawn, because no plan could place them.
 
     Returns:
-        The dataset `augment.sharding_tasks` (`frames.TASK_COLUMNS`): one row per table of a task, with its pool profile.
+        The dataset `augment.sharding_tasks` (`frames.TASK_COLUMNS`): one row per table of a task.
 
     Raises:
         TaskError: the pool is too small, or no task fits the memory.
