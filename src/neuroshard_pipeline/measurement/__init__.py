@@ -1,13 +1,13 @@
 """Measured costs of fused lookups and all-to-all collectives.
 
-Start with `campaign`. The other files are listed in the order in which it depends on them:
+Start with `campaign`. The other files follow in the order in which a reader meets them:
 
     campaign        runs and resumes a campaign, and returns its costs
     identity        what the timings of a campaign depend on
     chunks          the order of the measurements, and the keys of their records
     failures        logs failed samples, and stops a campaign whose first samples all fail
     pools           the worker teams that measure chunks
-    preparation     the plan of a campaign on a GPU, and the ids that it draws first
+    preparation     draws ids before the first visit, and logs the plan of a campaign on a GPU
     id_files        drawn ids in files
     device_memory   the GPU memory that a campaign needs
     compute_bench   one worker that times FBGEMM lookups on the CPU

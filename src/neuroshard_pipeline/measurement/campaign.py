@@ -135,9 +135,9 @@ class ComputeCampaign(_Campaign[ComputeSample]):
 
     Attributes:
         params: parameters of the campaign.
-        seed: seed of the drawn ids and of the order of visits. A table has the same ids in all campaigns with one seed.
-        recording: the source of costs, date and noise floor for the backends `recorded` and `modelled`, which measure
-            nothing.
+        seed: seed of the drawn ids and of the order of visits. Campaigns with equal seeds draw equal ids for a table.
+        recording: needed by two backends that measure nothing. For `recorded` it gives costs, date and noise floor; for
+            `modelled` it gives the name of the GPU whose costs are computed.
     """
 
     params: ComputeMeasureParams

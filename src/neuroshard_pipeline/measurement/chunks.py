@@ -130,7 +130,7 @@ def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> 
     """Numbers of the rounds that still have to visit a sample.
 
     A visit of an earlier run counts even if its round is not one of `rounds_of`, because an earlier run may
-    have had another number of visits. The missing visits are those of the last rounds.
+    have had another number of visits. Of the rounds that have not visited the sample, the last ones are returned.
 
     Args:
         sample: the sample.
@@ -176,7 +176,7 @@ def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) ->
 
 
 def _cut(indices: Sequence[int], longest: int) -> list[Sequence[int]]:
-    """Cut `indices` into parts of about equal length, at most `longest`. A short chunk wastes time on its start-up."""
+    """Cut `indices` into parts of about equal length, at most `longest`. A short part wastes time on its start-up."""
     parts = -(-len(indices) // longest)
     bounds = [part * len(indices) // max(parts, 1) for part in range(parts + 1)]
     return [indices[start:end] for start, end in pairwise(bounds)]

@@ -7,9 +7,9 @@ from typing import final
 
 import torch
 
-#: A thread that sleeps wakes up 65 to 80 us late, as long as a small collective takes, so the last part is spent awake.
+#: Time awake before a start. A sleeping thread wakes up 65 to 80 us late, and a small collective takes as long as that.
 SPIN_NS = 300_000
-#: The GPU waits this long before a collective, so that the host has launched it by then.
+#: The GPU waits this long before a collective, so that the host can launch the collective meanwhile.
 LEAD_MS = 0.5
 _CALIBRATION_CYCLES = 2_000_000
 _CALIBRATIONS = 5
@@ -40,8 +40,8 @@ class DeviceStart:
 
     At the common start, every host enqueues a wait of `LEAD_MS` plus the start skew on its GPU and then the collective.
     The GPU enters the collective at the end of the wait, whatever the host does meanwhile, and events on the GPU time
-    it. A late host shortens the wait; what it misses of the intended start counts as cost. The cost excludes the
-    launch, as in training, where the host runs ahead of the GPU.
+    it. A late host shortens the wait. If the host is later than the whole wait, the excess counts as cost. The cost
+    excludes the launch, as in training, where the host runs ahead of the GPU.
 
     Args:
         device: the GPU of this rank, which must be idle between calls.
@@ -82,7 +82,7 @@ def device_wait(skew_ms: float, late_ms: float) -> tuple[float, float]:
 
     Args:
         skew_ms: start skew of the rank.
-        late_ms: time since the common start when the host enqueues the wait. The wait makes up for it if it can.
+        late_ms: time from the common start until the host enqueues the wait, which is shortened by as much.
     """
     left_ms = LEAD_MS + skew_ms - late_ms
     return max(left_ms, 0.0), max(-left_ms, 0.0)

@@ -91,7 +91,7 @@ class CollectiveBench:
 
         The times at which ranks leave one collective affect the cost of the next one. The start skew of the forward
         collective must not affect the backward cost, because the backward cost of a plan is measured before its start
-        skew is known. All backward iterations therefore run in sequence, after an untimed one.
+        skew is known. All backward iterations therefore come first, after an untimed one that absorbs earlier skews.
         """
         skew_ms = sample.start_skew_ms[self._rank]
         iterations = range(self._params.warmup_iterations + self._params.iterations)

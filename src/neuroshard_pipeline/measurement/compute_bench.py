@@ -17,7 +17,7 @@ from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.workers import settle_on_core, settle_on_free_core
 
-#: Maximum size, in bytes, of the ids that are kept between visits. It is enough for all tables of the CPU profile.
+#: Maximum size, in bytes, of the ids that are kept between visits. It is enough for all tables of the default pool.
 ID_CACHE_BYTES = 2**30
 
 

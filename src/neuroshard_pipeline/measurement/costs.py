@@ -69,9 +69,9 @@ def reduce_rows(
 
     Returns:
         `sample_id, rank, forward_ms, backward_ms, spread_ms, repeats, error` in the order of samples and ranks.
-        `spread_ms` is the lower quartile of forward + backward over the visits minus the minimum, null with fewer than
-        two successful visits. A sample without a successful visit has an error and no costs; the error ends with
-        whether another run may succeed.
+        `spread_ms` describes the sums forward + backward of the visits: their lower quartile minus their minimum, null
+        with fewer than two successful visits. A sample without a successful visit has an error and no costs; the error
+        also says whether another run may succeed.
 
     Raises:
         MeasurementError: a sample was never measured.

@@ -19,9 +19,9 @@ class FbgemmCudaBench(LookupBench):
     With `cold_rows`, the L2 cache is filled with other data before the forward and before the backward pass, and every
     iteration moves the weights to the next part of the arena. With `warm`, neither happens.
 
-    The GPU is idle when a timed part starts. A cost therefore includes the time until the host has launched the first
-    kernel, and the gaps where it launches kernels more slowly than they run: a constant of the host that matters for
-    small samples only. `benchmarks/gpu_check.py` measures it (launch floor).
+    The GPU is idle when a timed part starts. A cost therefore includes the launch of the first kernel, and gaps if the
+    host launches kernels more slowly than they run. This overhead is a constant of the host and matters for small
+    samples only. `benchmarks/gpu_check.py` measures it (launch floor).
 
     Raises:
         MeasurementError: the device does not exist; see also `LookupBench`.
@@ -58,8 +58,8 @@ class FbgemmCudaBench(LookupBench):
     def _prepare(self, cold: bool) -> None:
         """Wait until the GPU is idle, and before that replace the content of the L2 cache if `cold`.
 
-        Reading replaces it with data that need not be written back. Data that was written there would be written back
-        to memory while the lookup is timed.
+        To replace it, the GPU reads other data. If it wrote other data, it would have to move them from the cache to
+        memory while the lookup is timed.
         """
         if cold:
             torch.sum(self._other_data, dim=0, out=self._sum)

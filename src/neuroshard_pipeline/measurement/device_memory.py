@@ -1,4 +1,4 @@
-"""The GPU memory that a campaign of lookups needs, compared with what the GPU has before anything is measured."""
+"""The GPU memory that a campaign of lookups needs. It is compared with the free memory before the first visit."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,16 +14,16 @@ FLUSH_BYTES = 2**29
 KEPT_IDS_SHARE = 1 / 16
 #: Memory that CUDA takes for its context and for the code of kernels when they first run. It is an assumption.
 CODE_BYTES = 2**30
-#: Floats of weights per float of optimizer state: each row has one state and at least four 16-bit weights. States and
-#: weights of a sample lie at the same relative position in their arenas, so that both are equally cold in the caches.
+#: Floats of weights per float of optimizer state: a row has one state and at least four 16-bit weights (two floats).
+#: States and weights of a sample lie at the same relative position in their arenas, so both are equally cold in caches.
 FLOATS_PER_STATE = 2
 
 _ID_BYTES = 8
 #: The ids of the tables, and their concatenation.
 _COPIES_OF_IDS = 2
-#: FBGEMM's backward pass (1.8, transpose_embedding_input) has per id: its row in all tables, also sorted (8 + 8), its
-#: bag, also sorted (4 + 4), the second buffers of the sort (12), runs of equal rows (8), their lengths and the sums of
-#: these (4 + 4). Rows with many ids need partial sums of gradients besides.
+#: FBGEMM's backward pass (1.8, transpose_embedding_input) has these bytes per id: row number over all tables, unsorted
+#: and sorted (8 + 8), bag, unsorted and sorted (4 + 4), second buffers of the sort (12), runs of equal rows (8), their
+#: lengths and the sums of lengths (4 + 4). These are 52. Rows with many ids also need partial sums of gradients.
 _SORT_BYTES_PER_ID = 64
 _FLOAT_BYTES = 4
 #: Outputs, their gradients, and a copy of either.

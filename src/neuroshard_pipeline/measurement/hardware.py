@@ -83,10 +83,10 @@ def describe_hardware(
         comm: parameters of the communication campaign.
         compute_noise_floor: noise floor of compute costs (`campaign.CampaignSummary`).
         comm_noise_floor: noise floor of communication costs.
-        date: time at which the last campaign was finished (`campaign.CampaignSummary`), None if nothing was measured.
-        recording: needed by the backend `recorded`, whose card and the hardware in this card are then included, and by
-            the backend `modelled`, whose GPU is then included.
-        topology: needed by the backend `topology`, and included if this backend is used.
+        date: time of the last visit of either campaign (`campaign.CampaignSummary`), None if nothing was measured.
+        recording: needed by two compute backends. For `recorded`, the content includes the recording's card and the
+            hardware in this card; for `modelled`, it includes the GPU.
+        topology: needed by the backend `topology`, for which the content includes it.
     """
     facts: dict[str, object] = {
         **describe_machine(compute.backend),

@@ -33,8 +33,8 @@ class HostClock:
     in NTP, rank 0 is assumed to read its clock in the middle of that round trip, so the error is at most half of it.
     Clocks drift by tens of microseconds per second, so `synchronise` must be called again before every chunk.
 
-    The messages are CPU tensors, which gloo sends even if the collectives are NCCL's. A call of NCCL returns when the
-    message is enqueued, so that a clock that is read after it would not be the time of its arrival.
+    The messages are CPU tensors, which gloo sends even if the collectives are NCCL's. An NCCL call returns as soon as
+    the message is enqueued, so a clock that is read after the call would not show the time of arrival.
 
     Args:
         rank: rank of this process.

@@ -1,7 +1,7 @@
 """Drawn ids in files, so that a campaign draws the ids of a table once and not in every visit.
 
-At full scale, the pool of 856 tables has 890 million ids per batch of 65,536 samples, more than a GPU's memory has room
-for beside the weights, and a busy core of a small virtual machine draws 5 million of them per second.
+At full scale, the pool of 856 tables has 890 million ids per batch of 65,536 samples. A GPU has no room for all of them
+beside the weights. To draw them anew takes minutes: a busy core of a small virtual machine draws 5 million per second.
 
 A file holds the offsets (B + 1,) and then the indices (N,) of one batch of one table, as `ids.TableIds`.
 """
@@ -77,7 +77,7 @@ class IdFiles:
     """The files of one folder.
 
     Attributes:
-        folder: the folder; it is created when the first file is written. None draws ids at every call.
+        folder: the folder; it is created when the first file is written. With None, every call draws the ids.
         seed: seed of the ids.
     """
 

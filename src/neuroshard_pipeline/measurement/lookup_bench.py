@@ -38,7 +38,7 @@ ALIGNMENT_FLOATS = 16
 LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
 _SETTLING_BATCH = 512
-#: Errors of samples that cannot be measured at any time. A lack of memory is a RuntimeError or a MemoryError.
+#: Errors that a sample would raise in every run. A RuntimeError or MemoryError may pass, for example a lack of memory.
 _PERMANENT = (MeasurementError, ValueError, IndexError)
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -47,7 +47,7 @@ class LookupBench(ABC):
     """Times samples one after another on one device.
 
     All samples share one large tensor of weights, the arena. An operator works on a view of it, so no sample has to
-    initialise weights. Ids are drawn once per table and stay on the device. The operator is FBGEMM's training module,
+    initialise weights. Ids stay on the device, up to `id_cache_bytes`. The operator is FBGEMM's training module,
     which TorchRec uses too, so that a cost includes the fixed overhead of a call in training.
 
     Checks of the kernels may set `learning_rate` before the first sample, so that updates become visible.
@@ -228,7 +228,7 @@ class LookupBench(ABC):
         return ids
 
     def _on_device(self, numbers: IntArray) -> torch.Tensor:
-        """As int64, which FBGEMM needs; files have int32, and half the bytes to copy."""
+        """The numbers on the device, as int64 for FBGEMM. Most files have int32, which takes less time to copy."""
         return torch.from_numpy(numbers).to(self._device).long()
 
     def _gradient(self, shape: torch.Size) -> torch.Tensor:

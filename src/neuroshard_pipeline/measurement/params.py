@@ -82,7 +82,7 @@ class ComputeMeasureParams(CampaignParams):
         cluster_address: address of the Ray cluster; see `WorkerParams.address`.
         workers: number of processes that measure at the same time, each on its own core or GPU. A cluster with less
             room runs as many as fit.
-        cache_treatment: state of the weights in the CPU's caches at the start of an iteration. `cold_rows`: the weights
+        cache_treatment: state of the weights in the caches at the start of an iteration. `cold_rows`: the weights
             move to another place of a large arena before every iteration, so that every row comes from memory. This
             resembles training, where a new batch and the rest of the model pass through the caches in between. `warm`:
             the weights stay in place, and an iteration finds them in the caches as far as they fit.

@@ -42,7 +42,7 @@ def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) 
     waiting = deque(chunks)
     handed: list[Chunk] = []
     failed: list[tuple[Chunk, str]] = []
-    deadly: set[tuple[int, bool]] = set()  # with `Chunk.replica`, because either measurement needs a row
+    deadly: set[tuple[int, bool]] = set()  # (index, replica): each of the two measurements needs rows
     any_success = False
 
     def items() -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""What a campaign of lookups on a GPU does before its first visit: it checks memory, logs its plan and draws ids."""
+"""The work of a campaign of lookups before its visits: on a GPU, check memory and log the plan; then draw ids."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ _LAB_DEVICES = (
     (r"A100.*80GB PCIe|A100-PCIE-80GB", "a100-80gb-pcie"), (r"A100.*80GB", "a100-80gb"), (r"A100", "a100"),
     (r"V100", "v100"),
 )  # fmt: skip
-#: Samples whose modelled costs give the duration of a campaign.
+#: The duration of a campaign is estimated from the modelled costs of about this many of its samples.
 _MODELLED_SAMPLES = 200
 #: Time of an iteration besides its kernels: FBGEMM's Python code, two synchronisations. It is an assumption.
 _HOST_MS_PER_ITERATION = 0.6
@@ -67,7 +67,7 @@ class CampaignPlan(NamedTuple):
 def prepare(
     samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int, machine: Mapping[str, object]
 ) -> None:
-    """Check the memory for a campaign on a GPU, log its plan, and write the files of ids that are missing.
+    """Write the files of ids that are missing. On a GPU, check the memory and log the plan of the campaign first.
 
     Ids are drawn here, on all cores, and not by the workers: a chunk has a time limit, and a GPU would wait for them.
 
@@ -82,7 +82,7 @@ def prepare(
     """
     if needs_cuda(params.backend):
         gpu_model, gpu_bytes = str(machine["gpu_model"]), int(str(machine["gpu_memory_bytes"]))
-        # Before the ids are drawn; the workers compare the need with the memory that is still free.
+        # This check comes before the ids are drawn. Later, the workers compare the need with the free memory.
         require_memory(memory_need(samples, params, gpu_bytes), gpu_bytes, gpu_model)
         _LOGGER.info(campaign_plan(samples, params, seed, gpu_model).text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

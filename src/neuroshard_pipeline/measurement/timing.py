@@ -25,5 +25,5 @@ class Timing(NamedTuple):
 
     @classmethod
     def failed(cls, error: str) -> Self:
-        """The timing of a visit that killed its worker."""
+        """The timing of a visit whose worker died or hung, or that was left out."""
         return cls(math.nan, math.nan, 0.0, error, permanent=False)

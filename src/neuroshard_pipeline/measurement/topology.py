@@ -27,7 +27,7 @@ class TopologyParams(Parameters):
 
     Attributes:
         preset: name of a modelled cluster in conf/base/parameters_lab.yml (`lab.networks`); null if `cluster` is given.
-        cluster: the numbers of another cluster, such as `make fit-network` prints; null with a preset.
+        cluster: the parameters of another cluster, as `make fit-network` prints them; null with a preset.
     """
 
     preset: str | None

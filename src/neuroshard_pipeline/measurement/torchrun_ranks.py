@@ -3,7 +3,7 @@ r"""The program that torchrun starts on every host: a rank that measures the col
     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint <first host>:29400 --max-restarts 100 \
         -m neuroshard_pipeline.measurement.torchrun_ranks <first host>:29400
 
-The ranks read the orders of a campaign (`torchrun_team`) from a store at that endpoint, and stay for the next one.
+The ranks read the orders of a campaign (`torchrun_team`) from a store at that endpoint, and stay for the next campaign.
 They need neither the project's conf nor its data. When a rank dies, or hangs in a chunk, torchrun ends all ranks and
 starts them again, up to --max-restarts times. The variable GLOO_SOCKET_IFNAME names gloo's network interface.
 """

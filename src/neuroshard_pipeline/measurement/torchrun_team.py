@@ -37,7 +37,7 @@ _LOOK_EVERY_S = 1.0
 class TorchrunTeam:
     """A `workers.Team` of the first `size` ranks that torchrun has started.
 
-    The team connects to torchrun when it gets its first job. A finished campaign runs without torchrun.
+    The team connects to torchrun when it gets its first job. A campaign with no job left does not need torchrun.
 
     Args:
         size: number of ranks, a multiple of `params.local_world_size`.

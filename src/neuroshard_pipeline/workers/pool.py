@@ -52,7 +52,7 @@ class Pool:
     the remaining teams do its items.
 
     Args:
-        open_teams: called with the first item; returns the teams of every group.
+        open_teams: called once, when the first item is taken; returns the teams of every group.
         timeout_s: time limit for one item, in seconds.
         parallel: number of items that may run at the same time; None for as many as there are teams.
     """
