@@ -6,7 +6,7 @@ Prediction needs NumPy only; torch is imported when a function that trains is fi
 - `compute_features`: inputs of the compute cost model; `compute`: its formula, predictions and file format
 - `comm_features`, `comm`: likewise for the communication cost model
 - `network`, `intervals`: parts that both models share; `checkpoint`: files without pickles
-- `training_range`: caveats for tasks outside the training range
+- `training_range`: caveats for tasks outside the training range; `shipped`: the models that the package ships
 
 Training:
 
@@ -47,7 +47,7 @@ _NEEDS_TORCH = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import functions that need torch on first use."""
+    """Import a function that needs torch when it is first used."""
     if name in _NEEDS_TORCH:
         return getattr(import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Calibration of prediction intervals: a scale is fitted to training samples, a quantile to validation samples.
+"""Calibrates prediction intervals (`intervals`): fits the scale to training, the quantile to validation samples.
 
 The coefficients of the scale maximise the likelihood of the relative errors under a Laplace distribution. The quantile
 is the conformal quantile of the validation errors, each divided by its scale (Lei et al., "Distribution-Free Predictive
@@ -102,7 +102,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
 
 
 def conformal_quantile(scores: FloatArray) -> float:
-    """The smallest of the scores that a new score exceeds with probability 1 - `COVERAGE` at most.
+    """The smallest of the scores that a new score exceeds with a probability of at most 1 - `COVERAGE`.
 
     This holds for any distribution of scores. Fewer than nine scores cannot guarantee it; the largest is then returned.
     """

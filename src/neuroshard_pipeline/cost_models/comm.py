@@ -38,7 +38,7 @@ COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
 #: of 8 ranks then take 3.8 ms on one core of an AMD EPYC, instead of 8.6 ms if all are computed together.
 _CHUNK_RANKS = 1024
 
-#: Largest summed width that is accepted. No rank has more columns: it is the width of 6,000 tables of largest width.
+#: Largest accepted sum of widths. No rank has more columns: 6,000 tables of the largest width, 16,384, have as many.
 MAX_DIM_SUM = 1e8
 
 
@@ -46,7 +46,7 @@ def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Costs of one direction of an all-to-all, rank by rank.
 
     `cost = wait * factor_0 + (transfer work @ price) * factor_1` with two learned factors. The first summand is the
-    part of the wait for the last rank that does not overlap with the rank's transfers; the second is the transfers.
+    part of the wait for the last rank that does not overlap with the rank's transfers; the second is their cost.
 
     Args:
         xp: array module.
@@ -192,7 +192,7 @@ _FORMULA = {
 
 
 def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
-    """Ranks per host from a model's provenance; None unless its hardware is a modelled cluster of several hosts."""
+    """Ranks per host from a model's provenance; None unless its hardware is a modelled cluster."""
     hardware = provenance.get("hardware")
     topology = hardware.get("topology") if isinstance(hardware, Mapping) else None
     return int(topology["gpus_per_host"]) if topology else None

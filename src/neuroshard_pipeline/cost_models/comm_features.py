@@ -13,7 +13,7 @@ from neuroshard_pipeline.arrays import FloatArray
 #: The two collectives of an iteration. The cost model has a neural network for each.
 COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")
 
-#: Non-negative work terms of one rank in one collective, in ms, counts and MiB, and the reason why each takes time.
+#: Non-negative work terms of one rank in one collective (ms, counts, MiB): the quantity, then why it takes time.
 COMM_WORK_TERMS: dict[str, str] = {
     "wait": "ms until the last rank enters: no rank has everything before that",
     "collective": "1: the ranks synchronise once",
@@ -23,7 +23,7 @@ COMM_WORK_TERMS: dict[str, str] = {
     "largest_send_bytes": "largest volume that any rank sends: its receivers wait for it",
     "largest_receive_bytes": "largest volume that any rank receives",
     "total_bytes": "volume of all ranks: limited by shared resources (memory bus, switch)",
-    "remote_peers": "peers on other hosts, of the rank or of a rank elsewhere if that has more: messages between hosts",
+    "remote_peers": "largest number of peers on other hosts that any rank has: messages between hosts",
     "remote_send_bytes": "own volume sent to other hosts: limited by the rank's network card",
     "remote_receive_bytes": "own volume received from other hosts",
     "remote_port_bytes": "largest volume sent or received by the rank's network card or by one on another host",
@@ -32,16 +32,16 @@ COMM_WORK_TERMS: dict[str, str] = {
 #: Terms that depend on which ranks share a host. They are 0 if all ranks share one host.
 REMOTE_TERMS: tuple[str, ...] = tuple(name for name in COMM_WORK_TERMS if name.startswith("remote_"))
 
-#: Context features of one rank in one collective, and the reason why each changes the cost of the same work.
+#: Context features of one rank in one collective: what each stands for, or why it changes the cost of the same work.
 COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_world_size": "more peers, smaller messages",
     "log_batch": "rows per message",
-    "log_remote_peers": "1 + peers on other hosts: determines which of the two networks is the bottleneck",
+    "log_remote_peers": "1 + `remote_peers`: decides whether links inside or between hosts are the bottleneck",
     "log_remote_port": "message size across hosts",
     "log_remote_wait": "wait for ranks on other hosts; most of their transfers start only when they enter",
     "log_send": "message size decides between latency and bandwidth",
     "log_receive": "likewise",
-    "log_largest_send": "the imbalance, together with the own volume",
+    "log_largest_send": "shows the imbalance, together with the rank's own volume",
     "log_total": "load on shared resources",
     "log_wait": "the rank's transfers overlap with its wait",
     "log_late": "how much later than the first rank this rank enters: some data has already been sent by then",
@@ -72,7 +72,7 @@ def comm_features(
     Args:
         dim_sums: (..., W) summed widths of each rank's shards.
         start_skew_ms: (..., W) how much later than the first rank each rank enters the collective.
-        batch_size: global batch size, one number for all collectives or (...).
+        batch_size: global batch size: one number for all collectives, or an array (...).
         direction: one of `COMM_DIRECTIONS`. In the forward direction, a rank sends the pooled rows of its own shards
             for the samples of all other ranks; in the backward direction, it receives their gradients.
         ranks_per_host: number of consecutive ranks that share a host; None if all ranks are on one host.

@@ -42,7 +42,7 @@ _UNSCALED = (list(COMM_WORK_TERMS).index("wait"),)
 
 
 def comm_data(samples_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> CommData:
-    """Join samples with their measured costs; samples without a usable cost on every rank are left out and counted.
+    """Join samples with their measured costs; leave out and count samples of which any rank has no usable cost.
 
     Args:
         samples_frame: `augment.comm_samples`.

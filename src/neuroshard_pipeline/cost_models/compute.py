@@ -4,9 +4,9 @@
 to do with the table's rows. `price` maps the sum of a rank's shard embeddings to costs. Both run on NumPy and torch.
 
 Shapes: S shards, N shard sets, E ensemble members, P work terms, F context features, D = 2 directions (forward,
-backward), G gates, K pressures, L launch terms, C = D * (1 + G) + K + L channels per member. A stored embedding has
-H = E * C + 1 numbers: the channels of all members, then the shard's own cost times its overshoot, which is how far the
-shard lies outside the training range.
+backward), G gates, K pressures, L launch terms, C = D * (1 + G) + K + L channels per member. An embedding of
+`shard_embeddings` has H = E * C + 1 numbers: the channels of all members, then the shard's own cost times its
+overshoot, which is how far the shard lies outside the training range.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -75,10 +75,10 @@ def price(xp: Xp, weights: Weights, sums: Array) -> Array:
     """Costs of shard sets from their summed embeddings; a cost never falls when numbers of the sum rise.
 
     `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch and the launch
-    terms are counted once for any number of shards; for example, an optimizer with state passes more tensors to every
-    launch. The base is the sum over all shards. A gated part is multiplied by the opening of its gate, between
-    0 and 1, which grows with the pressure of the whole set (for example, on the caches). With all gates open, the costs
-    of shards add up, so that the cost of a set far larger than any training sample is proportional to its size.
+    terms are counted once for any number of shards. State of the optimizer has such a term, because every launch then
+    passes more tensors. The base is a sum over all shards. A gated part is multiplied by the opening of its gate,
+    between 0 and 1, which grows with the pressure of the whole set (for example, on the caches). With all gates
+    open, costs of shards add up; the cost of a set far larger than any training sample is proportional to its size.
 
     Args:
         xp: array module.

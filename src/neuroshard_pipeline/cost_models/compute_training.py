@@ -39,7 +39,7 @@ from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 #: Maps every name in the metrics and in the held-out frame to the part of the cost that it describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
 
-#: Groups of the random held-out samples: samples drawn as in the paper, and samples of derived tables.
+#: Groups of the random held-out samples: samples drawn as in the paper, and samples of tables derived by `augment`.
 GENERATED_TABLES, DERIVED_TABLES = "generated_tables", "derived_tables"
 
 

@@ -16,7 +16,7 @@ from neuroshard_pipeline.cost_models.compute import DIRECTIONS
 from neuroshard_pipeline.cost_models.compute_features import ONCE_TERMS, WORK_TERMS
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams, FitParams
 
-#: Initial share of each fitted price for all gated channels of `compute.price` together. The ungated one has the rest.
+#: Share of each fitted price that all gated channels of `compute.price` initially get together. The base gets the rest.
 _GATED_SHARE = 0.5
 
 #: Lower limit of initial prices as a share of the mean price, so that training can still raise every price.

@@ -21,9 +21,9 @@ from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
 #: Share of measurements that intervals are calibrated to contain.
 COVERAGE = 0.9
 
-#: Log half width per unit of overshoot. For a check, four models were each trained without some FBGEMM samples. Their
-#: intervals cover 98 % of those with the widest tables, 95 % with the largest pooling factors, 90 % with the largest
-#: tables, and 94 % with more than 5 tables. The 90th percentile of the log error is 0.08 just outside the training
+#: Log half width per unit of overshoot. For a check, four models were each trained without one group of FBGEMM samples.
+#: Of the group that is left out, intervals cover 98 % (widest tables), 95 % (largest pooling factors), 90 % (largest
+#: tables) and 94 % (more than 5 tables). The 90th percentile of the log error is 0.08 just outside the training
 #: range, and between 0.15 and 0.18 beyond an overshoot of 1.
 OVERSHOOT_SLOPE = 0.2
 
@@ -67,8 +67,8 @@ class Calibration(ArrayGroup):
     def interval(self, cost: FloatArray, spread: FloatArray, overshoot: FloatArray) -> FloatArray:
         """Lower and upper bound in ms (..., 2) of predicted costs (...).
 
-        Sets of more shards than any sample has can cost more than all training samples. The logarithm of the ratio
-        between such a cost and the largest training cost is added to the overshoot. The bounds of a cost of 0 are 0.
+        A set with very many shards can cost more than the most expensive training sample. The logarithm of the ratio
+        between its cost and the largest training cost is added to the overshoot. The bounds of a cost of 0 are 0.
 
         Args:
             cost: (...) in ms.

@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 Sample = TypeVar("Sample", ComputeSample, CommSample)
 
-#: Fewer samples than this are not split.
+#: Fewer samples than this are refused, because they are too few to train on.
 MIN_SAMPLES = 10
 
 

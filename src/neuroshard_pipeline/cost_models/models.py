@@ -108,7 +108,7 @@ def _hardware(model: ComputeCostModel | CommCostModel) -> dict[str, Any]:
 
 
 def _modelled(hardware: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences that name the costs that no hardware was measured for."""
+    """Sentences about costs that come from formulas of the lab, not from measurements."""
     if hardware.get("compute_backend") == "modelled":
         yield f"modelled: compute costs come from a formula for {hardware.get('gpu_model')}, not from measurements"
     if hardware.get("comm_backend") == "topology":

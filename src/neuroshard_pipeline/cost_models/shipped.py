@@ -1,4 +1,4 @@
-"""Cost models that the package ships: modelled GPUs of the lab, trained in the environments of the same names."""
+"""Cost models that the package ships: one pair per GPU, trained on modelled costs in the environment of its name."""
 
 from importlib.resources import files
 from pathlib import Path

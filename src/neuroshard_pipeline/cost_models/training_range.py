@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 TRAINING_RANGE = "training_range"
 
 #: Quantities of a table that have a training range, and how to read each from a table. An `embedding_dim` below its
-#: range is not reported, because a search may cut a table into narrower shards.
+#: range is not reported, because a search may cut any table into shards that are as narrow.
 _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "num_embeddings": lambda table: table.num_embeddings,
     "embedding_dim": lambda table: table.embedding_dim,
@@ -40,7 +40,7 @@ def comm_range(samples: Sequence[CommSample]) -> dict[str, Any]:
 
 
 def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Messages about a task's values that lie outside `trained` (`compute_range`), if it has their range."""
+    """Messages about a task's values outside the ranges `trained` (`compute_range`); values without a range pass."""
     found = []
     for name, value in _TABLE_RANGES.items():
         outside = [table for table in task.tables if _outside(value(table), trained.get(name))]
@@ -61,7 +61,7 @@ def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]
 
 
 def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Messages about a task's values that lie outside `trained` (`comm_range`), if it has their range."""
+    """Messages about a task's values outside the ranges `trained` (`comm_range`); values without a range pass."""
     quantities = {"batch_size": (task.batch_size, "samples"), "world_size": (task.world_size, "ranks")}
     return [
         f"{name} {value}: collectives were measured with {_words(trained[name])} {unit}"
