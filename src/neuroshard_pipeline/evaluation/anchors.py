@@ -109,7 +109,7 @@ def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) ->
 
 
 def among(samples: Sequence[Sample], anchors: Sequence[Sample]) -> list[Sample]:
-    """Samples and anchors, mixed evenly in one list. A campaign measures neighbours in the list together."""
+    """Samples and anchors, mixed evenly in one list. With `shuffle` = `chunks`, neighbours are measured together."""
     places = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (samples, anchors)])
     together = [*samples, *anchors]
     return [together[place] for place in np.argsort(places, kind="stable")]

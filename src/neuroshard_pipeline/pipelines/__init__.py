@@ -1,1 +1,1 @@
-"""Kedro's pipelines: the stages augment → measure → train → search → report, and pipelines that build on them."""
+"""The Kedro pipelines: the stages augment → measure → train → search → report, and pipelines that build on them."""

@@ -1,7 +1,7 @@
 """The common style of all figures: a colour per sharder, a colour per part of the cost, one Plotly template.
 
-The colours are those of Okabe and Ito, "Color Universal Design" (2008). People with any common form of colour
-blindness can distinguish them.
+Six sharders have colours of Okabe and Ito, "Color Universal Design" (2008). People with any common form of colour
+blindness can distinguish these six.
 """
 
 import math
@@ -108,7 +108,7 @@ def with_message(figure: go.Figure, text: str) -> go.Figure:
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Settings of a logarithmic axis from `low` to `high`, with labels 1, 2, 5, 10 ... in decimal notation."""
+    """Settings of a logarithmic axis from `low` to `high`. The shorter the axis, the more labels a decade has."""
     steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if high < 6 * low else (1, 2, 5) if high < 300 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]
