@@ -38,7 +38,7 @@ def modelled_costs(samples: Sequence[ComputeSample], name: str) -> pd.DataFrame:
         name: name of a modelled GPU.
 
     Raises:
-        MeasurementError: the lab has no GPU of that name.
+        MeasurementError: no modelled GPU has that name.
     """
     device = modelled_device(name)
     costs = [lookup_cost_ms(sample.shards, sample.batch_size, sample.optimizer, device) for sample in samples]

@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 
 _LOGGER = logging.getLogger(__name__)
 
-#: Names of GPUs as CUDA reports them → GPUs of the lab (conf/base/parameters_lab.yml); the first match counts.
+#: Names of GPUs as CUDA reports them → modelled GPUs (conf/base/parameters_lab.yml); the first match counts.
 _LAB_DEVICES = (
     (r"GH200", "gh200"), (r"H200", "h200"), (r"H100 PCIe", "h100-pcie"), (r"H100", "h100"), (r"B200", "b200"),
     (r"A100.*80GB PCIe|A100-PCIE-80GB", "a100-80gb-pcie"), (r"A100.*80GB", "a100-80gb"), (r"A100", "a100"),
@@ -37,8 +37,8 @@ class CampaignPlan(NamedTuple):
     Attributes:
         samples: number of samples.
         visits: number of visits, without those for the noise floor.
-        minutes: duration of the visits, None if the lab does not know the GPU.
-        lab_device: the GPU of the lab that the duration is modelled for.
+        minutes: estimated duration of the visits, None if there is no model of the GPU.
+        lab_device: the modelled GPU for which the duration is estimated, None if there is none.
         num_ids: number of ids of all batches of all tables.
         ids_bytes: size of their files.
         missing_bytes: size of those files that have to be drawn first.
@@ -90,7 +90,7 @@ def prepare(
 
 
 def lab_device(gpu_model: str) -> str | None:
-    """The GPU of the lab for the name that CUDA reports, such as `NVIDIA H100 80GB HBM3`; None if it has none."""
+    """The modelled GPU for a name that CUDA reports, such as `NVIDIA H100 80GB HBM3`; None if there is no model of it."""
     return next((name for pattern, name in _LAB_DEVICES if re.search(pattern, gpu_model)), None)
 
 

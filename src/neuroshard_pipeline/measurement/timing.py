@@ -13,8 +13,8 @@ class Timing(NamedTuple):
         seconds: duration of the whole visit.
         error: why the visit failed, or None.
         permanent: whether every later visit would fail in the same way, because the sample is invalid or too large for
-            the campaign. A failure that may pass is not permanent: memory that another job uses, a timeout, or a
-            killed worker.
+            the campaign. Failures that may pass are not permanent: a lack of memory while another job uses it, a
+            timeout, or a killed worker.
     """
 
     forward_ms: float
