@@ -90,7 +90,7 @@ def prepare(
 
 
 def lab_device(gpu_model: str) -> str | None:
-    """The modelled GPU for a name that CUDA reports, such as `NVIDIA H100 80GB HBM3`; None if there is no model of it."""
+    """The modelled GPU for a name that CUDA reports, such as `NVIDIA H100 80GB HBM3`; None if it has no model."""
     return next((name for pattern, name in _LAB_DEVICES if re.search(pattern, gpu_model)), None)
 
 
