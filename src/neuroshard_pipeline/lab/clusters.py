@@ -10,7 +10,7 @@ from pydantic import Field
 from neuroshard_pipeline.parameters import Parameters
 
 _GBIT_PER_GBYTE = 8
-#: Rates as publications state them: between two hosts, of all cards of a host, of several equal cards, of one card.
+#: Rates that publications state: between two hosts; of all network cards of a host; of several equal cards; of one.
 _PAIR_RATE = re.compile(r"sendrecv\s*~?\s*(\d+(?:\.\d+)?)\s*GB/s")
 _HOST_RATE = re.compile(r"(\d+)\s*G(?:b|bit|bps)?(?:/s)?\s*(?:/|per )\s*(?:host|node)")
 _CARDS_RATE = re.compile(r"(\d+)\s*[xX]\s*(?:(\d+)\s*G(?!B)|(XDR|NDR|HDR|EDR))")
@@ -24,8 +24,8 @@ class GpuSheet(Parameters):
     Attributes:
         names: regular expression of GPU names; case does not matter.
         link_gb_per_s: bandwidth of all links of one GPU, per direction.
-        domain: number of GPUs that the links connect where they connect several hosts; null for those of one host.
-        switch_reduction: whether the switch between the links can add up (NVLS).
+        domain: number of GPUs that the links connect if they reach beyond one host; null if they do not.
+        switch_reduction: whether the switch between the links can add up the numbers of an all_reduce (NVLS).
     """
 
     names: str
@@ -43,7 +43,7 @@ class ClusterSheet(Parameters):
         interconnect: regular expression that finds the network in a description; case does not matter.
         kind: kind of network, whose typical numbers a fit starts from. `rdma`: InfiniBand, RoCE, Slingshot. `cloud`:
             networks of cloud providers with their own transport (EFA, TCPXO).
-        card_gb_per_s: bandwidth of all cards of a host over its number of GPUs, per direction.
+        card_gb_per_s: bandwidth of all network cards of a host divided by its number of GPUs, per direction.
         trees: whether all_reduce may use trees.
     """
 
@@ -56,7 +56,7 @@ class ClusterSheet(Parameters):
 
 
 class HostNumbers(Parameters):
-    """Fitted numbers of a host, as `HostParams`; `link_share` is a share of the data sheet's bandwidth."""
+    """Fitted numbers of a host, as in `HostParams`; `link_share` is a share of the data sheet's bandwidth."""
 
     launch_us: float = Field(gt=0)
     rank_us: float = Field(gt=0)
@@ -67,7 +67,7 @@ class HostNumbers(Parameters):
 
 
 class FabricNumbers(Parameters):
-    """Fitted numbers of a network, as `FabricParams`; `card_share` is a share of the data sheet's bandwidth."""
+    """Fitted numbers of a network, as in `FabricParams`; `card_share` is a share of the data sheet's bandwidth."""
 
     hop_us: float = Field(gt=0)
     peer_us: float = Field(gt=0)
@@ -85,9 +85,9 @@ class NetworkFitParams(Parameters):
         host: typical numbers of hosts.
         rdma: typical numbers of networks of the kind `rdma`.
         cloud: typical numbers of networks of the kind `cloud`.
-        host_spread: standard deviation of the logarithm of each number between clusters.
-        fabric_spread: as `host_spread`, of networks.
-        one_process_us: time in which a process launches a collective on one of its GPUs, one after the other.
+        host_spread: standard deviation, over all clusters, of the logarithm of each number in `host`.
+        fabric_spread: likewise for the numbers in `rdma` and `cloud`.
+        one_process_us: time per GPU of a process that launches a collective on several GPUs, one after the other.
     """
 
     host: HostNumbers
@@ -118,7 +118,7 @@ class Chosen:
 
     Attributes:
         name: name of the cluster sheet.
-        card_gb_per_s: bandwidth per GPU: the one that the measurement states, else the one of the sheet.
+        card_gb_per_s: network bandwidth per GPU: the one that the measurement states, else the one of the sheet.
         assumed: what was assumed because the measurement does not state it; empty if nothing was.
     """
 

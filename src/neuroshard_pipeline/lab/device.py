@@ -21,7 +21,7 @@ Backward, 19 kernels:
     gradients  every id reads the gradient of its bag through L2, and through HBM what L2 does not hold
     hot rows   a row with more than 32 ids is reduced by a block of threads, which occupies its SM for a fixed time
     update     each distinct row and its optimizer state are read and written once
-    weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward kernel
+    weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward time
     host       rows and state that are in managed memory cross the host link
 
 The most frequently read rows of a table stay in L2, as many as fit.
@@ -93,14 +93,14 @@ class KernelParams(Parameters):
         bag_latency_us: time of a bag besides its ids.
         row_latency_us: time of one id of a bag if L2 holds its row.
         miss_latency_us: further time of one id if HBM holds its row.
-        wide_row_share: further share of the row latency for every 128 numbers beyond the first 128 of a row, which a
-            warp reads at once.
+        wide_row_share: share of the row latency that every further 128 numbers of a row add; a warp reads 128 numbers
+            at once.
         sort_bytes_per_id: bytes that sorting moves per id.
         hot_row_us: time during which a hot row occupies an SM.
-        weight_gradient_factor: time of the gradient of the ids' weights over that of the forward kernel.
+        weight_gradient_factor: time of the gradient of the ids' weights, divided by that of the forward kernel.
         host_efficiency: share of the host link's bandwidth that reads of rows reach.
-        cache_fetch_share: share of the distinct rows that a cache of all rows fetches from the host per batch.
-        cache_evict_share: further share, per missing share of the cache; includes what is written back.
+        cache_fetch_share: share of a batch's distinct rows that come from the host if the cache has room for all rows.
+        cache_evict_share: increase of that share from room for all rows to room for none; includes write-backs.
     """
 
     forward_launch_us: float = Field(ge=0)
@@ -209,7 +209,7 @@ class ModelledDevice(Parameters):
     def _fetched_rows(self, lookup: Lookup) -> FloatArray:
         """Rows that the forward pass reads from the host, (S,)."""
         rows = lookup.unique_rows
-        if lookup.placement == "managed":  # reads of a row that is being read are merged: half of the repeated ones
+        if lookup.placement == "managed":  # half of the repeated reads are merged with a read under way
             return (lookup.ids + rows) / 2
         if lookup.placement == "managed_caching":
             kernels = self.kernels
@@ -228,7 +228,7 @@ class ModelledDevice(Parameters):
 
 
 def missed_reads(rows_of_bin: FloatArray, ids_of_bin: FloatArray, row_bytes: FloatArray, l2_bytes: float) -> FloatArray:
-    """Reads of rows that miss L2 if L2 keeps the most frequently read rows of the table in work, (S,).
+    """Reads of rows that miss L2 if L2 keeps the most frequently read rows of the current table, (S,).
 
     The forward kernel works through the tables one after another, so that each table has L2 for itself. The first read
     of a row always misses.
@@ -241,7 +241,7 @@ def missed_reads(rows_of_bin: FloatArray, ids_of_bin: FloatArray, row_bytes: Flo
 
 
 def hot_blocks(lookup: Lookup) -> float:
-    """Blocks of threads that reduce the gradients of rows with more than 32 ids: one per row and 1024 ids."""
+    """Blocks of threads for the gradients of rows with more than 32 ids: one per 1024 ids, at least one per row."""
     rows = lookup.rows_of_bin[:, _FIRST_HOT_BIN:]
     return float(np.maximum(rows, lookup.ids_of_bin[:, _FIRST_HOT_BIN:] / IDS_PER_BLOCK).sum())
 

@@ -1,8 +1,8 @@
-"""Fits the numbers that the kernels have on all GPUs to published lookup times.
+"""Fits the numbers of kernels, which all GPUs share, to published lookup times.
 
-Least squares of the logarithm of predicted over published times. Rows of one source, shape and part count together as
-one, so that six steps of one trace do not outweigh another publication. A number that the rows do not determine stays
-in the middle of its range.
+The fit minimises the squared logarithm of predicted / published time. Rows of one source with the same part, number of
+tables, placement and optimizer weigh as much as one row, so that six steps of one trace do not outweigh another
+publication. A number that the rows do not determine stays in the middle of its range.
 """
 
 import re
@@ -25,7 +25,7 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
     "hbm_efficiency": (0.80, 0.92, "streaming kernels reach 0.92; gathers of rows of 256 bytes 0.82"),
     "update_efficiency": (0.40, 0.90, "reads and writes of rows alternate; below the efficiency of reads"),
     "l2_efficiency": (0.25, 0.70, "microbenchmarks of L2 reach 0.7 of the bytes per clock of the white papers"),
-    "bag_latency_us": (0.5, 4.0, "two to eight dependent reads: offsets, ids, and the write of the output"),
+    "bag_latency_us": (0.5, 4.0, "two to eight dependent accesses: offsets and ids are read, the output is written"),
     "row_latency_us": (0.3, 2.0, "one dependent read: 0.2 us on an idle GPU, several times that on a busy one"),
     "miss_latency_us": (0.1, 0.6, "HBM takes 0.2 to 0.3 us longer than L2 on an idle GPU"),
     "wide_row_share": (0.25, 1.0, "the reads of one row overlap in part"),
@@ -41,15 +41,15 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
     "cache_evict_share": (0.1, 2.0, "a missing row is fetched, and another may be written back"),
 }
 
-#: Sources that calibrate, by the words of their name, and their weight (data/01_raw/published/README.md). No row counts
-#: whose GPU is not stated, whose shape was inferred, or whose kernel is not an embedding lookup.
+#: Words in the names of the sources that the fit uses, and their weight (data/01_raw/published/README.md). It ignores
+#: others: for example, their GPU is not stated, their shape was inferred, or the kernel is not an embedding lookup.
 TRUSTED = {"HolisticTraceAnalysis": 1.0, "recsys-examples": 1.0, "et_replay": 1.0}
-_SHORT_US = 50.0  # shorter times are floors, which count less
+_SHORT_US = 50.0  # shorter times are mostly launches, which count less
 _SHORT_WEIGHT = 0.4
 _RANGE_WEIGHT = 0.1  # of the distance from the middle of the range
 _INLIER = 0.1  # relative errors above this count linearly
 
-#: Part of a published backward pass that is left without the two kernels of `reduction`.
+#: What remains of a published backward pass without the two kernels of `reduction`.
 _PREPARATION = "preparation"
 
 
@@ -137,7 +137,7 @@ def _target_us(time: LookupTime, part: str) -> float:
 
 
 def _targets(rows: Sequence[PublishedLookup]) -> list[_Target]:
-    """Published times of all rows. Equal measurements share the weight of one."""
+    """Published times of all rows, weighted as described at the top of this file."""
     found = []
     for index, row in enumerate(rows):
         times: dict[str, float] = {str(part): us for part, us in row.times_us.items()}

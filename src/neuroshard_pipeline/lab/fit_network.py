@@ -2,11 +2,11 @@
 
 A cluster has 6 numbers of its hosts and 7 of its network. Clusters with the same GPU share the first, clusters of one
 sheet share the second. Every number is a typical value (of all hosts; of all networks of one kind) times a factor of
-its own, and factors far from 1 are penalised by the spread of the number between clusters:
+its own. Factors far from 1 are penalised, in units of the spread of the number between clusters:
 
     minimise sum over rows (log predicted - log measured)^2 (robust) + sum over factors (log factor / spread)^2
 
-so that few rows suffice for a cluster, and a cluster without any row gets the typical values with its data sheet.
+Therefore few rows suffice for a cluster, and a cluster without any row gets the typical values with its data sheet.
 """
 
 from collections import defaultdict
@@ -146,7 +146,7 @@ def fit_cluster(
         sheets: data sheets.
 
     Raises:
-        MeasurementError: no row is left after those with noise.
+        MeasurementError: there is no row without noise.
     """
     card = sheets.clusters[name].card_gb_per_s
     quiet = tuple(row for row in rows if not row.noisy)
@@ -189,7 +189,7 @@ def from_other_sizes(
 def _minimise(
     start: FloatArray, scale: FloatArray, groups: Sequence[tuple[_Group, IntArray]], sheets: NetworkSheets
 ) -> FloatArray:
-    """The unknowns with the least sum. A number of a group is the sum of the unknowns at its places."""
+    """The unknowns that minimise the sum at the top of this file. A number is the sum of the unknowns at its places."""
 
     def log_errors(group: _Group, numbers: FloatArray) -> FloatArray:
         params = _params(numbers, sheets, group.cluster, group.card_gb_per_s)

@@ -28,7 +28,7 @@ class Lookup:
 
     Attributes:
         ids: ids per shard, (S,).
-        bags: pooled outputs per shard (the batch size); an output per id without pooling, (S,).
+        bags: outputs per shard: the batch size, or the number of ids without pooling, (S,).
         dims: columns per shard, (S,).
         element_bytes: bytes of one weight, (S,).
         rows_of_bin: distinct rows that are looked up, per reuse bin, (S, 17).

@@ -149,7 +149,7 @@ def _chosen(
 
 
 def _collective(path: Path, test: _Test, ranks: int) -> Collective:
-    """By the name that the log or the file gives, else by the reduction and the ratio of both bandwidths."""
+    """The collective that the log or the file names, else the one that fits the reduction and both bandwidths."""
     for text in (test.name, path.name):
         if named := collective_named(text):
             return named

@@ -15,7 +15,7 @@ bandwidth:
                 p = 2 for all_reduce, which passes the ring twice, else 1. Short rings use fewer channels: the bandwidth
                 of the links is B * g / (g + 0.5). The pipeline fills in g - 1 steps, and p * (H - 1) between hosts.
     tree        all_reduce only: 2 * S * (H - 1) / H bytes over the cards of a host. Links as in a ring, but the NVLink
-                switch adds up (NVLS), which multiplies the bandwidth by `switch_reduction`. NCCL takes the faster one.
+                switch adds up (NVLS): bandwidth times `switch_reduction`. NCCL takes the faster of ring and tree.
     alltoall    rank i sends S / n to each rank: S * (g - 1) / n over its links, S * (n - g) / n over its own card.
                 Both levels work at the same time. Across hosts there is no protocol of low latency, and each doubling
                 of the hosts multiplies the bandwidth by `alltoall_share`.
@@ -40,9 +40,9 @@ _BYTES_PER_US = 1e3  # of a link with 1 GB/s
 _MS_PER_US = 1e-3
 #: Fewest GPUs of one switch for which NCCL lets the switch add up: four H100 and four B200 still use rings.
 _LEAST_SWITCH_RANKS = 8
-#: Most cards of an NVLink domain that rings and trees use: 20 racks of 72 GB200 reach 405 GB/s, 8 cards of 50.
+#: Most cards of an NVLink domain that rings and trees use: 20 racks of 72 GB200 reach 405 GB/s, as 8 cards of 50 GB/s.
 _MOST_CARDS = 8
-#: A hop of a large message takes twice as long as one of a small message: all_reduce of 1 and 8 KiB takes 23 and 43 us
+#: Messages far above this size take twice as long per hop as small ones: all_reduce of 1 and 8 KiB takes 23 and 43 us
 #: on 2 hosts of Alps, and 62 and 118 us on 8 hosts of Polaris.
 _EAGER_BYTES = 8192
 _SHORT_RING_LOSS = 0.5  # all_gather on 2, 4 and 8 H100 reaches 275, 332 and 352 GB/s (XLA's table)
@@ -74,7 +74,7 @@ class FabricParams(Parameters):
     Attributes:
         hop_us: time of one hop between hosts.
         peer_us: time per message of an alltoall to another host.
-        card_gb_per_s: bandwidth per GPU and direction that rings and trees reach: of all cards of a host over its GPUs.
+        card_gb_per_s: bandwidth per GPU and direction that rings and trees reach: that of a host divided by its GPUs.
         alltoall_share: factor of that bandwidth in an alltoall, per doubling of the hosts.
         tree_fill_us: time to fill the pipeline of a tree, per doubling of the hosts.
         ring_fill_us: time to fill the pipeline of a ring, per host after the first.
@@ -184,8 +184,8 @@ def rank_costs_ms(message_bytes: FloatArray, start_ms: FloatArray, params: Netwo
         done[i, j] = max(start[i], start[j]) + time of port[i, j] on the level of the message
         cost[r]    = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
 
-    Links are full duplex and share their bandwidth between messages, so that any message may be the last one. A message
-    starts when both of its ranks have started. Even volumes and equal starts give `collective_us`.
+    The level of a message is NVLink or the network. Links are full duplex and share their bandwidth, so that any
+    message may be the last. It starts when both of its ranks have. Equal volumes and starts give `collective_us`.
 
     Args:
         message_bytes: bytes that rank i sends to rank j, (N, W, W); the diagonal is ignored.

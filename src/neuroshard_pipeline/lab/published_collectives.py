@@ -1,7 +1,7 @@
 """Reads published times of collectives (columns as in data/01_raw/published/collectives.csv).
 
 A blank cell means that the publication does not state the value. The reader derives what it can (the time from the bus
-bandwidth, the hosts from the ranks, the collective from both bandwidths) and skips other rows with the reason.
+bandwidth, the hosts from the ranks, the collective from both bandwidths). It skips all other rows and says why.
 """
 
 import re
@@ -20,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 
 _BYTES_PER_US = 1e3  # of 1 GB/s
-#: Bus bandwidth over bytes per time, as nccl-tests defines it.
+#: Ratio of the bus bandwidth to bytes per time, as nccl-tests defines it.
 _BUS_FACTOR: dict[Collective, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
@@ -31,7 +31,7 @@ _SPELLINGS: dict[str, Collective] = {name.replace("_", ""): name for name in COL
 _ONE_PROCESS = re.compile(r"single[ -]process|one process|same pid", re.IGNORECASE)
 _NOISY = re.compile(r"noise", re.IGNORECASE)
 _FAULTY = re.compile(r"do not calibrate", re.IGNORECASE)
-_NOISY_BELOW_BYTES = 2**24  # 20 to 130 us are a small part of the time of larger collectives
+_NOISY_BELOW_BYTES = 2**24  # larger collectives take far longer than the noise of 20 to 130 us
 
 
 class _UnusableError(Exception):
@@ -54,7 +54,7 @@ class MeasuredCollective:
         hosts: number of hosts, or of NVLink domains where a domain spans hosts.
         time_us: measured time.
         one_process: whether one process drove all GPUs of a host, which launches their kernels one after another.
-        noisy: whether the publication says that times include noise of the host, which matters below 16 MiB.
+        noisy: whether the buffer is below 16 MiB and the publication says that times include noise of the host.
     """
 
     where: str
@@ -140,7 +140,7 @@ def collective_named(text: str) -> Collective | None:
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:
-    """Bus bandwidth over bytes per time, as nccl-tests defines it."""
+    """Ratio of the bus bandwidth to bytes per time, as nccl-tests defines it."""
     return _BUS_FACTOR[collective](ranks)
 
 
@@ -186,7 +186,7 @@ def _count(record: Record, column: str) -> int | None:
 
 
 def _positive(record: Record, column: str) -> float | None:
-    """The number of a cell; None where it is blank, or 0 as a rounded bandwidth."""
+    """The number of a cell; None if the cell is blank or 0 (a bandwidth that was rounded to 0)."""
     if record.is_empty(column):
         return None
     value = record.number(column)

@@ -1,7 +1,7 @@
 """Reads published lookup times (columns as in data/01_raw/published/fbgemm_lookups.csv) as modelled lookups.
 
-A blank cell means that the publication does not state the value. The reader then assumes what FBGEMM's benchmark does,
-see `_ASSUMED`, or skips the row and says why.
+A blank cell means that the publication does not state the value. The reader then assumes what FBGEMM's benchmark does
+(`_ASSUMED_ROWS` and the like), or skips the row and says why.
 """
 
 import re
@@ -197,8 +197,8 @@ def _exponent_of(rows: int, ids: int, unique_rows: float) -> float:
 def _distribution(record: Record) -> tuple[float, float | None]:
     """Exponent of the popularity of rows, and the number of distinct rows if it is stated.
 
-    FBGEMM's benchmark draws uniform ids for alpha 1.0 and below. A distribution that is not stated is the one that
-    `tables` assumes.
+    FBGEMM's benchmark draws uniform ids for alpha 1.0 and below. If no distribution is stated, the default
+    exponent of `tables.profile` is assumed.
     """
     text = _text(record, "distribution").lower()
     unique = re.search(r"([\d.]+)\s*unique", text)
