@@ -4,7 +4,7 @@ A task passes through the files as follows. `problem` combines it with cost mode
 shard embedding of every (table, width) once. `beam` proposes column splits. For each proposal, `placement` assigns the
 ranks; its inner loop is in `greedy_runs`, and it uses `packing` where memory is scarce. If packing fails, too,
 `exact_fit` looks for the first placement. `local_search` improves the best result with the changes listed in `moves`.
-The result is a `plan.Placement`, as rivals return it. `price.price_plan` makes it a priced and validated `plan.Plan`.
+The result is a `plan.Placement`, which `price.price_plan` turns into a validated `plan.Plan` with its predicted cost.
 For a plan, `changes` finds rejected changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs

@@ -27,8 +27,8 @@ _MAX_SOURCES, _MAX_TARGETS = 8, 16
 #: Largest number of allowed changes whose embedding cost is predicted; the same limit holds for forbidden changes.
 _NUM_EXACT = 64
 
-#: Limit of this number times the number of ranks, because the exact cost of a change takes 4 us per rank. The
-#: explanation of a plan with more ranks than this limit contains no changes.
+#: Largest product of the number of predicted changes and the number of ranks, because a prediction takes 4 us per rank.
+#: The explanation of a plan with more ranks than this contains no changes.
 _NUM_EXACT_RANKS = 2**19
 
 

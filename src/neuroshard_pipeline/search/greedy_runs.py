@@ -1,11 +1,11 @@
-"""The compiled inner loop of `placement`: the greedy placement of many states under many caps at once.
+"""The compiled inner loop of `placement`: the greedy placement of many states under many column caps at once.
 
 A run places the shards of one state, one after the other, under one or more caps. Caps share a run as long as they lead
 to the same choices. The caps of a run are always consecutive, because a rank that is feasible under a tight cap is also
 feasible under a looser one. States share a run until they differ in a shard. After each step, one call of the compute
 model predicts, for all runs, the cost of the rank that received a shard.
 
-The loop is compiled because one step with thirty small NumPy operations took 0.11 ms; the model took a fifth of that.
+The loop is compiled because a step in NumPy, thirty small operations, took 0.11 ms; only a fifth of it was the model.
 Compiling reduced the time of a whole search to 40 % of the NumPy version's time on 50 tables and 4 ranks, and to 70 %
 on 1,000 tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
 
@@ -134,7 +134,7 @@ def _branches(sequences: IntArray) -> tuple[int, IntArray]:
     """The first state, and (S - 1, 3) step, parent and child for every other state, as in `Shards.branches`.
 
     In lexicographic order, each state shares its longest prefix with its predecessor, which is its parent. But if the
-    predecessor itself branched off after that prefix, the parent is the nearest ancestor of which this is not true.
+    predecessor branches off only after that prefix, it has no run yet; its nearest ancestor with a run is the parent.
     """
     order = np.lexsort(sequences.T[::-1])
     shared = [0, *(sequences[order[1:]] != sequences[order[:-1]]).argmax(axis=1).tolist()]

@@ -99,5 +99,5 @@ class Models(Protocol):
         ...
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """The properties of a task that lie outside the training range of the models."""
+        """Sentences about the predicted costs: which training costs were modelled, and what is extrapolated."""
         ...

@@ -24,7 +24,7 @@ _SPLIT_SHARES = np.arange(1, 8) / 8
 #: Numbers of columns that a shift moves from one shard of a table to another shard of the same table.
 _SHIFTED_COLUMNS = (4, 8, 16, 32)
 
-#: Largest number of combinations of a shard with a rank, or with another shard, that are made into moves: 400 MB.
+#: Largest number of combinations of a shard with a rank or another shard that are made into moves (they take 400 MB).
 _MAX_PAIRS = 2**22
 
 
@@ -56,7 +56,7 @@ class Moves:
     """P moves between a source and a target rank.
 
     Attributes:
-        shard: (P,) index of the shard that leaves the source.
+        shard: (P,) index of the shard that leaves the source. In a split, the source receives one part back.
         other: (P,) index of the shard that leaves the target, or `NONE`.
         to_source: (P,) kind that the source receives, or `NONE`.
         to_target: (P,) kind that the target receives, or `NONE`.
@@ -75,7 +75,7 @@ class Moves:
         return len(self.shard)
 
     def take(self, which: np.ndarray) -> Moves:
-        """The moves that `which` selects, an array of indices or a mask."""
+        """The moves that `which` selects; it is an array of indices or a mask."""
         return Moves(*(getattr(self, field.name)[which] for field in fields(self)))
 
 

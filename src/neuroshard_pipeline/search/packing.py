@@ -12,7 +12,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: If no left-over shard can be halved, a round halves one in this many of the shards that can be halved.
+#: If no left-over shard can be halved, a round halves the largest twentieth of the shards that can be halved.
 _ROUND_DIVISOR = 20
 
 
@@ -99,7 +99,7 @@ def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits
 
 
 def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Refuse units that are restricted to the same ranks if they do not fit these ranks together."""
+    """Refuse units that are restricted to a set of ranks, or to a part of it, if they do not fit there together."""
     pinned = [unit for unit in units if unit.ranks is not None]
     masks = [sum(1 << rank for rank in unit.ranks or ()) for unit in pinned]
     sizes = [unit.bytes(unit.width, task, memory) for unit in pinned]

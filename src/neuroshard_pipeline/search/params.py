@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class SearchParams(Parameters):
-    """Beam search over column splits around a greedy grid search [Zha2023] §3.3.
+    """Beam search over column splits around a greedy grid search [Zha2023] §3.3; N, K, L and M are its letters.
 
     Attributes:
         num_candidates: N; each step tries to halve the N largest and the N most expensive shards.

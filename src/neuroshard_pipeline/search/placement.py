@@ -5,8 +5,8 @@ descending order of the cost that each has alone on a rank (ties: the table that
 shard). It puts each shard on the feasible rank with the lowest predicted compute cost so far (ties: the lowest rank). A
 rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints allow the shard
 there. An attempt fails if a shard has no feasible rank. Of the attempts that do not fail, the one with the lowest
-predicted embedding cost wins (ties: the smallest cap). If all attempts fail, the shards are packed in the same order by
-size alone (`packing.pack_by_size`). If this fails as well, the state has no placement. Costs are compared in whole
+predicted embedding cost wins (ties: the smallest cap). If all attempts fail, the shards are packed by size alone,
+largest first (`packing.pack_by_size`). If this fails as well, the state has no placement. Costs are compared in whole
 units of 1e-9 ms (`models.quantised`).
 
 `greedy_runs` implements the attempts; attempts that make the same choices share one run.

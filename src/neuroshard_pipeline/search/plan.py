@@ -95,7 +95,7 @@ class Plan:
         interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
             empty where no cost model has priced the plan. `==` ignores this attribute and the next three.
         rejected: the best single changes that the plan does not make; empty if none were sought or found.
-        caveats: properties of the task outside the training range of the models, for which the prediction extrapolates.
+        caveats: sentences about the predicted costs: which training costs were modelled, and what is extrapolated.
         compute_device: kind of device that the cost models were measured on, or None if they do not say.
 
     Raises:

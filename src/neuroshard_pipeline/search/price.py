@@ -11,7 +11,7 @@ from neuroshard_pipeline.search.models import Models, device_of
 from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 
-#: Number of ranks, over all plans, whose communication is priced at once, so that its features take at most 300 MB.
+#: Largest number of ranks, summed over plans, in one call of the communication model: its features take up to 300 MB.
 _RANKS_AT_ONCE = 2**18
 
 
@@ -19,7 +19,7 @@ def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatAr
     """Delay (..., W) of each rank behind the first rank that enters the forward collective [Zha2023] §3.3.
 
     All ranks enter the backward collective together, because all of them have waited for the forward collective and
-    for the dense model before it. A rank enters the next iteration's forward collective when its own backward
+    have then run the dense model. A rank enters the next iteration's forward collective when its own backward
     communication and compute are done. The start skew is the sum of the two, minus the smallest sum of any rank.
 
     Args:

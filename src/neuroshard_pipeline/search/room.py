@@ -15,7 +15,7 @@ PLAN_BYTES_PER_TABLE = 20_000
 def require_room(
     task: ShardingTask, purpose: str, bytes_per_rank: float = 0.0, other_bytes: float = 0.0, most_ranks: int = 2**63
 ) -> None:
-    """Refuse a task that needs `bytes_per_rank * world_size + other_bytes` and more memory than is left.
+    """Refuse a task whose `bytes_per_rank * world_size + other_bytes` exceed the memory left, or with too many ranks.
 
     Args:
         task: the task; only its numbers of tables and ranks are read.

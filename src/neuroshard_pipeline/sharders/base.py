@@ -35,7 +35,7 @@ class RivalParams(Parameters):
 
     Attributes:
         milp_time_limit_seconds: `milp` stops after this time with the best plan found so far.
-        milp_gap: `milp` stops when its plan provably costs at most this share more than the optimum.
+        milp_gap: `milp` stops when its plan's cost minus the proven lower bound is at most this share of the cost.
         embark_network_slowdown: hardware assumption of `embark`: time to send a byte between ranks, divided by the time
             to read a byte from memory.
         policy_rollouts: number of plans that `autoshard` and `dreamshard` each make for a task; the one with the lowest

@@ -30,8 +30,8 @@ class EmbarkSharder:
     """Balances a load: bytes read from memory plus bytes sent to other ranks, weighted by `network_slowdown`.
 
     The load of a shard is `pooling factor * width * bytes per element + network_slowdown * width * 4 * (W - 1) / W`,
-    per sample. Each step halves the shard with the highest load or, if shards have no room, the largest of these. It
-    then places all shards in descending order of load, each on the rank with the lowest load that has room. The best
+    per sample. Each step halves the shard with the highest load or, if some have no rank, the largest of these. It then
+    places all shards in descending order of load, each on the rank with the lowest load that has room. The best
     placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
 
     Attributes:
@@ -70,7 +70,7 @@ class EmbarkSharder:
         read = np.array(
             [
                 sum(task.tables[i].pooling_factor * BYTES_PER_ELEMENT[task.tables[i].data_type] for i in unit.members)
-                / len(unit.members)  # tables kept together are never split: their whole width counts at their mean load
+                / len(unit.members)  # a column of tables kept together counts with the mean over these tables
                 for unit in problem.units
             ]
         )
@@ -80,8 +80,8 @@ class EmbarkSharder:
     def _next_split(self, problem: Problem, state: IntArray, without_rank: IntArray) -> int | None:
         """The index in `state` of the shard to halve, or None if no shard can be halved.
 
-        If some shards have no rank, the largest of them that can be halved is chosen, or the largest of all shards if
-        none of them can be halved. If all shards have a rank, the shard with the highest load is chosen.
+        If some shards have no rank, the largest of them that can be halved is chosen. If none of them can be halved, it
+        is the largest of all shards that can. If all shards have a rank, the shard with the highest load is chosen.
         """
         can = problem.can_halve[state] & problem.may_split(state)
         if not can.any():

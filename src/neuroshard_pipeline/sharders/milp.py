@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.room import require_room
 #: share of the memory free.
 _MARGIN = 1e-5
 
-#: Largest number of (unit, rank) pairs that the solver gets. 100,000 pairs took half a minute with a limit of 10 s.
+#: Largest number of (unit, rank) pairs that the solver gets. 100,000 pairs took about 30 s at a time limit of 10 s.
 _MOST_PAIRS = 500_000
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
@@ -30,12 +30,12 @@ class MilpSharder:
     """Places whole tables so that the most expensive rank has the lowest sum of predicted single-table compute costs.
 
     It ignores communication, and it ignores that a fused lookup costs less than the sum of its tables' costs. With
-    enough time, its plan is optimal for these additive costs up to `gap`. The plan is deterministic unless
+    enough time, its plan is optimal up to `gap` for these additive costs. The plan is deterministic unless
     `time_limit_seconds` ends the search.
 
     Attributes:
         time_limit_seconds: the solver stops after this time with the best plan found so far.
-        gap: the solver stops when the plan's cost exceeds the proven lower bound by at most this share of that cost.
+        gap: the solver stops when the plan's cost minus the proven lower bound is at most this share of the cost.
     """
 
     time_limit_seconds: float

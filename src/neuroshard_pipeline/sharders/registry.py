@@ -117,7 +117,7 @@ def shard(
 
 
 def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
-    """Reorder the ranks of a plan so that its collectives cost least on the given links between ranks.
+    """Reorder the ranks of a plan so that its collectives cost less on the given links between ranks.
 
     Use it if the links of a cluster differ in ways that the cost models do not represent. Shards of one rank stay
     together. Every rank is assumed to send its messages one after the other, and to receive them one after the other
@@ -125,7 +125,7 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
 
     Args:
         plan: any plan.
-        gb_per_s: (W, W) measured bandwidth from row to column in GB/s; the diagonal is ignored.
+        gb_per_s: (W, W) measured bandwidth from row to column in GB/s; any positive diagonal has no effect.
         models: cost models that predict the cost of the new order.
 
     Returns:
@@ -213,7 +213,7 @@ def solve_all(
         policies: as in `shard`.
 
     Raises:
-        NeuroShardError: a sharder is unknown or its policy is missing; raised before the first task is solved.
+        NeuroShardError: an unknown sharder or a missing policy (before the first task), or constraints with `torchrec`.
     """
     from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
 

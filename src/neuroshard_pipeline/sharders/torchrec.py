@@ -20,15 +20,15 @@ _MOST_RANKS = 2**10
 class TorchRecSharder:
     """TorchRec's `EmbeddingShardingPlanner` for GPUs, table-wise and column-wise, under the memory limits of the task.
 
-    TorchRec compares plans by its own cost formulas and, by default, does not use the cost models. Two settings make
+    TorchRec compares plans by its own cost formulas, unless `options` give another estimator. Two settings make
     its plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
-    sharders use. `min_partition` allows it to split tables of fewer than 128 columns, which it never does by default.
+    sharders use. `min_partition` allows it shards of fewer than 128 columns, which it never makes by default.
     TorchRec needs to be told the number of equal shards of a split table. The sharder therefore tries halves first,
     then quarters and so on, until a plan fits. The sharder is deterministic.
 
     Attributes:
         name: the name of the sharder.
-        options: other arguments of `stock_planner.stock_plan`; none of them means TorchRec's defaults.
+        options: other arguments of `stock_planner.stock_plan`; without them, TorchRec's defaults apply.
     """
 
     name: str = "torchrec"

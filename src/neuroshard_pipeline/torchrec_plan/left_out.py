@@ -8,7 +8,7 @@ from torch import nn
 from neuroshard_pipeline.errors import PlanError
 
 #: Bytes of optimizer state of a parameter, by the class of the optimizer that `apply_optimizer_in_backward` attached:
-#: none for SGD, one fp32 number per row, two fp32 numbers per weight. Other optimizers count as one number per weight.
+#: fp32 numbers, one per row for row-wise Adagrad and two per weight for Adam. Other optimizers count as one per weight.
 _STATE_BYTES = {
     "SGD": lambda _: 0,
     "RowWiseAdagrad": lambda shape: 4 * shape[0],
@@ -30,7 +30,7 @@ def left_out_tables(module: nn.Module, leave_out: Collection[str]) -> set[str]:
 def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: int, plan: Any | None) -> list[int]:
     """Bytes that the modules of `leave_out` take on every rank.
 
-    A table of `plan` takes the weights and the optimizer state of its shards on their ranks. All other parameters are
+    For a table in `plan`, each shard counts on its rank, with weights and optimizer state. All other parameters are
     data parallel: every rank holds them as a whole, with gradients of the same size. Activations are not counted.
 
     Args:

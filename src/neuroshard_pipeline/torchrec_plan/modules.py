@@ -94,7 +94,7 @@ def read_module_tables(
 
     Raises:
         PlanError: two modules have a table of the same name, a table has an unsupported data type, or a constraint
-            names no table of the model.
+            names no table of the model or has another number of pooling factors than its table has features.
         TaskError: a table is invalid, for example because its width is not a multiple of 4; the message names it.
     """
     constraints = constraints or {}

@@ -37,7 +37,7 @@ class Game:
         problem: the task, the models and the memory.
         order: (U,) kinds in the order of their placement: by descending predicted cost of the table alone.
         tables: (U, F) table features in that order, as in `TABLE_FEATURES`.
-        rank_ms: sum of the tables' predicted single costs, divided by the number of ranks.
+        rank_ms: sum of the predicted costs of the tables, each alone on a rank, divided by the number of ranks.
         rank_width: sum of the tables' columns, divided by the number of ranks.
     """
 

@@ -15,7 +15,7 @@ from neuroshard_pipeline.sharders.policies.policy import Policy
 class PolicySharder:
     """Places whole tables one after the other with a learned policy, which was not trained on the task.
 
-    The first rollout always takes the rank with the highest score; the others draw ranks. The cheapest one is returned.
+    The first rollout always takes the rank with the highest score; the others draw ranks. The cheapest rollout wins.
 
     Attributes:
         policy: the trained policy.

@@ -199,7 +199,7 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
-    """(B,) rewards; higher is better. Rollouts that ended early get the lowest of the others minus their deviation."""
+    """(B,) rewards; higher is better. Rollouts that ended early get the others' minimum minus their deviation."""
     if reward == "balance":
         compute = played.compute_ms
         found = compute.min(axis=1) / np.maximum(compute.max(axis=1), 1e-9)
