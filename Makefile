@@ -90,12 +90,12 @@ $(BENCHES): bench-%: $(VENV)/.run
 check-pool: $(VENV)/.run
 	$(BIN)/python benchmarks/check_table_pool.py
 
-# LOG=<output of nccl-tests> prints a preset of the modelled network, without LOG all of them; scripts/fit_network.py
+# With LOG=<output of nccl-tests> it prints one preset of a modelled network, without LOG all presets.
 fit-network: $(VENV)/.run
 	@$(BIN)/python scripts/fit_network.py $(LOG) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(COLLECTIVE),--collective $(COLLECTIVE))
 
-# Both use .venv-cuda if it exists, and otherwise the Python at hand, which PYTHON=... names. It needs the CUDA builds of
-# torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
+# Both targets use the Python that PYTHON=... names, else that of .venv-cuda, else the Python at hand. It needs the CUDA
+# builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
 GPU_PYTHON = $(if $(findstring command,$(origin PYTHON)),$(PYTHON),$(or $(wildcard .venv-cuda/bin/python),$(PYTHON)))
 gpu-check:
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_check.py $(CHECK)
