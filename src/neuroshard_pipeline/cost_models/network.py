@@ -1,7 +1,7 @@
 """What both cost models share: a trained network with the scaling of its features, and the correction of prices.
 
 Formulas are written once for NumPy (inference) and torch (training): `xp` is the array module, `numpy` or `torch`, and
-weights are a dict of arrays of this module, with the ensemble members first. Weights that must be positive are stored
+weights are a dict of its arrays, with the ensemble members first. Weights that must be positive are stored
 as logarithms.
 
 Shapes: E ensemble members, R rows (shards or ranks), S training rows, P work terms, F context features, H hidden units.
