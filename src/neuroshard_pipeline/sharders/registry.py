@@ -108,7 +108,7 @@ def shard(
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
-        NeuroShardError: the name of the sharder is unknown, or its policy is missing.
+        NeuroShardError: the sharder is unknown, its policy is missing, or `torchrec` is given a task with constraints.
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
