@@ -37,7 +37,7 @@ OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
     CommOverrides: (CommMeasureParams, "measure.comm"),
 }
 
-#: Parameters that no node reads, because Python reads them from the package. Each name has one table of values.
+#: Parameters that no node reads, because Python reads them from the package; in `LAB_ENTRIES`, every entry is a group.
 LAB: dict[str, type[BaseModel]] = {"lab.kernels": KernelParams, "lab.network_fit": NetworkFitParams}
 LAB_ENTRIES: dict[str, type[BaseModel]] = {
     "lab.devices": DeviceParams,
