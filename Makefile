@@ -139,6 +139,11 @@ $(VENV)/.test: constraints.txt pyproject.toml | $(VENV)/.created
 clean:
 	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete
 
+# Trains the cost models that the package ships for the modelled GPUs (conf/a100, conf/h100, conf/h200).
+shipped-models: $(VENV)/.run
+	for gpu in a100 h100 h200; do $(BIN)/kedro run --env $$gpu --pipeline pretrain && \
+		$(BIN)/python scripts/ship_models.py $$gpu || exit 1; done
+
 # Checks that predictions and plans are bit-identical to those of the commit BEFORE.
 same-results: $(VENV)/.test
 	rm -rf .same-results && git worktree prune && git worktree add --detach .same-results $(BEFORE)

@@ -40,7 +40,7 @@ def test_the_shipped_environments_state_every_stage() -> None:
     assert duration.reference_seconds("thorough") > duration.reference_seconds("base")
 
 
-@pytest.mark.parametrize(("seconds", "slowdown", "minutes"), [(60, 1, 1.5), (100, 1, 2), (100, 2, 4), (0, 3, 0)])
+@pytest.mark.parametrize(("seconds", "slowdown", "minutes"), [(50, 1, 1), (60, 1, 1.5), (100, 2, 4), (0, 3, 0)])
 def test_estimates_are_rounded_up_to_half_minutes(seconds: float, slowdown: float, minutes: float) -> None:
     assert duration.estimate_minutes(seconds, slowdown) == minutes
 

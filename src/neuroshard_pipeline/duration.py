@@ -17,11 +17,11 @@ CONF = Path(__file__).parents[2] / "conf"
 _PROCESSES = 2
 _PROBE_SECONDS = 0.8
 #: Milliseconds of the two parts of the probe on the reference machine: two quiet cores of an AMD EPYC (32 MB L3).
-_REFERENCE_LOOP_MS, _REFERENCE_COPY_MS = 8.0, 12.0
+_REFERENCE_LOOP_MS, _REFERENCE_COPY_MS = 5.0, 50.0
 _COPIED_BYTES = 2**26
 _LOOPS = 200_000
 #: Factor of every estimate, in case other programs start later. The product is rounded up to half minutes.
-_MARGIN = 1.15
+_MARGIN = 1.1
 
 
 def slowdown() -> float:
@@ -32,7 +32,7 @@ def slowdown() -> float:
     keeps the cores busy. Other programs that keep the cores busy count, because they delay a run just as much.
     """
     command = [sys.executable, "-S", "-E", __file__, "--probe"]
-    # PERF: the processes are started together and must overlap.
+    # All processes must be running before the first one is waited for.
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(_PROCESSES)]
     measured = [[float(ms) for ms in process.communicate()[0].split()] for process in running]
     ratios = [(loop_ms / _REFERENCE_LOOP_MS + copy_ms / _REFERENCE_COPY_MS) / 2 for loop_ms, copy_ms in measured]
