@@ -1,12 +1,12 @@
 """The compute cost model: forward and backward cost of one fused lookup of a rank's shards.
 
-`embed` maps each shard to a *shard embedding*, a vector of non-negative numbers that describes its cost and has nothing
-to do with the table's rows. `price` maps the sum of a rank's shard embeddings to costs. Both run on NumPy and torch.
+`embed` maps each shard to a *shard embedding*, a vector of non-negative numbers that describes its cost; it is not a
+row of the table. `price` maps the sum of a rank's shard embeddings to costs. Both run on NumPy and torch.
 
 Shapes: S shards, N shard sets, E ensemble members, P work terms, F context features, D = 2 directions (forward,
-backward), G gates, K pressures, L launch terms, C = D * (1 + G) + K + L channels per member. An embedding of
-`shard_embeddings` has H = E * C + 1 numbers: the channels of all members, then the shard's own cost times its
-overshoot, which is how far the shard lies outside the training range.
+backward), G gates, K pressures, L launch terms. Each member describes a shard by C = D * (1 + G) + K + L numbers, the
+*channels*. An embedding of `shard_embeddings` has H = E * C + 1 numbers: the channels of all members, then the shard's
+own cost times its overshoot, which is how far the shard lies outside the training range.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -75,10 +75,10 @@ def price(xp: Xp, weights: Weights, sums: Array) -> Array:
     """Costs of shard sets from their summed embeddings; a cost never falls when numbers of the sum rise.
 
     `cost = launch + launch terms + base + sum over gates of gated * sigmoid(gate)`. The launch and the launch
-    terms are counted once for any number of shards. State of the optimizer has such a term, because every launch then
-    passes more tensors. The base is a sum over all shards. A gated part is multiplied by the opening of its gate,
-    between 0 and 1, which grows with the pressure of the whole set (for example, on the caches). With all gates
-    open, costs of shards add up; the cost of a set far larger than any training sample is proportional to its size.
+    terms are counted once for any number of shards. Optimizer state is a launch term, because it makes every launch
+    pass more tensors. The base is a sum over all shards. A gated part is multiplied by the opening of its gate,
+    between 0 and 1, which grows with the pressure of the whole set (for example, on the caches). Sets far larger than
+    any training sample open all gates, so that the costs of their shards add up.
 
     Args:
         xp: array module.

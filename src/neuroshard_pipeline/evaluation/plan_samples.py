@@ -66,7 +66,7 @@ def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ComputeSample]:
-    """One compute sample per rank; ranks with the same tables and widths share one if their tasks' marks are equal."""
+    """One compute sample per rank; ranks with equal tables, widths, batch sizes, optimizers and marks share one."""
     ranks = [
         [_rank_sample(shards, plan.task, marks.get(plan.task.task_id, "")) for shards in plan.shards_by_rank]
         for plan in plans

@@ -55,7 +55,7 @@ class RefineParams(Parameters):
     seed: int = Field(ge=0)
 
     def draw_tasks(self, pool: pd.DataFrame, like: ShardingTaskParams, round_number: int) -> pd.DataFrame:
-        """A frame of tasks, drawn with the parameters `like` but with the number and the seed of this round."""
+        """A frame of tasks, drawn with the parameters `like`, except for the number of tasks and the seed."""
         changes = {"tasks_per_world_size": self.tasks_per_world_size, "seed": self.seed + 1000 * round_number}
         tasks = sharding_tasks(pool, ShardingTaskParams.model_validate(like.model_dump() | changes))
         return tasks.assign(task_id=f"refine-{round_number}-" + tasks["task_id"])
@@ -85,7 +85,7 @@ def candidate_plans(
 ) -> list[Plan]:
     """Plans of every sharder and task: all best plans, then all second-best plans, and so on.
 
-    A task for which a sharder finds no plan is skipped.
+    If a sharder finds no plan for a task, the plans of the other sharders for this task are still used.
     """
     shortlists = []
     for task in tasks:
