@@ -28,7 +28,7 @@ class ShardingTaskParams(TableLimits):
         batch_size: global batch size; the reuse profiles of the pool must hold for it.
         memory_bytes: memory of every rank.
         memory_fill: largest share of the memory of all ranks that the weights of a task may occupy.
-        seed: seed of the draws; a task depends only on the seed, its world size and its index.
+        seed: seed of the draws; the random numbers of a task depend only on the seed, its world size and its index.
     """
 
     world_sizes: WorldSizes
@@ -69,7 +69,7 @@ class FileTaskParams(Parameters):
 
 
 def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFrame:
-    """Draw tasks of distinct pool tables, each with a random width and its profile from the pool.
+    """Draw tasks of distinct pool tables; each table gets a random width and keeps its reuse profile.
 
     A task whose weights exceed `memory_fill` of the memory of all ranks is drawn again as a whole. Tables whose
     narrowest shard exceeds the memory of one rank are not drawn, because no plan could place them.

@@ -38,7 +38,7 @@ COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
 #: of 8 ranks then take 3.8 ms on one core of an AMD EPYC, instead of 8.6 ms if all are computed together.
 _CHUNK_RANKS = 1024
 
-#: Largest accepted sum of widths. No rank has more columns: 6,000 tables of the largest width, 16,384, have as many.
+#: Largest accepted sum of widths. It equals 6,100 tables of the largest width, 16,384; no rank holds so many columns.
 MAX_DIM_SUM = 1e8
 
 
@@ -46,7 +46,7 @@ def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Costs of one direction of an all-to-all, rank by rank.
 
     `cost = wait * factor_0 + (transfer work @ price) * factor_1` with two learned factors. The first summand is the
-    part of the wait for the last rank that does not overlap with the rank's transfers; the second is their cost.
+    part of the wait for the last rank that the rank's own transfers do not fill; the second is the cost of these transfers.
 
     Args:
         xp: array module.

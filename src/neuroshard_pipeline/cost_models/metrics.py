@@ -1,4 +1,4 @@
-"""Computes the accuracy of predictions: every number in `train.metrics`."""
+"""Computes the accuracy of predictions, which `train.metrics` holds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,12 +32,12 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
     Args:
         measured: costs in ms, all above 0.
         predicted: costs in ms, same shape.
-        noise_floor: median relative spread of repeated measurements, or None where unknown.
+        noise_floor: median relative difference between two measurements of a sample, or None where unknown.
 
     Returns:
-        `mape`, `median_ape` and `bias`: mean and median absolute error and mean signed error, as shares of the measured
-        cost (the bias is negative where predictions are too low); `r2`: coefficient of determination of the costs (not
-        of their logarithms), NaN where all measured costs are equal; `kendall_tau`; `noise_floor`.
+        `mape` and `median_ape`: mean and median absolute error as a share of the measured cost; `bias`: mean signed
+        error as such a share, negative where predictions are too low; `r2`: coefficient of determination of the costs
+        (not of their logarithms), NaN where all measured costs are equal; `kendall_tau`; `noise_floor`.
     """
     truth, guess = _pair(measured, predicted)
     total = np.sum((truth - truth.mean()) ** 2)
@@ -85,8 +85,8 @@ def noise_floor_of(floor: Any, part: str) -> float | None:
     """The noise floor of a part of the cost.
 
     Args:
-        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. A number may also
-            be given as a mapping from names of quantiles to numbers, of which `median` is used.
+        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. In place of
+            a number, a mapping with the key `median` is also accepted.
         part: `forward`, `backward` or `total`.
     """
     if isinstance(floor, Mapping):

@@ -79,7 +79,7 @@ def basis_of(totals: pd.DataFrame) -> Basis:
 
 
 def cost_table(costs: pd.DataFrame, sharders: Sequence[str], basis: Basis) -> pd.DataFrame:
-    """Embedding cost in ms by task (rows) and sharder (columns); missing costs are NaN.
+    """Embedding cost in ms by task (rows) and sharder (columns). A task without costs has no row; other gaps are NaN.
 
     Args:
         costs: the result of `plan_totals`, or rows of `benchmark.task_costs`.

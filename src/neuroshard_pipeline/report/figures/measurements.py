@@ -36,9 +36,9 @@ def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) ->
 
 
 def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
-    """Scatter plot of the spread of repeated measurements against the cost, at most one point per row of costs.
+    """Scatter plot of the spread of repeated visits against the cost; the points are all rows of costs or every n-th.
 
-    The spread is `spread_ms` as a share of forward + backward cost; rows that were measured only once are left out.
+    The spread is `spread_ms` as a share of forward + backward cost; rows with a single visit are left out.
 
     Args:
         compute_costs: `measure.compute_costs`; failed samples are left out.
