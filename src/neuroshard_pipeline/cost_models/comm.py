@@ -46,7 +46,7 @@ def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Costs of one direction of an all-to-all, rank by rank.
 
     `cost = wait * factor_0 + (transfer work @ price) * factor_1` with two learned factors. The first summand is the
-    part of the wait for the last rank that the rank's own transfers do not fill; the second is the cost of these transfers.
+    part of the wait for the last rank that the rank's transfers do not fill; the second is the cost of these transfers.
 
     Args:
         xp: array module.
