@@ -102,6 +102,11 @@ def test_every_environment_of_the_lab_has_shipped_models():
     assert shipped_names() == ("a100", "h100", "h200")
 
 
+def test_shipped_models_have_no_versions():
+    with pytest.raises(CostModelError, match="h100 have no versions"):
+        load_cost_models("h100", OLD)
+
+
 def test_a_folder_that_does_not_exist_is_told_from_shipped_models(tmp_path):
     with pytest.raises(CostModelError, match=r"nowhere: no such folder.*a100, h100, h200"):
         load_cost_models(tmp_path / "nowhere")

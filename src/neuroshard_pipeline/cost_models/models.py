@@ -127,7 +127,9 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
     Raises:
         CostModelError: a model or version is missing. The message names the folder, the versions and the remedy.
     """
-    if version is None and path in shipped_names() and not Path(path).is_dir():
+    if path in shipped_names() and not Path(path).is_dir():
+        if version is not None:
+            raise CostModelError(f"the shipped cost models {path} have no versions, not {version!r}; name none")
         compute, comm = (shipped_folder(str(path)) / name for name in MODEL_NAMES)
         return CostModels(ComputeCostModel.load(compute), CommCostModel.load(comm))
     if not Path(path).is_dir():

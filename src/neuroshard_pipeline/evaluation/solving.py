@@ -230,9 +230,9 @@ def _with_seeds(plan_costs: pd.DataFrame, plans: Sequence[SeededPlan]) -> pd.Dat
 
 @cache
 def _source_digest() -> str:
-    """A hash of the packages that compute plans, without `torchrec_plan`. Plans of older code are not reused."""
+    """A hash of the packages that compute plans. Plans of older code are not reused."""
     root = Path(neuroshard_pipeline.__file__).parent
-    rooms = ("tables", "cost_models", "search", "sharders")
+    rooms = ("tables", "cost_models", "torchrec_plan", "search", "sharders")
     sources = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
     return _digest(*(path.read_text(encoding="utf-8") for path in sources))
 
