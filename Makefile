@@ -34,7 +34,9 @@ help:
 	@echo "make prune  delete stored measurements that the campaigns of ENV do not use, after asking"
 	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
 
+# On a GPU, the checks of the machine come first; exit code 2 means that no campaign can run.
 run: announce $(VENV)/.run
+	$(if $(filter cuda,$(EXTRA)),PYTHONPATH=src $(BIN)/python benchmarks/gpu_check.py || test $$? -eq 1)
 	$(BIN)/kedro run --env $(ENV)
 
 # The first line of `make run`: how long it takes on this machine.

@@ -28,6 +28,13 @@ def test_the_installed_build_follows_the_environment(env, folder, extra):
     assert all(f"'.[{extra},torchrec" in line for line in tested)
 
 
+def test_a_run_on_a_gpu_checks_the_machine_first():
+    check = "PYTHONPATH=src .venv-cuda/bin/python benchmarks/gpu_check.py || test $? -eq 1"
+    lines = commands("run", "ENV=cuda").splitlines()
+    assert lines.index(check) < lines.index(".venv-cuda/bin/kedro run --env cuda")
+    assert "gpu_check" not in commands("run")
+
+
 def test_the_check_and_the_campaign_of_a_gpu_use_the_python_at_hand():
     for target in ("gpu-check", "gpu-campaign"):
         (line,) = commands(target, "PYTHON=mypython").splitlines()
