@@ -1,9 +1,10 @@
-"""Embedding tables, their reuse profiles, and shards of their columns."""
+"""Embedding tables, their reuse profiles, and shards: rectangles of their rows and columns."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
+from typing import Literal, get_args
 
 from neuroshard_pipeline.errors import TaskError
 
@@ -23,12 +24,22 @@ COLUMN_GRANULARITY = 4
 BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2}
 DEFAULT_DATA_TYPE = "fp32"
 
+#: How a table reduces the rows of one sample: to their sum, to their mean, or not at all (a sequence table, which
+#: TorchRec holds in an `EmbeddingCollection`).
+POOLINGS: tuple[str, ...] = ("sum", "mean", "none")
+
+#: TorchRec's names of the ways to shard a table. A table that is not cut is `column_wise` with a single shard, because
+#: TorchRec then looks it up together with the column shards of other tables (`torchrec_plan.writer`).
+ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
+SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
+
 #: A table whose rows are scaled down keeps at least this many rows.
 LEAST_SCALED_ROWS = 4
 
 MAX_NUM_EMBEDDINGS = 2**40
 MAX_EMBEDDING_DIM = 2**14
 MAX_POOLING_FACTOR = 2.0**20
+MAX_NUM_FEATURES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,11 @@ class Table:
         reuse: the reuse profile: the share of `unique_rows` in each of the 17 reuse bins (see `REUSE_BIN_EDGES`); the
             shares sum to 1. None if unknown.
         data_type: storage type of the weights, a key of `BYTES_PER_ELEMENT`.
+        pooling: one of `POOLINGS`.
+        module: name of the embedding module that holds the table. Tables of one module and sharding type share a
+            kernel and collectives.
+        num_features: number of features whose ids look up the table; `pooling_factor` is the sum over all of them.
+        is_weighted: whether every id has a weight.
 
     Raises:
         TaskError: a value is impossible; the message names table, field, value and remedy.
@@ -57,14 +73,21 @@ class Table:
     unique_rows: float | None = None
     reuse: tuple[float, ...] | None = None
     data_type: str = DEFAULT_DATA_TYPE
+    pooling: str = "sum"
+    module: str = ""
+    num_features: int = 1
+    is_weighted: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("num_embeddings", "embedding_dim"):
+        for field in ("num_embeddings", "embedding_dim", "num_features"):
             value = getattr(self, field)
             if isinstance(value, Integral) and not isinstance(value, bool):
                 object.__setattr__(self, field, int(value))  # NumPy's integers would overflow in products
         for problem in _table_problems(self):
             raise TaskError(f"table {self.name!r}: {problem}")
+
+    def __repr__(self) -> str:
+        return _shown(self, ("pooling", "module", "num_features", "is_weighted"))
 
     @property
     def has_profile(self) -> bool:
@@ -79,33 +102,62 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The columns from `column_offset` up to, but not including, `column_offset + embedding_dim` of a table."""
+    """A rectangle of a table: some of its columns of some of its rows, which one rank holds.
+
+    Attributes:
+        table: the table.
+        column_offset: first column.
+        embedding_dim: number of columns, a multiple of 4.
+        row_offset: first row.
+        num_rows: number of rows; None stands for all rows from `row_offset` on.
+        sharding_type: TorchRec's name of the way in which the whole table is sharded. A `data_parallel` table has one
+            shard with all rows and columns on every rank.
+
+    Raises:
+        TaskError: the rectangle does not lie inside the table, or its type does not cut tables in this way.
+    """
 
     table: Table
     column_offset: int
     embedding_dim: int
+    row_offset: int = 0
+    num_rows: int = None  # type: ignore[assignment]  # a number after __post_init__
+    sharding_type: ShardingType = "column_wise"
 
     def __post_init__(self) -> None:
-        end = self.column_offset + self.embedding_dim
-        if self.column_offset < 0 or self.embedding_dim <= 0 or end > self.table.embedding_dim:
-            raise TaskError(
-                f"table {self.table.name!r}: shard columns {self.column_offset}..{end} lie outside the table's "
-                f"0..{self.table.embedding_dim}"
-            )
-        if self.embedding_dim % COLUMN_GRANULARITY:
-            raise TaskError(
-                f"table {self.table.name!r}: shard width {self.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}"
-            )
+        if self.num_rows is None:
+            object.__setattr__(self, "num_rows", self.table.num_embeddings - self.row_offset)
+        for problem in _shard_problems(self):
+            raise TaskError(f"table {self.table.name!r}: {problem}")
+
+    def __repr__(self) -> str:
+        has_all_rows = self.num_rows == self.table.num_embeddings
+        return _shown(self, ("row_offset", "sharding_type"), ("num_rows",) if has_all_rows else ())
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the shard's weights, without optimizer state."""
-        return self.table.num_embeddings * self.embedding_dim * BYTES_PER_ELEMENT[self.table.data_type]
+        return self.num_rows * self.embedding_dim * BYTES_PER_ELEMENT[self.table.data_type]
+
+    @property
+    def row_share(self) -> float:
+        """Share of the table's rows that the shard has."""
+        return self.num_rows / self.table.num_embeddings
 
 
-def whole(table: Table) -> Shard:
-    """The shard of all columns of `table`."""
-    return Shard(table, 0, table.embedding_dim)
+def whole(table: Table, sharding_type: ShardingType = "column_wise") -> Shard:
+    """The shard of all rows and columns of `table`."""
+    return Shard(table, 0, table.embedding_dim, sharding_type=sharding_type)
+
+
+def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[str] = ()) -> str:
+    """The `repr` of a table or shard without the `hidden` fields, and without `optional` fields of default value.
+
+    Samples are recognised by a hash of this text. A field that is added with a default keeps stored measurements valid.
+    """
+    values = ((field, getattr(record, field.name)) for field in fields(record) if field.name not in hidden)
+    shown = (f"{f.name}={value!r}" for f, value in values if f.name not in optional or value != f.default)
+    return f"{type(record).__name__}({', '.join(shown)})"
 
 
 def scale_rows(table: Table, row_scale: float) -> Table:
@@ -137,6 +189,11 @@ def _table_problems(table: Table) -> Iterator[str]:
         yield f"pooling_factor {table.pooling_factor} must be above 0 and at most {MAX_POOLING_FACTOR:g}"
     if table.data_type not in BYTES_PER_ELEMENT:
         yield f"data_type {table.data_type!r} is unknown; use one of {', '.join(BYTES_PER_ELEMENT)}"
+    if table.pooling not in POOLINGS:
+        yield f"pooling {table.pooling!r} is unknown; use one of {', '.join(POOLINGS)}"
+    if not isinstance(table.module, str):
+        yield f"module {table.module!r} is not a string; give the name of the embedding module that holds the table"
+    yield from _count_problems("num_features", table.num_features, MAX_NUM_FEATURES)
     yield from _profile_problems(table)
 
 
@@ -162,3 +219,21 @@ def _profile_problems(table: Table) -> Iterator[str]:
             yield f"{column} {share} is not a share between 0 and 1; give the share of unique rows in this reuse bin"
     if not math.isclose(sum(table.reuse), 1.0, abs_tol=0.01):
         yield f"the reuse shares sum to {sum(table.reuse):.4f}, not to 1; divide them by their sum"
+
+
+def _shard_problems(shard: Shard) -> Iterator[str]:
+    """Descriptions of why the rectangle is impossible."""
+    table, end = shard.table, shard.column_offset + shard.embedding_dim
+    if shard.column_offset < 0 or shard.embedding_dim <= 0 or end > table.embedding_dim:
+        yield f"shard columns {shard.column_offset}..{end} lie outside the table's 0..{table.embedding_dim}"
+    if shard.embedding_dim % COLUMN_GRANULARITY:
+        yield f"shard width {shard.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}"
+    end = shard.row_offset + shard.num_rows
+    if shard.row_offset < 0 or shard.num_rows <= 0 or end > table.num_embeddings:
+        yield f"shard rows {shard.row_offset}..{end} lie outside the table's 0..{table.num_embeddings}"
+    if shard.sharding_type not in SHARDING_TYPES:
+        yield f"sharding_type {shard.sharding_type!r} is unknown; use one of {', '.join(SHARDING_TYPES)}"
+    if shard.sharding_type in ("column_wise", "data_parallel") and shard.num_rows < table.num_embeddings:
+        yield f"{shard.sharding_type} shards have all {table.num_embeddings} rows of the table, not {shard.num_rows}"
+    if shard.sharding_type not in ("column_wise", "grid_shard") and shard.embedding_dim < table.embedding_dim:
+        yield f"{shard.sharding_type} shards have all {table.embedding_dim} columns, not {shard.embedding_dim}"

@@ -32,6 +32,9 @@ class ShardingTask:
         optimizer: one of `OPTIMIZERS`; its state takes part of the memory.
         task_id: name of the task in frames and errors.
         constraints: further conditions that plans must meet; none by default.
+        local_world_size: ranks per host, a divisor of `world_size`; None where all ranks are on one host.
+        pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one, as
+            TorchRec's `TrainPipelineSparseDist` does. The input dist then costs no time.
 
     Raises:
         TaskError: a value is impossible.
@@ -44,6 +47,8 @@ class ShardingTask:
     optimizer: str = DEFAULT_OPTIMIZER
     task_id: str = "task"
     constraints: Constraints = UNCONSTRAINED
+    local_world_size: int | None = None
+    pipelines_input_dist: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -65,6 +70,16 @@ class ShardingTask:
         if isinstance(self.memory_bytes, int):
             return (self.memory_bytes,) * self.world_size
         return tuple(self.memory_bytes)
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks per host, which is `world_size` where all ranks are on one host."""
+        return self.world_size if self.local_world_size is None else self.local_world_size
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts; ranks fill hosts in order."""
+        return self.world_size // self.ranks_per_host
 
 
 def task_from_tables(
@@ -118,6 +133,9 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
         yield f"memory_bytes {max(limits)} must be a mistake; use at most {MOST_BYTES} bytes per rank"
     if min(limits) < 1:
         yield f"memory_bytes {task.memory_bytes} must be at least 1 on every rank"
+    local = task.ranks_per_host
+    if isinstance(local, bool) or not isinstance(local, int) or local < 1 or task.world_size % local:
+        yield f"local_world_size {local!r} must be a whole number that divides the world_size {task.world_size}"
     if task.optimizer not in OPTIMIZERS:
         yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
     if task.constraints:
