@@ -1,6 +1,7 @@
-"""Samples: a sample is what one measurement runs, either the shards of one rank or one pair of collectives."""
+"""Samples: a sample is what one measurement runs, either the shards of one rank or collectives."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER
@@ -8,6 +9,10 @@ from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER
 #: Purpose of the samples that models are trained on; all other purposes name groups of evaluation samples
 #: (`augment.varied_draws`).
 TRAINING = "training"
+
+#: Collectives to which all ranks contribute alike.
+Reduction = Literal["reduce_scatter", "all_gather", "all_reduce"]
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
 @dataclass(frozen=True)
@@ -55,3 +60,27 @@ class CommSample:
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.dim_sums)
+
+
+@dataclass(frozen=True)
+class ReductionSample:
+    """One collective to which all ranks contribute alike.
+
+    Attributes:
+        sample_id: name.
+        collective: which one.
+        size_bytes: the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather
+            and reduce_scatter. Every rank has an equal share.
+        world_size: number of ranks.
+        hosts: number of hosts, with equally many ranks on each.
+    """
+
+    sample_id: str
+    collective: Reduction
+    size_bytes: int
+    world_size: int
+    hosts: int
+
+
+#: A sample that a team of ranks measures together.
+CollectiveSample = CommSample | ReductionSample
