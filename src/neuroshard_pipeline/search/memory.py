@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Bytes of one id or offset in the input buffers: FBGEMM takes int64.
@@ -27,12 +27,15 @@ class MemoryModel(Parameters):
     A shard of R rows and D columns needs, in bytes,
     `R * D * (bytes per element) + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
-    weight).
+    weight). A replica (`data_parallel`) also needs dense gradients, as large as its weights. PyTorch's own optimizer
+    updates it; PyTorch's Adagrad has one fp32 number per weight.
 
     Attributes:
         optimizer_state: whether to count the state of the task's optimizer.
-        input_buffers: whether to count the ids and offsets (int64) that a rank receives, for all samples of a batch.
-        output_buffers: whether to count the pooled outputs of the global batch and their gradients (fp32).
+        input_buffers: whether to count the ids and offsets (int64) that a rank receives. A column shard receives those
+            of all samples, a row shard its share of the ids, a replica those of its rank's samples.
+        output_buffers: whether to count the outputs of the lookups and their gradients (fp32): for all samples, or for
+            the samples of one rank if the shard is a replica.
         reserve_fraction: share of a rank's memory that shards may not use.
     """
 
@@ -43,17 +46,24 @@ class MemoryModel(Parameters):
 
     def shard_bytes(self, shard: Shard, task: ShardingTask) -> int:
         """Bytes that `shard` needs on its rank with the optimizer and the batch size of `task`."""
-        return self.table_bytes(shard.table, shard.embedding_dim, task)
+        return self._bytes(shard.table, shard.num_rows, shard.embedding_dim, shard.sharding_type, task)
 
     def table_bytes(self, table: Table, width: int, task: ShardingTask) -> int:
-        """Bytes of a shard of `table` that is `width` columns wide."""
-        total = table.num_embeddings * width * BYTES_PER_ELEMENT[table.data_type]
+        """Bytes of a column shard of `table` that is `width` columns wide; `width` may exceed that of the table."""
+        return self._bytes(table, table.num_embeddings, width, "column_wise", task)
+
+    def _bytes(self, table: Table, rows: int, width: int, sharding_type: ShardingType, task: ShardingTask) -> int:
+        is_replica = sharding_type == "data_parallel"
+        samples = -(-task.batch_size // task.world_size) if is_replica else task.batch_size
+        ids = round(samples * table.pooling_factor * rows / table.num_embeddings)
+        total = rows * width * BYTES_PER_ELEMENT[table.data_type] * (1 + is_replica)
         if self.optimizer_state:
-            total += _optimizer_bytes(task.optimizer, table.num_embeddings, width)
+            total += _optimizer_bytes(task.optimizer, rows, width, is_replica)
         if self.input_buffers:
-            total += ID_BYTES * (round(task.batch_size * table.pooling_factor) + task.batch_size + 1)
+            total += ID_BYTES * (ids + samples * table.num_features + 1)
         if self.output_buffers:
-            total += 2 * OUTPUT_BYTES * task.batch_size * width
+            outputs = ids if table.pooling == "none" else samples * table.num_features
+            total += 2 * OUTPUT_BYTES * outputs * width
         return total
 
     def limits(self, task: ShardingTask) -> tuple[int, ...]:
@@ -63,10 +73,8 @@ class MemoryModel(Parameters):
         return tuple(int(limit * (1.0 - self.reserve_fraction)) for limit in task.memory_limits)
 
 
-def _optimizer_bytes(optimizer: str, num_embeddings: int, width: int) -> int:
+def _optimizer_bytes(optimizer: str, rows: int, width: int, is_replica: bool) -> int:
     """Bytes of optimizer state of one shard."""
     if optimizer == "rowwise_adagrad":
-        return ROWWISE_STATE_BYTES * num_embeddings
-    if optimizer == "adam":
-        return ADAM_STATE_BYTES * num_embeddings * width
-    return 0
+        return ROWWISE_STATE_BYTES * rows * (width if is_replica else 1)
+    return ADAM_STATE_BYTES * rows * width if optimizer == "adam" else 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.cover import constraint_violations, cover_problems
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import default_memory
-from neuroshard_pipeline.tables.constraints import TableConstraint
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices
@@ -22,6 +21,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuroshard_pipeline.torchrec_plan.structures import ShardingPlan
+
+#: Columns of a plan as a frame.
+FRAME_COLUMNS = (
+    "task_id", "sharder", "table", "column_offset", "embedding_dim", "rank", "sharding_type", "row_offset", "num_rows",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,28 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlanCost:
-    """Cost of a plan in ms, one number per rank.
+    """Cost of a plan in ms, one number per rank and part.
 
-    The cost of a rank is compute + backward and forward communication; the largest is the embedding cost [Zha2023] §2.
+    The cost of a rank is the sum of its parts; the largest is the embedding cost [Zha2023] §2. The published cost has
+    the first four parts. The others are empty where no step cost model has priced them.
+
+    Attributes:
+        forward_compute_ms: lookups.
+        backward_compute_ms: backward pass of the lookups, with the optimizer.
+        forward_comm_ms: all-to-all of pooled rows.
+        backward_comm_ms: all-to-all of their gradients.
+        input_dist_ms: exchange of the ids; 0 where the trainer hides it.
+        reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise; empty without any.
+        module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies.
     """
 
     forward_compute_ms: tuple[float, ...]
     backward_compute_ms: tuple[float, ...]
     forward_comm_ms: tuple[float, ...]
     backward_comm_ms: tuple[float, ...]
+    input_dist_ms: tuple[float, ...] = ()
+    reduction_ms: tuple[float, ...] = ()
+    module_ms: tuple[float, ...] = ()
 
     @cached_property
     def compute_ms(self) -> tuple[float, ...]:
@@ -56,8 +73,9 @@ class PlanCost:
 
     @cached_property
     def rank_ms(self) -> tuple[float, ...]:
-        """Compute plus both communication costs of every rank."""
-        parts = zip(self.compute_ms, self.forward_comm_ms, self.backward_comm_ms, strict=True)
+        """The sum of all parts that are priced, for every rank."""
+        further = (part for part in (self.input_dist_ms, self.reduction_ms, self.module_ms) if part)
+        parts = zip(self.compute_ms, self.forward_comm_ms, self.backward_comm_ms, *further, strict=True)
         return tuple(sum(part) for part in parts)
 
     @property
@@ -83,7 +101,9 @@ class RejectedChange:
 
 @dataclass(frozen=True)
 class Plan:
-    """Shards that cover every column of every table exactly once, and a rank for each, within the memory of the ranks.
+    """Shards that cover every table exactly once, and a rank for each, within the memory of the ranks.
+
+    A `data_parallel` table has one whole shard on every rank instead.
 
     Attributes:
         task: the sharding task.
@@ -99,8 +119,8 @@ class Plan:
         compute_device: kind of device that the cost models were measured on, or None if they do not say.
 
     Raises:
-        PlanError: columns not covered or covered twice, an unknown table, an invalid rank number, more shards on
-            a rank than its memory holds, or a violated constraint of the task.
+        PlanError: rows or columns not covered or covered twice, an unknown table, an invalid rank number, shards that
+            their sharding type does not allow, more shards on a rank than its memory holds, or a violated constraint.
     """
 
     task: ShardingTask
@@ -128,7 +148,8 @@ class Plan:
         for rank in self.ranks:
             if not 0 <= rank < self.task.world_size:
                 raise PlanError(f"{self.task.task_id}: rank {rank} lies outside 0..{self.task.world_size - 1}")
-        _check_cover(self)
+        for problem in cover_problems(self.task, self.shards, self.ranks):
+            raise PlanError(f"{self.task.task_id}: {problem}")
         _check_memory(self)
         if self.task.constraints:
             for violation in constraint_violations(self.task, self.shards, self.ranks):
@@ -160,16 +181,20 @@ class Plan:
 
     @cached_property
     def dim_sums(self) -> tuple[int, ...]:
-        """Per rank, the sum of the widths of its shards."""
-        return tuple(sum(shard.embedding_dim for shard in shards) for shards in self.shards_by_rank)
+        """Per rank, the sum of the widths of its shards; replicas are left out, because nobody sends their outputs."""
+        return tuple(
+            sum(shard.embedding_dim for shard in shards if shard.sharding_type != "data_parallel")
+            for shards in self.shards_by_rank
+        )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per shard: `task_id, sharder, table, column_offset, embedding_dim, rank`."""
+        """One row per shard and rank, with the columns `FRAME_COLUMNS`."""
+        values = (self.task.task_id, self.sharder)
         rows = [
-            (self.task.task_id, self.sharder, shard.table.name, shard.column_offset, shard.embedding_dim, rank)
-            for shard, rank in zip(self.shards, self.ranks, strict=True)
+            (*values, s.table.name, s.column_offset, s.embedding_dim, rank, s.sharding_type, s.row_offset, s.num_rows)
+            for s, rank in zip(self.shards, self.ranks, strict=True)
         ]
-        return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+        return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
 
     def to_torchrec(
         self,
@@ -180,7 +205,8 @@ class Plan:
     ) -> ShardingPlan:
         """The plan as the `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
 
-        The extra `torchrec` is required. Every table is written as `column_wise` (reason: see `torchrec_plan.writer`).
+        The extra `torchrec` is required. A table that is not cut is written as `column_wise` with a single shard
+        (reason: see `torchrec_plan.writer`).
         Shards of one table with different widths on one rank are written as a single shard, because TorchRec cannot
         hold them (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its outputs by rank, so a
         model must select them by name.
@@ -230,51 +256,3 @@ def _check_memory(plan: Plan) -> None:
                 f"{plan.task.task_id}: rank {rank} needs {used} bytes for its shards but has {limit}: "
                 f"{used - limit} bytes too many; move shards to other ranks or split tables"
             )
-
-
-def _check_cover(plan: Plan) -> None:
-    """Raise `PlanError` if the columns of a table are not covered exactly once."""
-    spans = defaultdict(list)
-    for shard in plan.shards:
-        spans[shard.table.name].append((shard.column_offset, shard.column_offset + shard.embedding_dim))
-    unknown = set(spans) - {table.name for table in plan.task.tables}
-    if unknown:
-        raise PlanError(f"{plan.task.task_id}: table {min(unknown)!r} is in the plan but not in the task")
-    for table in plan.task.tables:
-        at = 0
-        for start, end in sorted(spans[table.name]):
-            if start != at:
-                word = "covered twice" if start < at else "not covered"
-                raise PlanError(f"{plan.task.task_id}: table {table.name!r} has columns {word} at {min(start, at)}")
-            at = end
-        if at != table.embedding_dim:
-            raise PlanError(f"{plan.task.task_id}: table {table.name!r} has columns not covered from {at}")
-
-
-def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
-    """Descriptions of all violations of the task's constraints by shards on these ranks."""
-    placed: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for shard, rank in zip(shards, ranks, strict=True):
-        placed[shard.table.name].append((shard.embedding_dim, rank))
-    for table in task.tables:
-        for problem in _table_violations(task.constraints.of(table.name), placed[table.name], task.world_size):
-            yield f"table {table.name!r} {problem}"
-    for group in task.constraints.together:
-        where = sorted({rank for name in group for _, rank in placed[name]})
-        if len(where) > 1:
-            yield f"tables {', '.join(map(repr, group))} must be kept together, but lie on ranks {where}"
-        for name in group:
-            if len(placed[name]) > 1:
-                yield f"tables kept together must stay whole, but {name!r} is split into {len(placed[name])} shards"
-
-
-def _table_violations(constraint: TableConstraint, placed: list[tuple[int, int]], world_size: int) -> Iterator[str]:
-    allowed = constraint.allowed_ranks(world_size)
-    for _, rank in placed:
-        if rank not in allowed:
-            yield f"lies on rank {rank}, but may only lie on {list(allowed)}"
-    narrowest = min(width for width, _ in placed)
-    if len(placed) > 1 and narrowest < constraint.min_width:
-        yield f"has a shard of {narrowest} columns, but its shards need at least {constraint.min_width}"
-    if constraint.max_shards is not None and len(placed) > constraint.max_shards:
-        yield f"has {len(placed)} shards, but may have at most {constraint.max_shards}"

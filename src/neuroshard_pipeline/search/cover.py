@@ -1,0 +1,105 @@
+"""Conditions on shards and ranks: every table is covered as its sharding type says, and constraints are kept."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from neuroshard_pipeline.tables.constraints import TableConstraint
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+Placed = list[tuple[Shard, int]]
+
+
+def cover_problems(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
+    """Descriptions of tables that the shards do not cover, or not as their sharding type demands."""
+    placed: dict[str, Placed] = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        placed[shard.table.name].append((shard, rank))
+    unknown = set(placed) - {table.name for table in task.tables}
+    if unknown:
+        yield f"table {min(unknown)!r} is in the plan but not in the task"
+    for table in task.tables:
+        for problem in _table_problems(table, placed[table.name], task):
+            yield f"table {table.name!r} {problem}"
+
+
+def _table_problems(table: Table, placed: Placed, task: ShardingTask) -> Iterator[str]:
+    types = sorted({shard.sharding_type for shard, _ in placed})
+    if len(types) > 1:
+        yield f"has shards of several sharding types ({', '.join(types)}); TorchRec gives a table one type"
+    elif types == ["data_parallel"]:
+        if sorted(rank for _, rank in placed) != list(range(task.world_size)):
+            yield f"is data_parallel, but has shards on ranks {sorted(rank for _, rank in placed)}; give every rank one"
+    else:
+        yield from _rectangle_problems(table, placed)
+        yield from _rank_problems(placed, task)
+
+
+def _rectangle_problems(table: Table, placed: Placed) -> Iterator[str]:
+    """The column blocks cover all columns once, and the shards of each block all rows once."""
+    blocks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for shard, _ in placed:
+        block = (shard.column_offset, shard.column_offset + shard.embedding_dim)
+        blocks[block].append((shard.row_offset, shard.row_offset + shard.num_rows))
+    cuts_rows = any(shard.sharding_type != "column_wise" for shard, _ in placed)
+    blocks_once = blocks if cuts_rows else [block for block, rows in blocks.items() for _ in rows]
+    yield from _gaps("columns", blocks_once, table.embedding_dim)
+    if cuts_rows:
+        for rows in blocks.values():
+            yield from _gaps("rows", rows, table.num_embeddings)
+
+
+def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str]:
+    at = 0
+    for start, stop in sorted(spans):
+        if start != at:
+            yield f"has {word} {'covered twice' if start < at else 'not covered'} at {min(start, at)}"
+        at = stop
+    if at != end:
+        yield f"has {word} not covered from {at}"
+
+
+def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
+    """Row shards lie on different ranks, those of a `table_row_wise` table or of a grid's column block on one host."""
+    of_block: dict[int, list[int]] = defaultdict(list)
+    for shard, rank in placed:
+        if shard.sharding_type != "column_wise":
+            of_block[shard.column_offset].append(rank)
+    for ranks in of_block.values():
+        if len(set(ranks)) < len(ranks):
+            yield f"has several row shards on one rank: {sorted(ranks)}; give every rank at most one"
+        hosts = {rank // task.ranks_per_host for rank in ranks}
+        if len(hosts) > 1 and placed[0][0].sharding_type != "row_wise":
+            yield (
+                f"is {placed[0][0].sharding_type}, but its rows lie on ranks {sorted(ranks)} of {len(hosts)} hosts; "
+                f"keep them on one host of {task.ranks_per_host} ranks"
+            )
+
+
+def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
+    """Descriptions of all violations of the task's constraints by shards on these ranks."""
+    placed: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        placed[shard.table.name].append((shard.embedding_dim, rank))
+    for table in task.tables:
+        for problem in _table_violations(task.constraints.of(table.name), placed[table.name], task.world_size):
+            yield f"table {table.name!r} {problem}"
+    for group in task.constraints.together:
+        where = sorted({rank for name in group for _, rank in placed[name]})
+        if len(where) > 1:
+            yield f"tables {', '.join(map(repr, group))} must be kept together, but lie on ranks {where}"
+        for name in group:
+            if len(placed[name]) > 1:
+                yield f"tables kept together must stay whole, but {name!r} is split into {len(placed[name])} shards"
+
+
+def _table_violations(constraint: TableConstraint, placed: list[tuple[int, int]], world_size: int) -> Iterator[str]:
+    allowed = constraint.allowed_ranks(world_size)
+    for _, rank in placed:
+        if rank not in allowed:
+            yield f"lies on rank {rank}, but may only lie on {list(allowed)}"
+    narrowest = min(width for width, _ in placed)
+    if len(placed) > 1 and narrowest < constraint.min_width:
+        yield f"has a shard of {narrowest} columns, but its shards need at least {constraint.min_width}"
+    if constraint.max_shards is not None and len(placed) > constraint.max_shards:
+        yield f"has {len(placed)} shards, but may have at most {constraint.max_shards}"
