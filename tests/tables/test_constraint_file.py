@@ -10,10 +10,11 @@ from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 CONTENT = {
     "min_width": 8,
     "max_shards": 4,
+    "sharding_types": ["column_wise", "row_wise"],
     "together": [["a", "b"]],
     "tables": {
         "c": {"ranks": [0, 1], "max_shards": 2},
-        "d": {"forbidden_ranks": [2], "min_width": 16, "split": False},
+        "d": {"forbidden_ranks": [2], "min_width": 16, "split": False, "sharding_types": ["table_wise"]},
     },
 }
 
@@ -24,9 +25,9 @@ def test_yaml_and_json_are_read_alike(tmp_path, suffix, write):
     path.write_text(write(CONTENT))
     single = [
         TableConstraint("c", ranks=[0, 1], max_shards=2),
-        TableConstraint("d", forbidden_ranks=[2], min_width=16, split=False),
+        TableConstraint("d", forbidden_ranks=[2], min_width=16, split=False, sharding_types=["table_wise"]),
     ]
-    assert read_constraints(path) == Constraints(single, [["a", "b"]], 8, 4)
+    assert read_constraints(path) == Constraints(single, [["a", "b"]], 8, 4, ["column_wise", "row_wise"])
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,8 @@ def test_yaml_and_json_are_read_alike(tmp_path, suffix, write):
         ("tables: {a: {rank: [0]}}", "tables.a.rank: Extra inputs are not permitted"),
         ("tables: {a: {ranks: [zero]}}", r"tables.a.ranks.0: .* valid integer; the file has 'zero'"),
         ("tables: {a: {ranks: []}}", "on table 'a': ranks is empty"),
+        ("tables: {a: {sharding_types: row_wise}}", "tables.a.sharding_types: .* valid list; the file has 'row_wise'"),
+        ("sharding_types: [rowwise]", "sharding type 'rowwise' is unknown"),
         ("together: [[a]]", "needs at least two"),
         ("- a", "must hold keys such as 'tables'"),
         ("", "must hold keys"),

@@ -24,6 +24,7 @@ class _TableEntry(BaseModel, extra="forbid", strict=True):
     min_width: int = COLUMN_GRANULARITY
     max_shards: int | None = None
     split: bool = True
+    sharding_types: list[str] | None = None
 
 
 class _ConstraintFile(BaseModel, extra="forbid", strict=True):
@@ -33,13 +34,15 @@ class _ConstraintFile(BaseModel, extra="forbid", strict=True):
     together: list[list[str]] = Field(default_factory=list)
     min_width: int = COLUMN_GRANULARITY
     max_shards: int | None = None
+    sharding_types: list[str] | None = None
 
 
 def read_constraints(path: str | Path) -> Constraints:
     """Read constraints from a `.yml`, `.yaml` or `.json` file.
 
-    All keys are optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`),
-    `together` (a list of lists of names), `min_width` and `max_shards` (for all tables); see `Constraints`.
+    All keys are optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`,
+    `sharding_types`), `together` (a list of lists of names), `min_width`, `max_shards` and `sharding_types` (for all
+    tables); see `Constraints`.
 
     Raises:
         TableFileError: the file is unreadable or invalid; the message names the file and the first error.
@@ -58,7 +61,7 @@ def read_constraints(path: str | Path) -> Constraints:
     try:
         file = _ConstraintFile.model_validate(content)
         tables = [TableConstraint(name, **dict(entry)) for name, entry in file.tables.items()]
-        return Constraints(tables, file.together, file.min_width, file.max_shards)
+        return Constraints(tables, file.together, file.min_width, file.max_shards, file.sharding_types)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

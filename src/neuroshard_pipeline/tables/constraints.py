@@ -1,11 +1,23 @@
-"""Constraints that plans must meet besides the memory limits: allowed ranks, limits on splits, tables kept together."""
+"""Constraints on plans besides memory limits: ranks and sharding types of tables, limits on splits, tables together."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table
+
+#: TorchRec's name for a column-wise table with a single shard. Constraints may name it beside `SHARDING_TYPES`.
+TABLE_WISE = "table_wise"
+
+#: Types that TorchRec can hold a sequence table in. Its sharded `EmbeddingCollection` refuses `table_row_wise` and
+#: `grid_shard`, and its forward pass fails for `data_parallel` (TorchRec 1.8).
+SEQUENCE_TYPES: tuple[ShardingType, ...] = ("column_wise", "row_wise")
+
+_CUTS_ROWS = ("row_wise", "table_row_wise", "grid_shard")
+_USES_EVERY_RANK = ("row_wise", "data_parallel")
+_USES_A_HOST = ("table_row_wise", "grid_shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +28,11 @@ class TableConstraint:
         table: name of the table.
         ranks: the only ranks that may hold its shards, or None if all ranks may.
         forbidden_ranks: ranks that may not hold its shards.
-        min_width: smallest number of columns of a shard; a narrower table is not split.
-        max_shards: largest number of shards, or None for any number.
-        split: whether the table may be split.
+        min_width: smallest number of columns of a shard; the columns of a narrower table are not split.
+        max_shards: largest number of shards that the columns are split into, or None for any number. The number of
+            shards that the rows are split into has no limit.
+        split: whether columns or rows of the table may be split. A table that is not split may still be replicated.
+        sharding_types: the only types that the table may have: `SHARDING_TYPES` or `TABLE_WISE`. None allows any type.
     """
 
     table: str
@@ -27,11 +41,13 @@ class TableConstraint:
     min_width: int = COLUMN_GRANULARITY
     max_shards: int | None = None
     split: bool = True
+    sharding_types: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forbidden_ranks", tuple(self.forbidden_ranks))
         if self.ranks is not None:
             object.__setattr__(self, "ranks", tuple(self.ranks))
+        object.__setattr__(self, "sharding_types", _as_tuple(self.sharding_types))
         for problem in _own_problems(self):
             raise TaskError(f"constraint on table {self.table!r}: {problem}")
 
@@ -40,6 +56,13 @@ class TableConstraint:
         pinned = range(world_size) if self.ranks is None else sorted(set(self.ranks))
         forbidden = set(self.forbidden_ranks)
         return tuple(rank for rank in pinned if rank not in forbidden)
+
+    def allows_type(self, sharding_type: ShardingType) -> bool:
+        """Whether `sharding_types` and `split` allow this type."""
+        if sharding_type in _CUTS_ROWS and not self.split:
+            return False
+        names = {sharding_type, TABLE_WISE} if sharding_type == "column_wise" else {sharding_type}
+        return self.sharding_types is None or not names.isdisjoint(self.sharding_types)
 
 
 @dataclass(frozen=True)
@@ -51,29 +74,41 @@ class Constraints:
         together: groups of tables; all tables of a group must be on one rank, and none of them may be split.
         min_width: smallest number of columns of any shard; a narrower table is not split. If a table also has its own
             constraint, the stricter of the two applies. The same holds for `max_shards`.
-        max_shards: largest number of shards of any table, or None for any number.
+        max_shards: largest number of shards that the columns of any table are split into, or None for any number.
+        sharding_types: the only types that any table may have, as in `TableConstraint`. A table with its own types may
+            have those that both allow.
     """
 
     tables: Sequence[TableConstraint] = ()
     together: Sequence[Sequence[str]] = ()
     min_width: int = COLUMN_GRANULARITY
     max_shards: int | None = None
+    sharding_types: Sequence[str] | None = None
     _by_table: dict[str, TableConstraint] = field(init=False, repr=False, compare=False)
+    _grouped: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
         object.__setattr__(self, "together", tuple(tuple(group) for group in self.together))
+        object.__setattr__(self, "sharding_types", _as_tuple(self.sharding_types))
         object.__setattr__(self, "_by_table", {entry.table: entry for entry in self.tables})
-        for problem in (*_split_problems(self.min_width, self.max_shards), *_repetitions(self)):
+        object.__setattr__(self, "_grouped", frozenset(name for group in self.together for name in group))
+        limits = self.min_width, self.max_shards, self.sharding_types
+        for problem in chain(_limit_problems(*limits), _repetitions(self), _contradictions(self)):
             raise TaskError(f"constraints: {problem}")
 
     def __bool__(self) -> bool:
         return self != UNCONSTRAINED
 
     def of(self, table: str) -> TableConstraint:
-        """The constraint of `table` itself, combined with the limits for all tables but not with `together`."""
+        """The constraint of `table` itself, combined with the limits for all tables but not with `together`.
+
+        `TABLE_WISE` without `column_wise`, and `split` of False, become a `max_shards` of 1.
+        """
         own = self._by_table.get(table, TableConstraint(table))
-        limits = [limit for limit in (own.max_shards, self.max_shards, None if own.split else 1) if limit is not None]
+        types = _common_types(own.sharding_types, self.sharding_types)
+        is_whole = not own.split or (types is not None and TABLE_WISE in types and "column_wise" not in types)
+        limits = [limit for limit in (own.max_shards, self.max_shards, 1 if is_whole else None) if limit is not None]
         return TableConstraint(
             table,
             own.ranks,
@@ -81,12 +116,40 @@ class Constraints:
             max(own.min_width, self.min_width),
             min(limits, default=None),
             own.split,
+            types,
         )
 
+    def is_grouped(self, table: str) -> bool:
+        """Whether the table is kept together with others."""
+        return table in self._grouped
 
-def constraint_problems(constraints: Constraints, tables: Iterable[str], world_size: int) -> Iterator[str]:
+
+def type_violation(constraint: TableConstraint, sharding_type: ShardingType) -> str:
+    """Why a table with this constraint (`Constraints.of`) may not have this type; empty if it may."""
+    if constraint.allows_type(sharding_type):
+        return ""
+    allowed = [name for name in SHARDING_TYPES if constraint.allows_type(name)]
+    return f"is {sharding_type}, but may only be {' or '.join(allowed)}"
+
+
+def possible_types(
+    constraints: Constraints, table: Table, world_size: int, ranks_per_host: int
+) -> tuple[ShardingType, ...]:
+    """The sharding types that a table can have, in the order of `SHARDING_TYPES`.
+
+    A sequence table has one of `SEQUENCE_TYPES`, and a table that is kept together with others is column-wise. A
+    row-wise or data-parallel table must be allowed on every rank. A table-row-wise or grid-sharded table must be
+    allowed on every rank of some host.
+    """
+    hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
+    return tuple(name for name in SHARDING_TYPES if not hindrances[name])
+
+
+def constraint_problems(
+    constraints: Constraints, tables: Sequence[Table], world_size: int, ranks_per_host: int
+) -> Iterator[str]:
     """Descriptions of the constraints that these tables cannot meet on `world_size` ranks."""
-    names = set(tables)
+    names = {table.name for table in tables}
     mentioned = [entry.table for entry in constraints.tables]
     for name in (*mentioned, *(name for group in constraints.together for name in group)):
         if name not in names:
@@ -103,6 +166,61 @@ def constraint_problems(constraints: Constraints, tables: Iterable[str], world_s
             ranks &= set(constraints.of(name).allowed_ranks(world_size))
         if not ranks:
             yield f"tables {', '.join(map(repr, group))} are kept together, but no rank is allowed for all of them"
+    for table in tables:
+        hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
+        if all(hindrances.values()):
+            own = constraints.of(table.name)
+            reasons = "; ".join(f"{name}: {why}" for name, why in hindrances.items() if own.allows_type(name))
+            yield f"table {table.name!r} can have none of the sharding_types that its constraints allow ({reasons})"
+
+
+def _type_hindrances(
+    constraints: Constraints, table: Table, world_size: int, ranks_per_host: int
+) -> dict[ShardingType, str]:
+    """For each sharding type, why the table cannot have it; empty if it can."""
+    own = constraints.of(table.name)
+    is_anywhere, has_host = _allowed_ranges(own, world_size, ranks_per_host)
+
+    def hindrance(name: ShardingType) -> str:
+        if not own.allows_type(name):
+            return "its constraints do not allow it"
+        if table.pooling == "none" and name not in SEQUENCE_TYPES:
+            return "TorchRec cannot hold a sequence table (pooling none) in this way"
+        if constraints.is_grouped(table.name) and name != "column_wise":
+            return "tables that are kept together are column_wise"
+        if name in _USES_EVERY_RANK and not is_anywhere:
+            return "it needs every rank, and some ranks are not allowed"
+        if name in _USES_A_HOST and not has_host:
+            return "it needs all ranks of a host, and no host has all of its ranks allowed"
+        return ""
+
+    return {name: hindrance(name) for name in SHARDING_TYPES}
+
+
+def _allowed_ranges(own: TableConstraint, world_size: int, ranks_per_host: int) -> tuple[bool, bool]:
+    """Whether all ranks are allowed, and whether all ranks of some host are."""
+    if own.ranks is None and not own.forbidden_ranks:
+        return True, True
+    allowed = set(own.allowed_ranks(world_size))
+    hosts = (range(first, first + ranks_per_host) for first in range(0, world_size, ranks_per_host))
+    return len(allowed) == world_size, any(allowed.issuperset(host) for host in hosts)
+
+
+def _as_tuple(names: Sequence[str] | None) -> Sequence[str] | None:
+    return names if names is None or isinstance(names, str) else tuple(names)
+
+
+def _common_types(own: Sequence[str] | None, general: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The types that both allow; `column_wise` allows `TABLE_WISE`, too. None if neither names any."""
+    if own is None or general is None:
+        named = general if own is None else own
+        return None if named is None else tuple(named)
+    both = _with_table_wise(own) & _with_table_wise(general)
+    return tuple(name for name in ("column_wise", TABLE_WISE, *SHARDING_TYPES[1:]) if name in both)
+
+
+def _with_table_wise(names: Sequence[str]) -> set[str]:
+    return {*names, TABLE_WISE} if "column_wise" in names else {*names}
 
 
 def _own_problems(constraint: TableConstraint) -> Iterator[str]:
@@ -111,14 +229,38 @@ def _own_problems(constraint: TableConstraint) -> Iterator[str]:
     for rank in (*(constraint.ranks or ()), *constraint.forbidden_ranks):
         if isinstance(rank, bool) or not isinstance(rank, int):
             yield f"rank {rank!r} is not a whole number"
-    yield from _split_problems(constraint.min_width, constraint.max_shards)
+    yield from _limit_problems(constraint.min_width, constraint.max_shards, constraint.sharding_types)
+    if not any(map(constraint.allows_type, SHARDING_TYPES)):
+        yield (
+            f"split is false, but {', '.join(constraint.sharding_types or ())} splits the rows; allow {TABLE_WISE} or "
+            "data_parallel, or delete split"
+        )
 
 
-def _split_problems(min_width: int, max_shards: int | None) -> Iterator[str]:
+def _limit_problems(min_width: int, max_shards: int | None, sharding_types: Sequence[str] | None) -> Iterator[str]:
     if isinstance(min_width, bool) or not isinstance(min_width, int) or min_width < 1:
         yield f"min_width {min_width!r} must be a whole number of columns, at least 1"
     if max_shards is not None and (isinstance(max_shards, bool) or not isinstance(max_shards, int) or max_shards < 1):
         yield f"max_shards {max_shards!r} must be a whole number of at least 1"
+    if sharding_types is not None and (isinstance(sharding_types, str) or not sharding_types):
+        yield f"sharding_types {sharding_types!r} must be a list of at least one type; delete the key to allow any type"
+    for name in sharding_types or ():
+        if name not in (TABLE_WISE, *SHARDING_TYPES):
+            yield f"sharding type {name!r} is unknown; use {TABLE_WISE}, {', '.join(SHARDING_TYPES)}"
+
+
+def _contradictions(constraints: Constraints) -> Iterator[str]:
+    """Descriptions of tables that cannot have any type, whatever the task is."""
+    for entry in constraints.tables:
+        if _common_types(entry.sharding_types, constraints.sharding_types) == ():
+            yield (
+                f"table {entry.table!r} may be {' or '.join(entry.sharding_types or ())}, but all tables may only be "
+                f"{' or '.join(constraints.sharding_types or ())}; allow a common type"
+            )
+    for group in constraints.together:
+        for name in group:
+            if not constraints.of(name).allows_type("column_wise"):
+                yield f"table {name!r} is kept together with others and must be column_wise; allow {TABLE_WISE} for it"
 
 
 def _repetitions(constraints: Constraints) -> Iterator[str]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems, possible_types
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import Table, scale_rows
+from neuroshard_pipeline.tables.table import ShardingType, Table, scale_rows
 
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
@@ -81,6 +81,10 @@ class ShardingTask:
         """Number of hosts; ranks fill hosts in order."""
         return self.world_size // self.ranks_per_host
 
+    def possible_types(self, table: Table) -> tuple[ShardingType, ...]:
+        """The sharding types that one of the tables can have (`constraints.possible_types`)."""
+        return possible_types(self.constraints, table, self.world_size, self.ranks_per_host)
+
 
 def task_from_tables(
     tables: Sequence[Table], world_size: int, batch_size: int, memory_bytes: int, row_scale: float, task_id: str
@@ -139,4 +143,4 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     if task.optimizer not in OPTIMIZERS:
         yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
     if task.constraints:
-        yield from constraint_problems(task.constraints, (table.name for table in task.tables), task.world_size)
+        yield from constraint_problems(task.constraints, task.tables, task.world_size, local)
