@@ -16,6 +16,7 @@ from torchrec_bridge.unsharded_dlrm import torchrecs_dlrm, unsharded_model
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.ranks import RankError
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
 from neuroshard_pipeline.torchrec_bridge.train_check.model import initial_columns, keyed_ids
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
@@ -104,7 +105,7 @@ def test_a_lost_rank_stops_the_check_and_all_other_ranks(sent_signal, timeout_s,
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the refusal on machines without GPUs")
 def test_nccl_without_gpus_is_refused_before_any_process_starts():
-    with pytest.raises(TrainCheckError, match="needs a GPU for each of 2 ranks, but this machine has 0"):
+    with pytest.raises(RankError, match="needs a GPU for each of 2 ranks, but this machine has 0"):
         train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"backend": "nccl"}))
 
 

@@ -6,6 +6,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
 
 
 class TrainCheckError(NeuroShardError):
@@ -51,11 +52,10 @@ class TrainTaskParams(Parameters):
         return int(self.memory_gib * 2**30)
 
 
-class TrainingParams(Parameters):
+class TrainingParams(RankParams):
     """The model, its training and the timed steps.
 
     Attributes:
-        backend: backend of torch.distributed; `gloo` trains on CPUs, `nccl` on one GPU per rank.
         dense: whether the dense network is replicated (`ddp`) or sharded by `fully_shard` (`fsdp2`).
         dense_layers: widths of the layers that process the dense features.
         cross_layers: number of layers of the cross network [Wang2021, arXiv 2008.13535].
@@ -66,12 +66,9 @@ class TrainingParams(Parameters):
         warmup_steps: steps at the start of every turn that are not timed.
         steps_per_round: steps of every turn that are timed.
         loss_tolerance: largest accepted relative difference between the losses of two plans at the same step.
-        threads: threads of every rank on CPUs; with 1 thread every rank is pinned to one core.
-        timeout_s: seconds after which an unfinished turn or collective counts as failed.
         seed: seed of the initial weights and of the order of turns.
     """
 
-    backend: Literal["gloo", "nccl"]
     dense: Literal["ddp", "fsdp2"]
     dense_layers: tuple[PositiveInt, ...] = Field(min_length=1)
     cross_layers: PositiveInt
@@ -82,11 +79,4 @@ class TrainingParams(Parameters):
     warmup_steps: int = Field(ge=0)
     steps_per_round: PositiveInt
     loss_tolerance: float = Field(gt=0)
-    threads: PositiveInt
-    timeout_s: float = Field(gt=0)
     seed: int = Field(ge=0)
-
-    @property
-    def compute_device(self) -> Literal["cuda", "cpu"]:
-        """The device that trains the tables."""
-        return "cuda" if self.backend == "nccl" else "cpu"

@@ -1,14 +1,8 @@
 """Trains a model under several plans in turns, with one process per rank."""
 
-import datetime
-import logging
-import os
-import tempfile
 import time
-import uuid
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.torchrec_bridge.ranks import join_ranks, rank_team
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
-from neuroshard_pipeline.workers import LocalTeam, TeamFailedError, settle_on_core
+from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 
 class Turn(NamedTuple):
@@ -58,7 +52,8 @@ def train_under_plans(
         batch before the update of the step, `step_ms` the mean over ranks, and `timed` is False for warm-up steps.
 
     Raises:
-        TrainCheckError: the machine has too few GPUs, or a rank failed or hung; the other ranks are stopped.
+        RankError: the machine has too few GPUs.
+        TrainCheckError: a rank failed or hung; the other ranks are stopped.
     """
     steps = params.warmup_steps + params.steps_per_round
     rng = np.random.default_rng(params.seed)
@@ -71,32 +66,15 @@ def train_under_plans(
     return pd.concat(frames, ignore_index=True)
 
 
-@contextmanager
-def training_team(plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams) -> Iterator[LocalTeam]:
-    """Yield a team of one process per rank. The processes start with the first turn and end with the context.
+def training_team(
+    plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams
+) -> AbstractContextManager[LocalTeam]:
+    """A team of one process per rank (`ranks.rank_team`), whose jobs are turns.
 
     Raises:
-        TrainCheckError: the backend is nccl and the machine has fewer GPUs than ranks.
+        RankError: the backend is nccl and the machine has fewer GPUs than ranks.
     """
-    world_size = plans[0].task.world_size
-    if params.backend == "nccl" and torch.cuda.device_count() < world_size:
-        raise TrainCheckError(
-            f"backend nccl needs a GPU for each of {world_size} ranks, but this machine has "
-            f"{torch.cuda.device_count()}; lower train_check.task.world_size, or set train_check.training.backend "
-            "to gloo"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        team = LocalTeam(
-            world_size,
-            set_up_rank,
-            lambda: (plans, batches, params, f"{folder}/{uuid.uuid4().hex}"),
-            spawn=params.backend == "nccl",
-            preload=PRELOAD,
-        )
-        try:
-            yield team
-        finally:
-            team.kill()
+    return rank_team(plans[0].task.world_size, set_up_rank, (plans, batches, params), params)
 
 
 def ask(team: LocalTeam, turn: Turn, sharder: str, timeout_s: float) -> list[Steps]:
@@ -137,26 +115,7 @@ def set_up_rank(
 
     TorchRec is imported here, in the process of the rank.
     """
-    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
-    logging.getLogger("torch.fx").setLevel(logging.ERROR)
-    world_size = plans[0].task.world_size
-    os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
-    device = torch.device("cpu")
-    if params.backend == "nccl":
-        device = torch.device("cuda", rank)
-        torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(params.threads)
-        if params.threads == 1:
-            settle_on_core(rank)
-    dist.init_process_group(
-        params.backend,
-        store=dist.FileStore(store_file, world_size),
-        rank=rank,
-        world_size=world_size,
-        timeout=datetime.timedelta(seconds=params.timeout_s),
-        device_id=device if device.type == "cuda" else None,
-    )
+    device = join_ranks(rank, plans[0].task.world_size, params, store_file)
     return RankTrainer(plans, batches, params, device).train
 
 

@@ -1,0 +1,113 @@
+"""Processes of this host that form one group of torch.distributed, one process per rank."""
+
+import datetime
+import logging
+import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from pydantic import Field, PositiveInt
+
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.measurement import PRELOAD
+from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.workers import LocalTeam, settle_on_core
+
+
+class RankError(NeuroShardError):
+    """The ranks cannot start, or one of them failed."""
+
+
+class RankParams(Parameters):
+    """How the ranks run.
+
+    Attributes:
+        backend: backend of torch.distributed; `gloo` runs on CPUs, `nccl` on one GPU per rank.
+        threads: threads of every rank on CPUs; with 1 thread every rank is pinned to one core.
+        timeout_s: seconds after which an unfinished job of the ranks, or a collective, counts as failed.
+    """
+
+    backend: Literal["gloo", "nccl"]
+    threads: PositiveInt
+    timeout_s: float = Field(gt=0)
+
+    @property
+    def compute_device(self) -> Literal["cuda", "cpu"]:
+        """The kind of device that holds the tables."""
+        return "cuda" if self.backend == "nccl" else "cpu"
+
+
+@contextmanager
+def rank_team(
+    world_size: int, set_up: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...], params: RankParams
+) -> Iterator[LocalTeam]:
+    """Yield a team of one process per rank. The processes start with the first job and end with the context.
+
+    Args:
+        world_size: number of ranks.
+        set_up: importable function; `set_up(rank, *arguments, store_file)` runs in every process. It calls
+            `join_ranks` with the store file and returns the function that does the jobs.
+        arguments: arguments of `set_up`, which are sent to every process.
+        params: how the ranks run.
+
+    Raises:
+        RankError: the backend is nccl and the machine has fewer GPUs than ranks.
+    """
+    if params.backend == "nccl" and torch.cuda.device_count() < world_size:
+        raise RankError(
+            f"backend nccl needs a GPU for each of {world_size} ranks, but this machine has "
+            f"{torch.cuda.device_count()}; lower world_size, or set backend to gloo"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        team = LocalTeam(
+            world_size,
+            set_up,
+            lambda: (*arguments, f"{folder}/{uuid.uuid4().hex}"),
+            spawn=params.backend == "nccl",
+            preload=PRELOAD,
+        )
+        try:
+            yield team
+        finally:
+            team.kill()
+
+
+def join_ranks(
+    rank: int, world_size: int, params: RankParams, store_file: str, ranks_per_host: int | None = None
+) -> torch.device:
+    """Join the process group, in the process of a rank, and return the rank's device.
+
+    Args:
+        rank: number of this rank.
+        world_size: number of ranks.
+        params: how the ranks run.
+        store_file: path of the file that the ranks meet at.
+        ranks_per_host: number of ranks that TorchRec takes for the ranks of one host; None for all of them.
+    """
+    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
+    logging.getLogger("torch.fx").setLevel(logging.ERROR)
+    local = ranks_per_host or world_size
+    os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
+    device = torch.device("cpu")
+    if params.backend == "nccl":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(params.threads)
+        if params.threads == 1:
+            settle_on_core(rank)
+    dist.init_process_group(
+        params.backend,
+        store=dist.FileStore(store_file, world_size),
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=params.timeout_s),
+        device_id=device if device.type == "cuda" else None,
+    )
+    return device

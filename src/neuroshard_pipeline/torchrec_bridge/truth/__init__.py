@@ -1,0 +1,8 @@
+"""Times TorchRec's embedding module alone under the plans of several sharders, beside their predicted costs.
+
+| module | holds | needs the extra `torchrec` |
+| --- | --- | --- |
+| `params` | `StepParams` | no |
+| `steps` | `measure_steps`: times steps under any plans in turns, one process per rank | in the ranks |
+| `embeddings` | the sharded collections of one plan on one rank, and one timed step | yes |
+"""

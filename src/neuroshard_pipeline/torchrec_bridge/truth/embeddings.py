@@ -1,0 +1,202 @@
+"""TorchRec's embedding module under one plan, on one rank, and one timed step of it.
+
+Shapes: B samples of this rank, T tables, D the sum of the widths of all tables.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
+
+require_torchrec()
+from torchrec.distributed import DistributedModelParallel  # noqa: E402
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
+from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad  # noqa: E402
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
+
+#: The optimizer class of every name in `tables.task.OPTIMIZERS`.
+OPTIMIZER_CLASSES: dict[str, type[Any]] = {
+    "sgd": torch.optim.SGD,
+    "rowwise_adagrad": RowWiseAdagrad,
+    "adam": torch.optim.Adam,
+}
+
+
+def tables_by_module(tables: Sequence[Table]) -> dict[str, list[Table]]:
+    """The tables of every embedding module, by a name that PyTorch accepts, in the order of the tables."""
+    names = {module: f"module_{at}" for at, module in enumerate(dict.fromkeys(table.module for table in tables))}
+    return {name: [table for table in tables if table.module == module] for module, name in names.items()}
+
+
+def unsharded_embeddings(tables: Sequence[Table]) -> nn.ModuleDict:
+    """One `EmbeddingBagCollection` on the meta device per module; every table has one feature of the same name."""
+    return nn.ModuleDict(
+        {
+            name: EmbeddingBagCollection(
+                tables=[embedding_bag_config(table.name, table) for table in own], device=torch.device("meta")
+            )
+            for name, own in tables_by_module(tables).items()
+        }
+    )
+
+
+class RankIds:
+    """This rank's ids of one global batch, from which every step builds tensors without cached sums."""
+
+    def __init__(self, tables: Sequence[Table], ids: Sequence[TableIds], part: slice, device: torch.device) -> None:
+        of_table = {table.name: own for table, own in zip(tables, ids, strict=True)}
+        self._parts = []
+        for own in tables_by_module(tables).values():
+            names = [table.name for table in own]
+            keyed = keyed_ids(names, [of_table[name] for name in names], part).to(device)
+            self._parts.append((names, keyed.values(), keyed.lengths()))
+
+    def keyed(self) -> list[KeyedJaggedTensor]:
+        """The ids of every module, as a data loader hands them to a training step."""
+        return [KeyedJaggedTensor(names, values, lengths=lengths) for names, values, lengths in self._parts]
+
+
+class Stopwatch:
+    """Milliseconds between marks. Every mark waits for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.parts: dict[str, float] = {}
+        self._start = self._last = self.now()
+
+    def now(self) -> float:
+        """The time in ms, after all work of the device."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return 1000.0 * time.perf_counter()
+
+    def mark(self, part: str) -> None:
+        """Add the time since the last mark to `part`."""
+        now = self.now()
+        self.parts[part] = self.parts.get(part, 0.0) + now - self._last
+        self._last = now
+
+    @property
+    def total_ms(self) -> float:
+        """The time between the start and the last mark."""
+        return self._last - self._start
+
+
+class ShardedEmbeddings:
+    """The sharded collections of one plan on this rank.
+
+    Args:
+        plan: the plan.
+        params: learning rate of the tables, whose optimizer is that of the plan's task.
+        device: the device of this rank.
+    """
+
+    def __init__(self, plan: Plan, params: StepParams, device: torch.device) -> None:
+        unsharded = unsharded_embeddings(plan.task.tables)
+        optimizer = OPTIMIZER_CLASSES[plan.task.optimizer]
+        apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})
+        sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, params.compute_device)
+        sharded = DistributedModelParallel(
+            unsharded,
+            device=device,
+            plan=sharding_plan,
+            sharders=[EmbeddingBagCollectionSharder()],
+            init_data_parallel=False,
+        )
+        self.collections = [sharded.module[name] for name in unsharded]
+        self._device = device
+        replicas = [
+            weight
+            for path, collection in zip(unsharded, self.collections, strict=True)
+            for weight in _replicas(collection, sharding_plan.plan[path])
+        ]
+        self._dense = optimizer(replicas, lr=params.learning_rate) if replicas else None
+
+    def step(self, ids: RankIds) -> dict[str, float]:
+        """Wait for all ranks, run one step, and return the milliseconds of the whole step and of its parts."""
+        keyed = ids.keyed()
+        dist.barrier()
+        watch = Stopwatch(self._device)
+        contexts = [collection.create_context() for collection in self.collections]
+        sent = [c.input_dist(*of) for c, *of in zip(self.collections, contexts, keyed, strict=True)]
+        received = [sizes.wait().wait() for sizes in sent]
+        watch.mark("input_dist_ms")
+        rows = [c.compute(*of) for c, *of in zip(self.collections, contexts, received, strict=True)]
+        watch.mark("lookup_forward_ms")
+        lookups = LookupBackward(watch, [tensor for of_module in rows for tensor in of_module])
+        outputs = [c.output_dist(*of) for c, *of in zip(self.collections, contexts, rows, strict=True)]
+        pooled = [output.wait().values() for output in outputs]  # (B, D) per module
+        watch.mark("output_dist_ms")
+        torch.autograd.backward(pooled, [torch.ones_like(values) for values in pooled])
+        if self._dense is not None:
+            start = watch.now()
+            self._dense.step()
+            self._dense.zero_grad()
+            watch.parts["dense_optimizer_ms"] = watch.now() - start
+        watch.mark("backward_ms")
+        return {"dense_optimizer_ms": 0.0, **watch.parts, **lookups.parts, "step_ms": watch.total_ms}
+
+
+class LookupBackward:
+    """Measures how long the backward of the lookups takes, by hooks on the nodes of their autograd graphs.
+
+    The time counts from the moment when the gradient of a lookup's output is known to the end of the last node of
+    that lookup. On CPUs autograd runs one node at a time. On GPUs the clock waits for the device at every hook.
+
+    Args:
+        watch: the clock.
+        outputs: one output per lookup.
+    """
+
+    def __init__(self, watch: Stopwatch, outputs: Sequence[torch.Tensor]) -> None:
+        self._watch = watch
+        self._start, self._end = [0.0] * len(outputs), [0.0] * len(outputs)
+        for at, output in enumerate(outputs):
+            if output.grad_fn is not None:
+                output.grad_fn.register_prehook(lambda *_, at=at: self._begin(at))
+                for node in _nodes_below(output.grad_fn):
+                    node.register_hook(lambda *_, at=at: self._finish(at))
+
+    def _begin(self, at: int) -> None:
+        self._start[at] = self._watch.now()
+
+    def _finish(self, at: int) -> None:
+        self._end[at] = self._watch.now()
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The sum over all lookups, as the part `lookup_backward_ms` of a step."""
+        return {"lookup_backward_ms": sum(self._end) - sum(self._start)}
+
+
+def _nodes_below(node: Any) -> Iterator[Any]:
+    """`node` and all nodes that its gradient flows to, without the leaves that accumulate gradients."""
+    found, waiting = set(), [node]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in found or node.name().endswith("AccumulateGrad"):
+            continue
+        found.add(node)
+        yield node
+        waiting += [below for below, _ in node.next_functions]
+
+
+def _replicas(collection: nn.Module, plan: Mapping[str, Any]) -> Iterator[nn.Parameter]:
+    """The weights of the data-parallel tables of a sharded collection."""
+    for name, weight in collection.named_parameters():
+        table = name.removeprefix("embedding_bags.").removesuffix(".weight")
+        if plan[table].sharding_type == "data_parallel":
+            yield weight
