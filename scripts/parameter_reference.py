@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from neuroshard_pipeline.lab.clusters import ClusterSheet, GpuSheet, NetworkFitParams
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams
 from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.lab.step import StepParams
 from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,11 @@ OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
 }
 
 #: Parameters that no node reads, because Python reads them from the package; in `LAB_ENTRIES`, every entry is a group.
-LAB: dict[str, type[BaseModel]] = {"lab.kernels": KernelParams, "lab.network_fit": NetworkFitParams}
+LAB: dict[str, type[BaseModel]] = {
+    "lab.kernels": KernelParams,
+    "lab.step": StepParams,
+    "lab.network_fit": NetworkFitParams,
+}
 LAB_ENTRIES: dict[str, type[BaseModel]] = {
     "lab.devices": DeviceParams,
     "lab.networks": NetworkParams,

@@ -1,0 +1,244 @@
+"""The collectives of a step and the copies around them, as TorchRec 1.8 orders them (torchrec.distributed).
+
+In formulas: b samples per rank, B = b * W, f features and P ids per sample, D columns, o bytes per number on the links.
+
+Input dist [dist_data.py `KJTAllToAll`; embeddingbag.py `input_dist`]
+    per module   features are put into the order of the groups, again for every column shard: reads and writes
+                 4 b f + 8 b P bytes (lengths are int32, ids int64); the host waits for the number of ids per feature
+    per group    row types first sort ids by rows (`block_bucketize_sparse_features`: ids are read twice and written
+                 once, lengths of n buckets are read, written and summed up), and the host waits again
+                 all_to_all of 3 int64 per rank (how much follows), after which the host waits
+                 all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of weights if there are
+                 what came is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
+
+Output dist of pooled rows [comm_ops.py], forward and backward
+    column_wise     all_to_all: rank i sends o * D_i * b bytes to every rank
+    row_wise        reduce_scatter of o * B * D on all ranks; backward all_gather
+    table_row_wise, grid_shard   reduce_scatter of o * B * D_host inside each host (backward all_gather), then an
+                    all_to_all of o * b * D_host bytes between the ranks of the same place on all hosts
+    data_parallel   none
+Copies (`module`), each of which reads and writes its data: the buffer that is sent, the outputs of all ranks side by
+side (`torch.cat`), columns in the order of the model where tables are cut by columns, outputs of several groups side by
+side, and all of this backward, where gradients are also divided by the number of ranks. With o < 4, both sides convert.
+
+Sequence tables: all_to_all of o * b * D * P bytes; what is sent is permuted before, and row shards are put into the
+order of the ids afterwards.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.lab.network import Collective, collective_us
+from neuroshard_pipeline.lab.phases import AllToAll, Phase, Symmetric, Work
+from neuroshard_pipeline.lab.step_groups import Group, Job, columns, features, ids, whole_columns, whole_features
+
+LENGTH_BYTES, ID_BYTES, WEIGHT_BYTES, FLOAT_BYTES = 4, 8, 4, 4
+_SPLIT_NUMBERS = 3  # number of lengths, number of ids, samples: int64 each
+_PERMUTE_KERNELS = 4  # two running sums of lengths, permute lengths, permute ids [FBGEMM permute_2D_sparse_data]
+_BUCKETIZE_KERNELS = 4  # count, two running sums, scatter [FBGEMM block_bucketize_sparse_features]
+_OFFSET_KERNELS = 2  # running sum, conversion to int64
+_OFFSET_BYTES = 2 * LENGTH_BYTES + LENGTH_BYTES + ID_BYTES
+
+
+def input_dist(groups: Sequence[Group], job: Job) -> list[Phase]:
+    """Phases of the exchange of ids of one module."""
+    sharded = [group for group in groups if not group.is_replicated]
+    if not sharded:
+        return []
+    sent = sum(_sent_bytes(group, job) for group in groups)
+    first = job.kernels_us(2 * sent, _PERMUTE_KERNELS) + job.host_sync_us
+    return [Work("input_dist", first), *(phase for group in sharded for phase in _group_input_dist(group, job))]
+
+
+def _sent_bytes(group: Group, job: Job) -> float:
+    """Bytes of lengths, ids and weights that one rank has for all shards of a group, before they are sorted by rows."""
+    numbers = LENGTH_BYTES * group.total(whole_features) + _id_bytes(group) * group.total(ids)
+    return job.local_batch * numbers / (job.world_size if group.is_replicated else 1)
+
+
+def _id_bytes(group: Group) -> int:
+    return ID_BYTES + WEIGHT_BYTES * group.is_weighted
+
+
+def _group_input_dist(group: Group, job: Job) -> list[Phase]:
+    world, samples = job.world_size, job.local_batch
+    lengths = samples * LENGTH_BYTES * group.on_ranks(features, world)
+    of_ids = samples * group.on_ranks(ids, world)
+    first = np.zeros(world)
+    if group.is_cut_by_rows and world > 1:
+        sorted_bytes = (lengths + _id_bytes(group) * of_ids).sum()
+        first = job.kernels_us(3 * sorted_bytes, _BUCKETIZE_KERNELS) + job.host_sync_us
+        if group.kind != "row_wise":  # buckets are put into the order of the ranks
+            first = first + job.kernels_us(2 * sorted_bytes, _PERMUTE_KERNELS)
+    came = world * (lengths + _id_bytes(group) * of_ids)
+    offsets = job.kernels_us(world * lengths / LENGTH_BYTES * _OFFSET_BYTES, _OFFSET_KERNELS)
+    if world == 1:
+        return [Work("input_dist", offsets)]
+    numbers = _SPLIT_NUMBERS + group.is_weighted
+    exchanges: list[Phase] = [
+        AllToAll("input_dist", _to_each(lengths)),
+        AllToAll("input_dist", _to_each(ID_BYTES * of_ids)),
+    ]
+    if group.is_weighted:
+        exchanges.append(AllToAll("input_dist", _to_each(WEIGHT_BYTES * of_ids)))
+    return [
+        Work("input_dist", first),
+        _together("input_dist", "alltoall", 8.0 * numbers * world, job),
+        Work("input_dist", np.full(world, job.host_sync_us)),
+        *exchanges,
+        Work("input_dist", job.kernels_us(2 * came, _PERMUTE_KERNELS) + offsets),
+    ]
+
+
+def output_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
+    """Phases of the output dist of one group, forward and backward."""
+    if group.is_replicated or job.world_size == 1:
+        return [], []
+    if group.is_sequence:
+        return _sequence_dist(group, job)
+    if group.kind == "column_wise":
+        return _column_dist(group, job)
+    return _row_dist(group, job) if group.kind == "row_wise" else _host_row_dist(group, job)
+
+
+def concatenation(groups: Sequence[Group], job: Job) -> list[Phase]:
+    """The copy of the outputs of several groups of a module side by side, once in each direction."""
+    if len(groups) < 2 or groups[0].is_sequence:
+        return []
+    total = sum(_output_columns(group, job) for group in groups)
+    return [Work("module", job.kernels_us(2 * FLOAT_BYTES * job.local_batch * total))]
+
+
+def _output_columns(group: Group, job: Job) -> float:
+    """Columns of the group's output on every rank."""
+    return group.total(whole_columns) / (job.world_size if group.is_replicated else 1)
+
+
+def _column_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
+    width = group.on_ranks(columns, job.world_size)
+    own, all_back = job.task.batch_size * width, job.local_batch * width.sum()
+    messages = np.repeat((job.output_bytes * job.local_batch * width)[:, None], job.world_size, axis=1)
+    copy, cat = _copied(own, job), _copied(all_back, job)
+    reorder = _reordered(group, all_back, job)
+    forward: list[Phase] = [
+        Work("module", _converted(own, job) + copy),
+        AllToAll("forward_comm", messages),
+        Work("module", _converted(all_back, job) + cat + reorder),
+    ]
+    backward: list[Phase] = [
+        Work("module", reorder + cat + _converted(all_back, job)),
+        AllToAll("backward_comm", messages.T),
+        Work("module", _converted(own, job) + copy),
+    ]
+    return forward, backward
+
+
+def _row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
+    width = _output_columns(group, job)
+    own, back = job.task.batch_size * width, job.local_batch * width
+    size = job.output_bytes * own
+    forward: list[Phase] = [
+        Work("module", _converted(own, job)),
+        _together("reduction", "reduce_scatter", size, job),
+        Work("module", _converted(back, job)),
+    ]
+    backward: list[Phase] = [
+        Work("module", _copied(back, job) + _converted(back, job)),
+        _together("reduction", "all_gather", size, job),
+        Work("module", _converted(own, job) + _copied(own, job)),
+    ]
+    return forward, backward
+
+
+def _host_row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
+    """Reduction inside hosts, then an exchange of ranks with the same place on their hosts."""
+    local, batch = job.ranks_per_host, job.task.batch_size
+    width = group.on_ranks(whole_columns, job.world_size)
+    host_width = np.bincount(job.host_of, width, minlength=job.hosts)[job.host_of]  # (W,)
+    own, reduced, back = batch * host_width, batch / local * host_width, job.local_batch * width.sum()
+    messages = np.repeat((job.output_bytes * job.local_batch * host_width)[:, None], job.world_size, axis=1)
+    place = np.arange(job.world_size) % job.network.gpus_per_host
+    messages = np.where((place[:, None] == place) & (job.host_of[:, None] != job.host_of), messages, 0.0)
+    across: tuple[list[Phase], list[Phase]] = ([], [])
+    if job.hosts > 1:
+        copy, cat = _copied(reduced, job) + _converted(reduced, job), _copied(back, job) + _converted(back, job)
+        across = (
+            [Work("module", copy), AllToAll("forward_comm", messages), Work("module", cat)],
+            [Work("module", cat), AllToAll("backward_comm", messages.T), Work("module", copy)],
+        )
+    reorder = _reordered(group, back, job)
+    sizes = job.output_bytes * own
+    forward: list[Phase] = [
+        Work("module", _converted(own, job)),
+        _in_hosts("reduce_scatter", sizes, job),
+        Work("module", _converted(reduced, job)),
+        *across[0],
+        Work("module", reorder),
+    ]
+    backward: list[Phase] = [
+        Work("module", reorder),
+        *across[1],
+        Work("module", _converted(reduced, job)),
+        _in_hosts("all_gather", sizes, job),
+        Work("module", _converted(own, job) + _copied(own, job)),
+    ]
+    return forward, backward
+
+
+def _sequence_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
+    width = group.on_ranks(columns, job.world_size)
+    own, back = job.task.batch_size * width, job.local_batch * width.sum()
+    messages = np.repeat((job.output_bytes * job.local_batch * width)[:, None], job.world_size, axis=1)
+    ordered = _copied(back, job) if group.is_cut_by_rows else _reordered(group, back, job)
+    sent, came = _copied(own, job) + _converted(own, job), _converted(back, job) + ordered
+    forward: list[Phase] = [Work("module", sent), AllToAll("forward_comm", messages), Work("module", came)]
+    backward: list[Phase] = [
+        Work("module", came),
+        AllToAll("backward_comm", messages.T),
+        Work("module", sent + _copied(own, job)),  # permuted, and divided by the number of ranks
+    ]
+    return forward, backward
+
+
+def all_reduce(size_bytes: float, job: Job) -> Phase:
+    """The all_reduce of a buffer of gradients."""
+    return _together("reduction", "all_reduce", size_bytes, job)
+
+
+def _together(part: str, collective: Collective, size: float, job: Job) -> Symmetric:
+    """A collective of all ranks."""
+    us = float(collective_us(collective, size, job.world_size, job.hosts, job.network)) if size > 0 else 0.0
+    return Symmetric(part, np.full(job.world_size, us), np.zeros(job.world_size, dtype=np.int64))
+
+
+def _in_hosts(collective: Collective, sizes: ArrayLike, job: Job) -> Symmetric:
+    """A collective inside every host; `sizes` (W,) are those of the rank's host."""
+    us = collective_us(collective, sizes, job.ranks_per_host, 1, job.network)
+    us = np.where(np.asarray(sizes) > 0, us, 0.0)
+    return Symmetric("reduction", us, job.host_of)
+
+
+def _copied(numbers: ArrayLike, job: Job) -> FloatArray:
+    """Time to read and write fp32 numbers."""
+    return job.kernels_us(2 * FLOAT_BYTES * np.asarray(numbers, dtype=np.float64))
+
+
+def _converted(numbers: ArrayLike, job: Job) -> FloatArray:
+    """Time to convert fp32 numbers to those on the links or back; 0 if they are fp32."""
+    if job.output_bytes == FLOAT_BYTES:
+        return np.zeros(job.world_size)
+    return job.kernels_us((FLOAT_BYTES + job.output_bytes) * np.asarray(numbers, dtype=np.float64))
+
+
+def _reordered(group: Group, numbers: ArrayLike, job: Job) -> FloatArray:
+    """Time to put columns into the order of the model, if a table is cut by columns."""
+    is_cut = any(shard.embedding_dim < shard.table.embedding_dim for shard in group.shards)
+    return _copied(numbers, job) if is_cut else np.zeros(job.world_size)
+
+
+def _to_each(received: FloatArray) -> FloatArray:
+    """Messages (W, W) if every rank sends `received[j]` bytes to rank j."""
+    return np.repeat(received[None, :], len(received), axis=0)

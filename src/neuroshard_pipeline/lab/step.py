@@ -1,0 +1,182 @@
+"""The lab's price of a whole training step of TorchRec's embedding modules: explicit formulas, no measurement.
+
+    step = largest sum over ranks of the parts below and of waiting for other ranks
+
+    forward_compute, backward_compute   one fused lookup per module, sharding type, data type and pooling
+                    (`lab.device`):
+                    row shards see their share of the ids, replicas the ids of their rank's samples (`tables.lookups`)
+    input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`)
+    dense           gradients of replicas. G bytes are written as zeros, copied into the buffer of the all_reduce (2 G),
+                    and read and written by PyTorch's optimizer: 3 G for SGD, 5 G for Adagrad, 7 G for Adam
+                    [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
+
+A step starts with the gradients of the outputs, which all ranks get at the same time: backward output dist, backward
+lookups, all_reduce and optimizer of replicas; then input dist, forward lookups and forward output dist of the next
+batch. Nothing overlaps, except that a task with `pipelines_input_dist` pays nothing for the input dist. All of the
+numbers come from the lab's GPUs and networks, except `host_sync_us`. W ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import Field
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.lab.device import ModelledDevice
+from neuroshard_pipeline.lab.exchange import FLOAT_BYTES, all_reduce, concatenation, input_dist, output_dist
+from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
+from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.lab.params import lab_values
+from neuroshard_pipeline.lab.phases import Phase, Work, run_phases
+from neuroshard_pipeline.lab.step_groups import Group, Job, grouped
+from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Bytes that PyTorch's dense optimizer reads and writes per byte of gradients: weights, gradients, state.
+_OPTIMIZER_PASSES = {"sgd": 3, "rowwise_adagrad": 5, "adam": 7}
+_GRADIENT_PASSES = 3  # zeros are written; the buffer of the all_reduce is a copy
+
+
+class StepParams(Parameters):
+    """What a training step pays besides kernels and collectives.
+
+    Attributes:
+        host_sync_us: time for which a GPU has no work because the host waits for one of its results, and then launches
+            the next kernels.
+    """
+
+    host_sync_us: float = Field(ge=0)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Modelled milliseconds of every rank in one step, (W,) each; see the top of this file.
+
+    Attributes:
+        input_dist_ms: exchange of ids and bag lengths.
+        forward_compute_ms: forward lookups.
+        backward_compute_ms: backward lookups.
+        forward_comm_ms: all-to-alls of pooled rows, or of the rows of sequence tables.
+        backward_comm_ms: all-to-alls of their gradients.
+        reduction_ms: reduce_scatter, all_gather and all_reduce.
+        module_ms: copies and conversions of outputs and their gradients.
+        dense_ms: dense gradients of replicas.
+        waiting_ms: waiting for other ranks. A measured collective includes its part of it.
+    """
+
+    input_dist_ms: FloatArray
+    forward_compute_ms: FloatArray
+    backward_compute_ms: FloatArray
+    forward_comm_ms: FloatArray
+    backward_comm_ms: FloatArray
+    reduction_ms: FloatArray
+    module_ms: FloatArray
+    dense_ms: FloatArray
+    waiting_ms: FloatArray
+
+    @property
+    def rank_ms(self) -> FloatArray:
+        """Sum of all parts and of waiting per rank, (W,)."""
+        return np.sum(list(vars(self).values()), axis=0)
+
+    @property
+    def step_ms(self) -> float:
+        """Cost of the step: that of its most expensive rank."""
+        return float(self.rank_ms.max())
+
+
+def step_params() -> StepParams:
+    """The shipped numbers."""
+    return StepParams(**lab_values()["step"])
+
+
+def step_cost_ms(
+    task: ShardingTask,
+    shards: Sequence[Shard],
+    ranks: Sequence[int],
+    device: ModelledDevice,
+    network: NetworkParams,
+    output_bytes: float = FLOAT_BYTES,
+) -> StepCost:
+    """Modelled cost of a step with `shards[i]` on `ranks[i]`.
+
+    Args:
+        task: the sharding task; its `local_world_size` overrides the network's GPUs per host if it is given.
+        shards: all shards of a plan; a `data_parallel` table has one on every rank.
+        ranks: the rank of each shard.
+        device: GPU of every rank.
+        network: links inside and between hosts.
+        output_bytes: bytes of one pooled number on the links: 4, or 2 for TorchRec's fp16 or bf16 communication. The
+            all_reduce of replicas' gradients and the ids stay as they are.
+    """
+    if task.local_world_size is not None:
+        network = network.model_copy(update={"gpus_per_host": task.local_world_size})
+    job = Job(task, device, network, step_params().host_sync_us, output_bytes)
+    parts, waiting = run_phases(step_phases(grouped(shards, ranks), job), task.world_size, network)
+    names = (name.removesuffix("_ms") for name in StepCost.__dataclass_fields__ if name != "waiting_ms")
+    none = np.zeros(task.world_size)
+    return StepCost(**{f"{name}_ms": parts.get(name, none) for name in names}, waiting_ms=waiting)
+
+
+def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
+    """All phases of a step in order."""
+    modules = list(dict.fromkeys((group.module, group.is_sequence) for group in groups))
+    of_module = [[group for group in groups if (group.module, group.is_sequence) == key] for key in modules]
+    exchanges = [output_dist(group, job) for group in groups]
+    lookups = [_lookup_us(group, job) for group in groups]
+    sides = [phase for members in of_module for phase in concatenation(members, job)]
+    backward = [phase for _, phases in exchanges for phase in phases]
+    forward = [phase for phases, _ in exchanges for phase in phases]
+    ids = [phase for members in of_module for phase in input_dist(members, job)]
+    return [
+        *sides,
+        *backward,
+        *(Work("backward_compute", us) for _, us in lookups),
+        *(phase for group in groups for phase in _dense(group, job)),
+        *([] if job.task.pipelines_input_dist else ids),
+        *(Work("forward_compute", us) for us, _ in lookups),
+        *forward,
+        *sides,
+    ]
+
+
+def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:
+    """Microseconds of the group's lookups on every rank, forward and backward, (W,) each."""
+    us, known = np.zeros((2, job.world_size)), {}
+    for rank in range(job.world_size):
+        shards = [group.shards[index] for index in np.flatnonzero(group.ranks == rank)]
+        for key in dict.fromkeys(map(_kernel_of, shards)):
+            members = [shard for shard in shards if _kernel_of(shard) == key]
+            same = tuple((shard.table.name, shard.embedding_dim, shard.num_rows) for shard in members)
+            if same not in known:
+                time = job.device.time(_lookup(members, group, job))
+                known[same] = (time.forward_us, time.backward_us)
+            us[:, rank] += known[same]
+    return us[0], us[1]
+
+
+def _kernel_of(shard: Shard) -> tuple[str, str]:
+    """Shards of a group share a kernel if these are equal [torchrec embedding_sharding.py `group_tables`]."""
+    return shard.table.data_type, shard.table.pooling
+
+
+def _lookup(shards: Sequence[Shard], group: Group, job: Job) -> Lookup:
+    batch_size, world_size = job.task.batch_size, job.world_size
+    samples = lookup_batch_size(shards[0], batch_size, world_size)
+    seen = [lookup_shard(shard, batch_size, world_size) for shard in shards]
+    lookup = lookup_of_shards(seen, samples, "none" if group.is_replicated else job.task.optimizer)
+    bags = lookup.bags * np.array([shard.table.num_features for shard in shards])
+    return replace(lookup, bags=lookup.ids if group.is_sequence else bags, weighted=group.is_weighted)
+
+
+def _dense(group: Group, job: Job) -> list[Phase]:
+    """Gradients of replicas: zeros, copy and all_reduce, pass of the optimizer."""
+    if not group.is_replicated:
+        return []
+    gradients = FLOAT_BYTES * group.total(lambda shard: shard.num_rows * shard.embedding_dim) / job.world_size
+    passes = _GRADIENT_PASSES + _OPTIMIZER_PASSES[job.task.optimizer]
+    work = Work("dense", job.kernels_us(passes * gradients, 3))
+    return [work, all_reduce(gradients, job)] if job.world_size > 1 else [work]

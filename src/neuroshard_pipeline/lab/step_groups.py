@@ -1,0 +1,154 @@
+"""The shards of one embedding module and sharding type, which share kernels and collectives, and the job they are in.
+
+TorchRec makes one sharding object per module and sharding type [torchrec embeddingbag.py,
+`create_sharding_infos_by_sharding_device_group`], with an input dist, lookups and an output dist of its own. Sequence
+tables are in modules of their own (`EmbeddingCollection`). Shapes: S shards, W ranks.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.lab.device import ModelledDevice
+from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.tables.table import Shard, ShardingType
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_BYTES_PER_US = 1e3  # at 1 GB/s
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job on modelled hardware.
+
+    Attributes:
+        task: the sharding task; it gives ranks, batch and optimizer.
+        device: GPU of every rank.
+        network: the cluster, with the task's number of ranks per host.
+        host_sync_us: time for which a GPU has no work because the host waits for a result of it.
+        output_bytes: bytes of one pooled number on the links; below 4, TorchRec converts before and after.
+    """
+
+    task: ShardingTask
+    device: ModelledDevice
+    network: NetworkParams
+    host_sync_us: float
+    output_bytes: float
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks, W."""
+        return self.task.world_size
+
+    @property
+    def local_batch(self) -> float:
+        """Samples of one rank."""
+        return self.task.batch_size / self.task.world_size
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks of one host."""
+        return min(self.network.gpus_per_host, self.task.world_size)
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return self.network.hosts_of(self.task.world_size)
+
+    @cached_property
+    def host_of(self) -> IntArray:
+        """Host of every rank, (W,)."""
+        return np.arange(self.world_size) // self.network.gpus_per_host
+
+    def kernels_us(self, num_bytes: FloatArray | float, kernels: int = 1) -> FloatArray:
+        """Time of kernels that read and write `num_bytes` of GPU memory altogether, per rank (W,); none for 0 bytes.
+
+        kernels * shortest kernel + bytes / (bandwidth * share that streams reach)
+        """
+        moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
+        rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * _BYTES_PER_US
+        return np.where(moved > 0, kernels * self.device.kernels.forward_launch_us + moved / rate, 0.0)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The shards of one module and sharding type.
+
+    Attributes:
+        module: name of the module.
+        is_sequence: whether the tables are not pooled.
+        kind: the sharding type.
+        shards: all shards of the group.
+        ranks: rank of each shard, (S,).
+    """
+
+    module: str
+    is_sequence: bool
+    kind: ShardingType
+    shards: tuple[Shard, ...]
+    ranks: IntArray
+
+    @property
+    def is_cut_by_rows(self) -> bool:
+        """Whether shards have some of the rows of their tables."""
+        return self.kind in ("row_wise", "table_row_wise", "grid_shard")
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every rank has all tables of the group."""
+        return self.kind == "data_parallel"
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether ids have weights."""
+        return any(shard.table.is_weighted for shard in self.shards)
+
+    def on_ranks(self, value: Callable[[Shard], float], world_size: int) -> FloatArray:
+        """Sum of `value` over the shards of every rank, (W,)."""
+        return np.bincount(self.ranks, [value(shard) for shard in self.shards], minlength=world_size).astype(float)
+
+    def total(self, value: Callable[[Shard], float]) -> float:
+        """Sum of `value` over all shards."""
+        return float(sum(value(shard) for shard in self.shards))
+
+
+def features(shard: Shard) -> float:
+    """Bag lengths per sample that the shard receives."""
+    return float(shard.table.num_features)
+
+
+def whole_features(shard: Shard) -> float:
+    """Features of the shard before ids are sorted by rows: row shards of one table are one part of it each."""
+    return shard.table.num_features * shard.row_share
+
+
+def ids(shard: Shard) -> float:
+    """Ids per sample that the shard receives."""
+    return shard.table.pooling_factor * shard.row_share
+
+
+def columns(shard: Shard) -> float:
+    """Numbers per sample that the shard's lookup writes."""
+    if shard.table.pooling == "none":
+        return shard.embedding_dim * shard.table.pooling_factor * shard.row_share
+    return float(shard.embedding_dim * shard.table.num_features)
+
+
+def whole_columns(shard: Shard) -> float:
+    """Numbers per sample of the output that the shard contributes to; row shards of one table count for a part each."""
+    return columns(shard) if shard.table.pooling == "none" else columns(shard) * shard.row_share
+
+
+def grouped(shards: Sequence[Shard], ranks: Sequence[int]) -> list[Group]:
+    """The groups of a plan, in the order of their first shards."""
+    members = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        members[shard.table.module, shard.table.pooling == "none", shard.sharding_type].append((shard, rank))
+    return [
+        Group(*key, tuple(shard for shard, _ in found), np.array([rank for _, rank in found]))
+        for key, found in members.items()
+    ]

@@ -1,0 +1,240 @@
+"""The lab's price of a step: cases computed by hand with round numbers, and invariants of all plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab.networks import SIMPLE
+
+from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, ModelledDevice, lookup_cost_ms, modelled_device
+from neuroshard_pipeline.lab.network import collective_us
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.params import lab_values
+from neuroshard_pipeline.lab.step import StepCost, step_cost_ms, step_params
+from neuroshard_pipeline.tables.lookups import local_table
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+H100, CLUSTER = modelled_device("h100"), network_preset("h100-ib400")
+SYNC = step_params().host_sync_us
+#: A GPU that moves 1e3 bytes per us and launches a kernel in 10 us.
+SLOW = ModelledDevice(
+    device=DeviceParams(hbm_gb_per_s=1, l2_mib=1, l2_bytes_per_clock=1, sms=1, clock_ghz=1, host_gb_per_s=1),
+    kernels=KernelParams(**lab_values()["kernels"] | {"forward_launch_us": 10, "hbm_efficiency": 1}),
+)
+NARROW, WIDE = Table("narrow", 1000, 4, 2.0), Table("wide", 3000, 8, 1.0)
+
+
+def task(*tables: Table, world_size=2, batch_size=200, **fields) -> ShardingTask:
+    return ShardingTask(tables, world_size, batch_size, 2**40, **fields)
+
+
+def by_rows(table: Table, ranks, kind="row_wise", columns=None) -> list[tuple[Shard, int]]:
+    """Row shards of equal size, one on each of `ranks`."""
+    rows = table.num_embeddings // len(ranks)
+    offset, width = columns or (0, table.embedding_dim)
+    return [(Shard(table, offset, width, rows * place, rows, kind), rank) for place, rank in enumerate(ranks)]
+
+
+def replicas(table: Table, world_size: int) -> list[tuple[Shard, int]]:
+    return [(whole(table, "data_parallel"), rank) for rank in range(world_size)]
+
+
+def cost(of: ShardingTask, placed, device=SLOW, network=SIMPLE, **options) -> StepCost:
+    return step_cost_ms(of, [shard for shard, _ in placed], [rank for _, rank in placed], device, network, **options)
+
+
+def us(values) -> list[float]:
+    return (np.asarray(values) * 1e3).tolist()
+
+
+def test_two_whole_tables_by_hand():
+    """100 samples per rank; SIMPLE moves 1e3 bytes per us in a host, half of it below 8 us of pipeline."""
+    priced = cost(task(NARROW, WIDE), [(whole(NARROW), 0), (whole(WIDE), 1)])
+    # Rank 1 sends 8 columns of 100 samples: 3200 bytes. Both ranks wait for it.
+    assert us(priced.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
+    # Both receive this rank's gradients in the other direction, so that it takes as long.
+    assert us(priced.backward_comm_ms) == pytest.approx(us(priced.forward_comm_ms))
+    first = 4 * 10 + 2 * (4 * 100 * 2 + 8 * 100 * 3) / 1e3 + SYNC  # lengths of 2 features, 3 ids per sample
+    splits = 100 + 20 + 24 / 1e3 / 0.5 + SYNC  # 3 numbers of 8 bytes to the other rank
+    lengths = 100 + 20 + 0.4 / 0.5
+    ids = 100 + 20 + 1.6 / 0.5  # 200 ids for the table on rank 0
+    ordered = [4 * 10 + 2 * (4 * 200 + 8 * 200 * factor) / 1e3 for factor in (2, 1)]
+    offsets = 2 * 10 + 200 * (4 + 4 + 4 + 8) / 1e3
+    expected = [first + splits + lengths + ids + last + offsets for last in ordered]
+    assert us(priced.input_dist_ms) == pytest.approx(expected)
+    # In each direction a copy of the own 200 * D numbers and one of the 100 * 12 that all ranks make.
+    copies = [2 * (2 * 10 + 8 * (200 * dim + 100 * 12) / 1e3) for dim in (4, 8)]
+    assert us(priced.module_ms) == pytest.approx(copies)
+    assert not priced.reduction_ms.any()
+    assert not priced.dense_ms.any()
+    for rank, table in enumerate((NARROW, WIDE)):
+        forward, backward = lookup_cost_ms([whole(table)], 200, "sgd", SLOW)
+        assert (priced.forward_compute_ms[rank], priced.backward_compute_ms[rank]) == (forward, backward)
+
+
+def test_row_shards_reduce_the_whole_output_on_every_rank():
+    priced = cost(task(NARROW), by_rows(NARROW, (0, 1)))
+    # 200 samples of 4 columns: 1600 of 3200 bytes leave, over a ring of two GPUs with 1 GB/s * 2 / 2.5.
+    assert us(priced.reduction_ms) == pytest.approx([2 * (100 + 20 + 2 * 1.6 * 1.25)] * 2)
+    assert not priced.forward_comm_ms.any()
+    # Only backward: own gradients made contiguous, all gradients divided.
+    assert us(priced.module_ms) == pytest.approx([2 * 10 + 8 * (100 * 4 + 200 * 4) / 1e3] * 2)
+
+
+def test_a_row_shard_sees_its_share_of_the_ids():
+    three_quarters = [(Shard(NARROW, 0, 4, 0, 750, "row_wise"), 0), (Shard(NARROW, 0, 4, 750, 250, "row_wise"), 1)]
+    half = cost(task(NARROW), by_rows(NARROW, (0, 1)), H100)
+    uneven = cost(task(NARROW, batch_size=2_000_000), three_quarters, H100)
+    assert half.backward_compute_ms[0] == half.backward_compute_ms[1]
+    assert uneven.backward_compute_ms[0] > 2 * uneven.backward_compute_ms[1]
+
+
+def test_replicas_reduce_dense_gradients_and_exchange_no_ids():
+    priced = cost(task(NARROW), replicas(NARROW, 2))
+    gradients = 4 * 1000 * 4
+    # Twice the ring of two GPUs, whose pipeline fills in 8 us.
+    assert us(priced.reduction_ms) == pytest.approx([100 + 20 + min(2 * 20, 8 + 20)] * 2)
+    # Zeros, copy (2), and SGD (3).
+    assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 2)
+    for part in (priced.input_dist_ms, priced.forward_comm_ms, priced.module_ms):
+        assert not part.any()
+    local = whole(replace(local_table(NARROW, 200, 2), name="local"))
+    assert us(priced.forward_compute_ms) == pytest.approx([us(lookup_cost_ms([local], 100, "sgd", SLOW))[0]] * 2)
+
+
+def test_rows_inside_hosts_then_whole_tables_across():
+    """Two hosts of two ranks; the table is on host 0."""
+    priced = cost(task(NARROW, world_size=4, local_world_size=2), by_rows(NARROW, (0, 1), "table_row_wise"))
+    reduced = 100 + 20 + 2 * 1.6 * 1.25  # as in the row-wise test: 3200 bytes on the two ranks of host 0
+    assert us(priced.reduction_ms) == pytest.approx([2 * reduced] * 2 + [0, 0])
+    # Each rank of host 0 has 100 samples of 4 columns, and sends half of them to its counterpart at 0.05 GB/s.
+    assert us(priced.forward_comm_ms) == pytest.approx([100 + 50 + 10 + 50 * 4 * 4 / 50] * 4)
+
+
+def test_sequence_tables_exchange_a_row_per_id():
+    rows = replace(NARROW, pooling="none")
+    priced = cost(task(rows, WIDE), [(whole(rows), 0), (whole(WIDE), 1)])
+    # Rank 0 sends 2 rows of 4 columns for each of 100 samples; the pooled table is a collection of its own.
+    pooled = cost(task(WIDE), [(whole(WIDE), 1)])
+    assert us(priced.forward_comm_ms - pooled.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
+
+
+def test_tables_of_two_modules_or_types_pay_for_two_exchanges():
+    both = [(whole(NARROW), 0), (whole(WIDE), 1)]
+    apart = replace(WIDE, module="other")
+    one, two = cost(task(NARROW, WIDE), both), cost(task(NARROW, apart), [(whole(NARROW), 0), (whole(apart), 1)])
+    assert (two.forward_comm_ms > one.forward_comm_ms + 0.1).all()
+    assert (two.input_dist_ms > one.input_dist_ms + 0.3).all()
+    mixed = cost(task(NARROW, WIDE), [(whole(NARROW), 0), *by_rows(WIDE, (0, 1))])
+    assert (mixed.input_dist_ms > one.input_dist_ms + 0.3).all()
+
+
+def test_waiting_ends_when_the_slowest_rank_arrives():
+    busy = Table("busy", 10**6, 128, 50.0)
+    priced = cost(task(NARROW, busy, batch_size=65536), [(whole(NARROW), 0), (whole(busy), 1)], H100, CLUSTER)
+    assert priced.waiting_ms[1] == pytest.approx(0, abs=1e-9)
+    assert priced.waiting_ms[0] > 1
+    assert priced.rank_ms[0] == pytest.approx(priced.rank_ms[1], rel=0.1)
+
+
+def test_half_precision_halves_transfers_and_adds_conversions():
+    tables = [Table(f"t{index}", 10**6, 128, 1.0) for index in range(8)]
+    placed = [(whole(table), rank) for rank, table in enumerate(tables)]
+    of = task(*tables, world_size=8, batch_size=8 * 65536)
+    single, half = (cost(of, placed, H100, CLUSTER, output_bytes=size) for size in (4, 2))
+    assert half.forward_comm_ms.sum() == pytest.approx(0.5 * single.forward_comm_ms.sum(), rel=0.1)
+    assert (half.module_ms > single.module_ms).all()
+    assert (half.input_dist_ms == single.input_dist_ms).all()
+
+
+def test_a_pipelined_input_dist_costs_nothing():
+    placed = [(whole(NARROW), 0), (whole(WIDE), 1)]
+    priced = cost(task(NARROW, WIDE), placed)
+    hidden = cost(task(NARROW, WIDE, pipelines_input_dist=True), placed)
+    assert priced.step_ms - hidden.step_ms == pytest.approx(priced.input_dist_ms.max(), rel=0.01)
+    assert not hidden.input_dist_ms.any()
+
+
+def test_equal_volumes_cost_as_much_as_collectives():
+    tables = [Table(f"t{index}", 10**6, 64, 3.0) for index in range(16)]
+    of = task(*tables, world_size=16, batch_size=16 * 1024, local_world_size=8)
+    priced = cost(of, [(whole(table), rank) for rank, table in enumerate(tables)], H100, CLUSTER)
+    expected = float(collective_us("alltoall", 4 * 64 * 16 * 1024, 16, 2, CLUSTER))
+    assert us(priced.forward_comm_ms) == pytest.approx([expected] * 16)
+    assert us(priced.backward_comm_ms) == pytest.approx([expected] * 16)
+
+
+@st.composite
+def plans(draw):
+    """A task on two hosts of two ranks, with tables of all types."""
+    placed, tables = [], []
+    for index in range(draw(st.integers(1, 6))):
+        table = Table(
+            f"t{index}", 4000 * 10 ** draw(st.integers(0, 3)), draw(st.sampled_from([8, 64])), draw(st.floats(0.5, 60))
+        )
+        rank, host = draw(st.integers(0, 3)), draw(st.integers(0, 1))
+        on_host = (2 * host, 2 * host + 1)
+        tables.append(table)
+        placed += draw(
+            st.sampled_from(
+                [
+                    [(whole(table), rank)],
+                    [(Shard(table, 0, 4), rank), (Shard(table, 4, table.embedding_dim - 4), 3 - rank)],
+                    by_rows(table, range(4)),
+                    by_rows(table, on_host, "table_row_wise"),
+                    by_rows(table, on_host, "grid_shard", (0, 4))
+                    + by_rows(table, (3 - on_host[1], 3 - on_host[0]), "grid_shard", (4, table.embedding_dim - 4)),
+                    replicas(table, 4),
+                ]
+            )
+        )
+    of = task(*tables, world_size=4, batch_size=4 * draw(st.sampled_from([16, 1000, 30_000])), local_world_size=2)
+    return of, placed
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans(), st.integers(0, 5))
+def test_more_ids_are_never_cheaper(plan, which):
+    of, placed = plan
+    chosen = of.tables[which % len(of.tables)]
+    more = replace(chosen, pooling_factor=2 * chosen.pooling_factor)
+    swapped = [(replace(shard, table=more) if shard.table == chosen else shard, rank) for shard, rank in placed]
+    tables = [more if table == chosen else table for table in of.tables]
+    before, after = cost(of, placed, H100, CLUSTER), cost(replace(of, tables=tables), swapped, H100, CLUSTER)
+    assert after.step_ms >= before.step_ms * (1 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans(), st.sampled_from([(1, 0, 2, 3), (0, 1, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)]))
+def test_names_of_ranks_and_hosts_do_not_matter(plan, order):
+    of, placed = plan
+    before = cost(of, placed, H100, CLUSTER)
+    after = cost(of, [(shard, order[rank]) for shard, rank in placed], H100, CLUSTER)
+    for part in vars(before):
+        assert vars(after)[part][list(order)] == pytest.approx(vars(before)[part], abs=1e-9), part
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans())
+def test_parts_are_finite_and_not_negative(plan):
+    priced = cost(*plan, H100, CLUSTER)
+    for part, values in vars(priced).items():
+        assert np.isfinite(values).all(), part
+        assert (values >= 0).all(), part
+    assert priced.step_ms == pytest.approx(
+        max(sum(values[rank] for values in vars(priced).values()) for rank in range(4))
+    )
+
+
+def test_one_rank_pays_no_communication():
+    tables = [with_profile(table, 200) for table in (NARROW, WIDE)]
+    priced = cost(task(*tables, world_size=1), [(whole(tables[0]), 0), (whole(tables[1], "data_parallel"), 0)], H100)
+    for part in (priced.forward_comm_ms, priced.backward_comm_ms, priced.reduction_ms, priced.waiting_ms):
+        assert not part.any()
+    assert priced.forward_compute_ms[0] > 0
