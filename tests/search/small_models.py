@@ -86,6 +86,8 @@ class SmallModels:
     compute: SmallComputeModel
     comm: SmallCommModel
 
+    step = None
+
     def caveats(self, task):  # noqa: ARG002
         return ()
 

@@ -44,6 +44,8 @@ class Waits:
 class PlainModels:
     compute, comm = ThreePerShard(), Waits()
 
+    step = None
+
     def caveats(self, task):  # noqa: ARG002
         return ("made up",)
 

@@ -12,6 +12,7 @@ from neuroshard_pipeline.cost_models.checkpoint import COMMAND, version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
 from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, shipped_folder, shipped_names
+from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_caveats, compute_caveats
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
@@ -25,10 +26,13 @@ class CostModels:
     Attributes:
         compute: costs of lookups.
         comm: costs of collectives.
+        step: costs of the other parts of a step, or None where they were not measured. Plans then have the published
+            cost, lookups and all-to-all, and are column-wise.
     """
 
     compute: ComputeCostModel
     comm: CommCostModel
+    step: StepCostModel | None = None
 
     def __repr__(self) -> str:
         worlds = ", ".join(map(str, self.comm.world_sizes))

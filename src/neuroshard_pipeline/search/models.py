@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -86,7 +87,7 @@ class CommModel(Protocol):
 
 
 class Models(Protocol):
-    """A compute and a communication cost model of the same hardware."""
+    """A compute and a communication cost model of the same hardware, and a step cost model if there is one."""
 
     @property
     def compute(self) -> ComputeModel:
@@ -96,6 +97,11 @@ class Models(Protocol):
     @property
     def comm(self) -> CommModel:
         """The communication cost model."""
+        ...
+
+    @property
+    def step(self) -> StepCostModel | None:
+        """The step cost model, or None where costs of steps were not measured."""
         ...
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ Shapes: P plans, W ranks, H numbers of a shard embedding.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.search.models import Models, device_of
+from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 
@@ -67,13 +68,9 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     Raises:
         PlanError: the placement is not a valid plan of the task.
     """
-    task, ranks = problem.task, np.array(placement.ranks, dtype=np.int64)
-    embeddings = problem.embeddings_of(placement.shards)
-    sums = np.zeros((task.world_size, embeddings.shape[1]))
-    np.add.at(sums, ranks, embeddings)
-    dim_sums = np.zeros(task.world_size, dtype=np.int64)
-    np.add.at(dim_sums, ranks, [shard.embedding_dim for shard in placement.shards])
-    predicted = _predicted_cost(problem, sums, dim_sums)
+    task, models = problem.task, problem.models
+    parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
+    predicted = _predicted_cost(parts, models, task.batch_size)
     return Plan(
         task,
         placement.shards,
@@ -81,10 +78,10 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
         sharder,
         predicted,
         problem.memory,
-        _intervals_ms(problem, sums, dim_sums, predicted),
+        _intervals_ms(parts, predicted, models, task.batch_size),
         rejected,
-        problem.models.caveats(task),
-        device_of(problem.models.compute),
+        models.caveats(task),
+        device_of(models.compute),
     )
 
 
@@ -93,34 +90,47 @@ def priced(plan: Plan, models: Models) -> Plan:
     return price_plan(Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks), plan.sharder)
 
 
-def _predicted_cost(problem: Problem, sums: FloatArray, dim_sums: IntArray) -> PlanCost:
-    models, batch_size = problem.models, problem.task.batch_size
-    compute = compute_ms_of_sums(models, sums, dim_sums, batch_size)  # (W, 2)
-    forward_ms, backward_ms = communication_ms(models, compute.sum(axis=-1), dim_sums, batch_size)
+def _predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
+    """The cost of a plan from its parts. Only the first forward all-to-all waits for ranks that start later."""
+    dims = list(parts.dim_sums.values()) or [np.zeros(len(parts.compute_ms))]
+    backward_ms = np.sum([models.comm.backward_ms(of, batch_size) for of in dims], axis=0)
+    skew_ms = start_skew_ms(parts.compute_ms.sum(axis=-1), backward_ms)
+    forward_ms = models.comm.forward_ms(dims[0], skew_ms, batch_size)
+    for further in dims[1:]:
+        forward_ms = forward_ms + models.comm.forward_ms(further, np.zeros_like(skew_ms), batch_size)
     return PlanCost(
-        forward_compute_ms=tuple(compute[:, 0].tolist()),
-        backward_compute_ms=tuple(compute[:, 1].tolist()),
+        forward_compute_ms=tuple(parts.compute_ms[:, 0].tolist()),
+        backward_compute_ms=tuple(parts.compute_ms[:, 1].tolist()),
         forward_comm_ms=tuple(forward_ms.tolist()),
         backward_comm_ms=tuple(backward_ms.tolist()),
+        input_dist_ms=_as_tuple(parts.input_dist_ms),
+        reduction_ms=_as_tuple(parts.reduction_ms),
+        module_ms=_as_tuple(parts.module_ms),
     )
 
 
-def _intervals_ms(
-    problem: Problem, sums: FloatArray, dim_sums: IntArray, cost: PlanCost
-) -> tuple[tuple[float, float], ...]:
+def _as_tuple(part_ms: FloatArray | None) -> tuple[float, ...]:
+    return () if part_ms is None else tuple(part_ms.tolist())
+
+
+def _intervals_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int) -> tuple[tuple[float, float], ...]:
     """Lower and upper bound of the prediction interval of every rank's cost, in ms.
 
-    The half widths of the three parts add in quadrature, as if the errors of their models were independent. The
-    uncertainty of the predicted start skews is ignored.
+    The half widths of the parts add in quadrature, as if the errors of their models were independent. The uncertainty
+    of the predicted start skews is ignored.
     """
-    models, batch_size = problem.models, problem.task.batch_size
+    bounded = list(parts.compute_bounds_ms)
     skew_ms = start_skew_ms(cost.compute_ms, cost.backward_comm_ms)
-    compute_bounds = np.where(dim_sums[:, None] > 0, models.compute.interval_from_sums(sums, batch_size), 0.0)
-    parts = [
-        (cost.compute_ms, compute_bounds),
-        (cost.backward_comm_ms, models.comm.backward_interval_ms(dim_sums, batch_size)),
-        (cost.forward_comm_ms, models.comm.forward_interval_ms(dim_sums, skew_ms, batch_size)),
-    ]
-    offsets = np.sqrt(sum((bounds - np.array(ms)[:, None]) ** 2 for ms, bounds in parts))  # (W, 2)
+    for number, dims in enumerate(parts.dim_sums.values()):
+        skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
+        bounded.append((models.comm.backward_ms(dims, batch_size), models.comm.backward_interval_ms(dims, batch_size)))
+        forward_ms = models.comm.forward_ms(dims, skews, batch_size)
+        bounded.append((forward_ms, models.comm.forward_interval_ms(dims, skews, batch_size)))
+    offsets = np.sqrt(sum((bounds - ms[:, None]) ** 2 for ms, bounds in bounded))  # (W, 2)
+    if models.step is not None:
+        further = ((parts.input_dist_ms, "input_dist"), (parts.module_ms, "module"), (parts.reduction_ms, "reduction"))
+        for ms, part in further:
+            if ms is not None:
+                offsets = np.hypot(offsets, (ms * models.step.relative_bound(part))[:, None])
     bounds_ms = np.array(cost.rank_ms)[:, None] + offsets * (-1.0, 1.0)
     return tuple((low, high) for low, high in bounds_ms.tolist())

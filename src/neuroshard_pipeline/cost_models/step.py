@@ -1,0 +1,117 @@
+"""The step cost model: what a training step pays beside lookups and the all-to-all of pooled rows.
+
+It has two parts. Prices per unit of work (`tables.step_work`) are fitted to steps of TorchRec's own embedding module,
+or to the formulas of the lab. Costs of reductions (`cost_models.reductions`) come from measured collectives.
+
+Shapes: N measured ranks, W ranks, Q quantities, `...` any number of plans.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import nnls
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models import checkpoint
+from neuroshard_pipeline.cost_models.reductions import ReductionCosts
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.tables.step_work import QUANTITIES
+
+#: The parts of a step that have prices, and the quantities that each part depends on.
+#: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
+#: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
+#: `dense`: the gradients of replicas: zeros, sums over the batch, and the pass of the optimizer.
+PARTS: dict[str, tuple[str, ...]] = {
+    "input_dist": ("groups", "features", "bags", "ids", "sent_bags", "sent_ids"),
+    "module": ("groups", "features", "bags", "pooled", "returned"),
+    "dense": ("gradients",),
+}
+
+#: Half width of a normal distribution's central 90 % divided by its mean absolute error: 1.645 / sqrt(2 / pi).
+_NORMAL_90 = 2.06
+
+#: Prices of one world size: part → quantity → ms per unit.
+Prices = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class StepCostModel:
+    """Prices of the further parts of a step, and costs of reductions.
+
+    Attributes:
+        prices: by world size. Between two measured world sizes, a price is interpolated in log2(world size); beyond the
+            measured range, the nearest world size counts.
+        reductions: costs of reduce_scatter, all_gather and all_reduce.
+        errors: by part, the mean relative error on held-out steps.
+        provenance: hardware, data versions and training settings, JSON values.
+
+    Raises:
+        CostModelError: there are no prices.
+    """
+
+    prices: Mapping[int, Prices]
+    reductions: ReductionCosts
+    errors: Mapping[str, float] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.prices:
+            raise CostModelError(f"the step cost model has no prices; {checkpoint.REMEDY}")
+
+    def prices_of(self, part: str, world_size: int) -> FloatArray:
+        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 where it plays no role."""
+        known = sorted(self.prices)
+        of_known = [[self.prices[size][part].get(name, 0.0) for name in QUANTITIES] for size in known]
+        columns = zip(*of_known, strict=True)
+        return np.array([np.interp(np.log2(world_size), np.log2(known), column) for column in columns])
+
+    def relative_bound(self, part: str) -> float:
+        """Half width of a 90 % prediction interval as a share of the part's cost, if errors are normal."""
+        return _NORMAL_90 * self.errors.get(part, 0.0)
+
+    def save(self, folder: Path | str) -> None:
+        """Write `model.json` into `folder`."""
+        description = {
+            "quantities": list(QUANTITIES),
+            "prices": {
+                str(size): {part: dict(of) for part, of in prices.items()} for size, prices in self.prices.items()
+            },
+            "reductions": self.reductions.to_json(),
+            "errors": dict(self.errors),
+            "provenance": self.provenance,
+        }
+        checkpoint.save_checkpoint(folder, "StepCostModel", description, {})
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read the file that `save` wrote; the loaded model predicts identically.
+
+        Raises:
+            CostModelError: missing, truncated or incompatible files; the message names file and remedy.
+        """
+        stored = checkpoint.load_checkpoint(folder, "StepCostModel")
+        stored.require({"quantities": list(QUANTITIES)})
+        return cls(
+            prices={int(size): prices for size, prices in stored.field("prices").items()},
+            reductions=ReductionCosts.from_json(stored.field("reductions")),
+            errors=stored.field("errors"),
+            provenance=stored.field("provenance"),
+        )
+
+
+def fit_prices(part: str, work: FloatArray, measured_ms: FloatArray) -> dict[str, float]:
+    """Prices of one part that minimise the sum of squared relative errors; no price is negative.
+
+    Args:
+        part: one of `PARTS`.
+        work: work of N measured ranks, (N, Q).
+        measured_ms: measured ms of the part, above 0, (N,).
+    """
+    names = PARTS[part]
+    columns = work[:, [list(QUANTITIES).index(name) for name in names]]
+    scale = np.maximum(columns.max(axis=0), 1e-12)
+    prices, _ = nnls(columns / scale / measured_ms[:, None], np.ones(len(work)))
+    return {name: float(price) for name, price in zip(names, prices / scale, strict=True)}

@@ -1,0 +1,206 @@
+"""The parts of a step's cost on every rank, for shards of any sharding type.
+
+Tables of one module with the same sharding type share a lookup kernel and collectives, a *group*. In order of time, a
+step pays on every rank:
+
+    input dist     the exchange of ids (`StepCostModel.prices`); nothing if the trainer hides it
+    lookups        one kernel per group; a replica looks up the samples of its rank only
+    reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
+                   table_row_wise, grid_shard: the same among the ranks of each host;
+                   data_parallel: all_reduce of the dense gradients
+    all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
+                   grid_shard tables, and per group of sequence tables of any type except data_parallel
+    module         what TorchRec's module adds to these (`StepCostModel.prices`)
+
+Where models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
+
+Shapes: W ranks, H numbers of a shard embedding, M all-to-alls.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.step_work import rank_work
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Shards and the rank of each.
+Placed = list[tuple[Shard, int]]
+
+#: Embeddings (S, H) of column shards; a caller may cache them.
+Embed = Callable[[Sequence[Shard]], FloatArray]
+
+_BYTES_PER_FLOAT = 4
+_CUTS_ROWS_ON_HOST = ("table_row_wise", "grid_shard")
+
+
+@dataclass
+class Parts:
+    """Costs of every rank in ms, without the all-to-alls, and what these need.
+
+    Attributes:
+        compute_ms: forward and backward compute, (W, 2).
+        compute_bounds_ms: prediction intervals of their sums per kernel: (predicted (W,), bounds (W, 2)) pairs.
+        dim_sums: floats per sample that every rank sends in each all-to-all, (W,) by group.
+        input_dist_ms: (W,), or None where nothing prices it.
+        module_ms: (W,), or None where nothing prices it.
+        reduction_ms: (W,), or None where the plan has no reductions.
+    """
+
+    compute_ms: FloatArray
+    compute_bounds_ms: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
+    dim_sums: dict[tuple[str, str], FloatArray] = field(default_factory=dict)
+    input_dist_ms: FloatArray | None = None
+    module_ms: FloatArray | None = None
+    reduction_ms: FloatArray | None = None
+
+
+def step_parts(
+    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], models: Models, embed: Embed | None = None
+) -> Parts:
+    """The parts of a step under `shards[i]` on `ranks[i]`, which need not be all shards of the task.
+
+    Raises:
+        CostModelError: a shard is not column-wise, and the models have no step cost model.
+    """
+    parts = Parts(np.zeros((task.world_size, 2)))
+    groups: dict[tuple[str, str], Placed] = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        groups[shard.table.module, shard.sharding_type].append((shard, rank))
+    for group, placed in groups.items():
+        _add_lookups(parts, group, placed, task, models, embed)
+        _add_volumes(parts, group, placed, task)
+    step = models.step
+    if step is not None:
+        _add_step(parts, groups, task, step)
+    elif any(sharding_type != "column_wise" for _, sharding_type in groups):
+        raise CostModelError(
+            f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
+            "one with: kedro run --pipeline pretrain"
+        )
+    return parts
+
+
+def _add_lookups(
+    parts: Parts, group: tuple[str, str], placed: Placed, task: ShardingTask, models: Models, embed: Embed | None
+) -> None:
+    """Add the cost of the group's kernel."""
+    ranks = np.array([rank for _, rank in placed], dtype=np.int64)
+    shards = [shard for shard, _ in placed]
+    if group[1] == "column_wise" and embed is not None and all(shard.table.pooling != "none" for shard in shards):
+        embeddings = embed(shards)
+    else:
+        embeddings = _embeddings(shards, task, models)
+    sums = np.zeros((task.world_size, embeddings.shape[1]))
+    np.add.at(sums, ranks, embeddings)
+    used = np.zeros(task.world_size, dtype=bool)
+    used[ranks] = True
+    costs = np.where(used[:, None], models.compute.costs_from_sums(sums, task.batch_size), 0.0)
+    bounds = np.where(used[:, None], models.compute.interval_from_sums(sums, task.batch_size), 0.0)
+    parts.compute_ms = parts.compute_ms + costs
+    parts.compute_bounds_ms.append((costs.sum(axis=-1), bounds))
+
+
+def _embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
+    """Embeddings (S, H) of what the kernels of shards of any type see; equal shards are embedded once."""
+    seen: dict[tuple[Shard, int], int] = {}
+    index = []
+    for shard in shards:
+        looked_up = lookup_shard(shard, task.batch_size, task.world_size)
+        batch_size = lookup_batch_size(shard, task.batch_size, task.world_size)
+        if shard.table.pooling == "none":  # every id is a bag of its own
+            bags = max(1, round(batch_size * looked_up.table.pooling_factor))
+            looked_up, batch_size = _single_ids(looked_up), bags
+        index.append(seen.setdefault((looked_up, batch_size), len(seen)))
+    by_batch: dict[int, list[Shard]] = defaultdict(list)
+    for looked_up, batch_size in seen:
+        by_batch[batch_size].append(looked_up)
+    found: dict[tuple[Shard, int], FloatArray] = {}
+    for batch_size, batch in by_batch.items():
+        # At least two shards per call, so that BLAS rounds alike for any number of shards (see `Problem`).
+        made = models.compute.shard_embeddings(batch if len(batch) > 1 else batch * 2, batch_size, task.optimizer)
+        found |= {(shard, batch_size): row for shard, row in zip(batch, made, strict=False)}
+    return np.array([found[key] for key in seen])[index]
+
+
+def _single_ids(shard: Shard) -> Shard:
+    """The shard with one id per bag."""
+    made = replace(shard.table, pooling_factor=1.0, pooling="sum", num_features=1)
+    return Shard(made, shard.column_offset, shard.embedding_dim)
+
+
+def outputs_per_sample(shard: Shard) -> float:
+    """Floats of output that a sample gets from the shard."""
+    table = shard.table
+    bags = table.pooling_factor * shard.row_share if table.pooling == "none" else table.num_features
+    return bags * shard.embedding_dim
+
+
+def _add_volumes(parts: Parts, group: tuple[str, str], placed: Placed, task: ShardingTask) -> None:
+    """Add what every rank sends per sample in the group's all-to-all."""
+    sharding_type = group[1]
+    if sharding_type == "data_parallel":
+        return
+    dims = np.zeros(task.world_size)
+    for shard, rank in placed:
+        if shard.table.pooling == "none" or sharding_type == "column_wise":
+            dims[rank] += outputs_per_sample(shard)
+        elif sharding_type in _CUTS_ROWS_ON_HOST and task.num_hosts > 1:
+            # After the reduction inside the host, each of its ranks has the sums of an equal part of the samples.
+            first = rank // task.ranks_per_host * task.ranks_per_host
+            dims[first : first + task.ranks_per_host] += (
+                outputs_per_sample(shard) * shard.row_share / task.ranks_per_host
+            )
+    if dims.any():
+        parts.dim_sums[group] = dims
+
+
+def _add_step(parts: Parts, groups: dict[tuple[str, str], Placed], task: ShardingTask, step: StepCostModel) -> None:
+    """Add the input dist, the module's own work, dense gradients and reductions."""
+    placed = [entry for group in groups.values() for entry in group]
+    work = rank_work(task, [shard for shard, _ in placed], [rank for _, rank in placed])
+    hidden = 0.0 if task.pipelines_input_dist else 1.0
+    parts.input_dist_ms = hidden * (work @ step.prices_of("input_dist", task.world_size))
+    parts.module_ms = work @ step.prices_of("module", task.world_size)
+    dense_ms = work @ step.prices_of("dense", task.world_size)
+    parts.compute_ms = parts.compute_ms + np.stack([np.zeros_like(dense_ms), dense_ms], axis=1)
+    reductions = [_reduction_ms(sharding_type, of, task, step) for (_, sharding_type), of in groups.items()]
+    found = [ms for ms in reductions if ms is not None]
+    if found:
+        parts.reduction_ms = np.sum(found, axis=0)
+
+
+def _reduction_ms(sharding_type: str, placed: Placed, task: ShardingTask, step: StepCostModel) -> FloatArray | None:
+    """Cost (W,) of the group's reductions, or None where it has none."""
+    world, local, reductions = task.world_size, task.ranks_per_host, step.reductions
+    if sharding_type == "data_parallel":
+        gradients = sum(shard.num_rows * shard.embedding_dim for shard, rank in placed if rank == 0)
+        all_ranks = reductions.predict_ms("all_reduce", gradients * _BYTES_PER_FLOAT, world, local)
+        return np.full(world, float(all_ranks))
+    pooled = [(shard, rank) for shard, rank in placed if shard.table.pooling != "none"]
+    if sharding_type == "column_wise" or not pooled:
+        return None
+    floats = np.zeros(world)  # of the partial sums that every rank contributes for all samples
+    for shard, rank in pooled:
+        first, last = (0, world) if sharding_type == "row_wise" else _host_of(rank, local)
+        floats[first:last] += task.batch_size * outputs_per_sample(shard) * shard.row_share
+    size_bytes = floats * _BYTES_PER_FLOAT
+    members = world if sharding_type == "row_wise" else local
+    return np.asarray(
+        reductions.predict_ms("reduce_scatter", size_bytes, members, local)
+        + reductions.predict_ms("all_gather", size_bytes, members, local)
+    )
+
+
+def _host_of(rank: int, ranks_per_host: int) -> tuple[int, int]:
+    """First rank of the host of `rank`, and the first rank of the next host."""
+    first = rank // ranks_per_host * ranks_per_host
+    return first, first + ranks_per_host
