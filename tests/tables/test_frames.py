@@ -1,5 +1,6 @@
 """Tables, tasks and samples do not change on the way into a frame, into a file and back."""
 
+import dataclasses
 import io
 
 import pandas as pd
@@ -21,7 +22,7 @@ from neuroshard_pipeline.tables.frames import (
     tasks_from_frame,
     tasks_to_frame,
 )
-from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.table import POOLINGS, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 PROFILES = st.sampled_from([None, (1.0, *(0.0,) * 16), (0.1,) * 10 + (0.0,) * 7])
@@ -39,6 +40,10 @@ def tables(draw):
         unique_rows=None if reuse is None else draw(st.floats(0.5, 1.0)) * rows,
         reuse=reuse,
         data_type=draw(st.sampled_from(["fp32", "fp16"])),
+        pooling=draw(st.sampled_from(POOLINGS)),
+        module=draw(st.sampled_from(["", "sparse", "user tower"])),
+        num_features=draw(st.sampled_from([1, 1, 3])),
+        is_weighted=draw(st.booleans()),
     )
 
 
@@ -63,6 +68,7 @@ def tasks(draw):
     return ShardingTask(
         drawn, world_size, draw(st.integers(1, 2**20)), draw(st.integers(1, 2**40)),
         draw(st.sampled_from(["sgd", "adam"])), f"task-{draw(st.integers(0, 10**6))}",
+        local_world_size=draw(st.sampled_from([None, 1, world_size])), pipelines_input_dist=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -73,16 +79,25 @@ def test_tasks_are_restored_with_default_profiles(given_tasks):
     read = tasks_from_frame(through_a_file(frame))
     assert tasks_to_frame(read).equals(frame)
     for before, after in zip(given_tasks, read, strict=True):
-        assert (before.task_id, before.memory_limits, before.optimizer) == (
-            after.task_id,
-            after.memory_limits,
-            after.optimizer,
-        )
+        assert after == dataclasses.replace(before, tables=after.tables)
+        assert [table.name for table in after.tables] == [table.name for table in before.tables]
         assert all(old == new for old, new in zip(before.tables, after.tables, strict=True) if old.has_profile)
         assert all(table.has_profile for table in after.tables)
 
 
-def test_tasks_with_fp32_and_sgd_have_exactly_the_columns_of_the_catalog():
+def test_only_columns_with_a_value_that_is_not_the_default_are_added():
+    tables = [Table("t", 10, 8, 1.0), Table("u", 10, 8, 1.0, pooling="mean")]
+    assert tables_to_frame(tables).columns.tolist() == [*TABLE_COLUMNS, "pooling"]
+    given = [
+        ShardingTask(tables[:1], 4, 64, 1000, task_id="a"),
+        ShardingTask(tables[1:], 4, 64, 1000, local_world_size=2),
+    ]
+    frame = tasks_to_frame(given)
+    assert frame.columns.tolist() == [*TASK_COLUMNS, "pooling", "local_world_size"]
+    assert frame["local_world_size"].tolist() == [pd.NA, 2]
+
+
+def test_tasks_with_default_values_have_exactly_the_columns_of_the_catalog():
     frame = tasks_to_frame([ShardingTask([Table("t", 10, 8, 1.0)], 2, 64, 1000)])
     assert frame.columns.tolist() == list(TASK_COLUMNS)
 
@@ -94,6 +109,8 @@ def test_ranks_that_differ_in_memory_are_refused():
 
 def test_rows_of_a_task_must_agree():
     frame = tasks_to_frame([ShardingTask([Table("a", 10, 8, 1.0), Table("b", 10, 8, 1.0)], 2, 64, 1000)])
+    with pytest.raises(TaskError, match=r"local_world_size differs between rows: \[1, 2\]"):
+        tasks_from_frame(frame.assign(local_world_size=[1, 2]))
     frame.loc[1, "batch_size"] = 128
     with pytest.raises(TaskError, match=r"batch_size differs between rows: \[64, 128\]"):
         tasks_from_frame(frame)

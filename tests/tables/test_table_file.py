@@ -87,6 +87,13 @@ BAD_CSV = {
         csv(HEAD + ",data_type", GOOD_ROW + ",int4"),
         ["line 2", "data_type 'int4'", "use one of fp32"],
     ),
+    "unknown pooling": (csv(HEAD + ",pooling", GOOD_ROW + ",max"), ["line 2", "pooling 'max'", "use one of sum, mean"]),
+    "features are text": (csv(HEAD + ",num_features", GOOD_ROW + ",two"), ["line 2", "'num_features'", "'two' is not"]),
+    "no features": (csv(HEAD + ",num_features", GOOD_ROW + ",0"), ["line 2", "num_features 0", "between 1 and"]),
+    "weighted is a word": (
+        csv(HEAD + ",is_weighted", GOOD_ROW + ",yes"),
+        ["line 2", "'yes' is neither true nor false"],
+    ),
     "part of a profile": (
         csv(HEAD + ",unique_rows,reuse_00", GOOD_ROW + ",5,1"),
         ["'reuse_01' is missing", "or none of these columns"],
@@ -236,6 +243,7 @@ TABLES = [
     Table("plain", 1000, 16, 2.5),
     Table("profiled", 2000, 128, 1.0, 12.5, (0.25, 0.75, *(0.0,) * 15)),
     Table("half", 3, 4, 0.01, data_type="fp16"),
+    Table("sequence", 30, 4, 20.0, pooling="none", module="user tower", num_features=2, is_weighted=True),
 ]
 
 

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.tables.frames import tasks_to_frame
-from neuroshard_pipeline.tables.table import Table
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.table import POOLINGS, TABLE_DEFAULTS, Table
+from neuroshard_pipeline.tables.task import TASK_DEFAULTS, ShardingTask
 from neuroshard_pipeline.tables.task_file import read_tasks
 
 HEADER = "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor"
@@ -23,17 +23,32 @@ def test_rows_become_tasks_in_the_order_of_the_file(tmp_path):
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 32), st.floats(0.5, 100.0)), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(
+            st.integers(1, 10**6), st.integers(1, 32), st.floats(0.5, 100.0), st.sampled_from(POOLINGS),
+            st.sampled_from(["", "tower"]), st.integers(1, 3), st.booleans(),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([None, 2]),
+    st.booleans(),
     st.sampled_from([".csv", ".parquet"]),
-)
-def test_tasks_that_were_written_are_read_back(tmp_path_factory, shapes, suffix):
-    tables = [Table(f"t{index}", rows, 4 * quads, pooling) for index, (rows, quads, pooling) in enumerate(shapes)]
-    task = ShardingTask(tables, 4, 512, 2**30, task_id="one")
+)  # fmt: skip
+def test_tasks_that_were_written_are_read_back(tmp_path_factory, shapes, local_world_size, pipelined, suffix):
+    tables = [
+        Table(f"t{index}", rows, 4 * quads, ids, None, None, "fp32", *rest)
+        for index, (rows, quads, ids, *rest) in enumerate(shapes)
+    ]
+    options = {"local_world_size": local_world_size, "pipelines_input_dist": pipelined}
+    tasks = [
+        ShardingTask(tables[:1], 4, 512, 2**30, task_id="one"),
+        ShardingTask(tables, 4, 64, 2**30, task_id="two", **options),
+    ]
     path = tmp_path_factory.mktemp("tasks") / f"tasks{suffix}"
-    frame = tasks_to_frame([task])
+    frame = tasks_to_frame(tasks)
     frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
-    (read,) = read_tasks(path)
-    assert tasks_to_frame([read]).equals(frame)
+    assert tasks_to_frame(read_tasks(path)).equals(frame)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +69,33 @@ def test_impossible_values_are_refused_with_file_and_line(tmp_path, rows, parts)
         read_tasks(path)
     for word in ["tasks.csv", *parts]:
         assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "parts"),
+    [
+        ("pipelines_input_dist", "maybe", ["line 2", "'maybe' is neither true nor false"]),
+        ("local_world_size", "3", ["line 2", "local_world_size 3", "divides the world_size 2"]),
+        ("local_world_size", "one", ["line 2", "'one' is not a number"]),
+        ("pooling", "max", ["line 2", "pooling 'max' is unknown; use one of sum, mean, none"]),
+        ("num_features", "0", ["line 2", "num_features 0 must be between 1"]),
+        ("is_weighted", "2", ["line 2", "'2' is neither true nor false"]),
+    ],
+)
+def test_an_impossible_value_of_an_optional_column_is_refused(tmp_path, column, value, parts):
+    path = tmp_path / "tasks.csv"
+    path.write_text(f"{HEADER},{column}\na,2,64,1000,x,10,4,1,{value}\n")
+    with pytest.raises(TableFileError) as refused:
+        read_tasks(path)
+    for word in ["tasks.csv", *parts]:
+        assert word in str(refused.value)
+
+
+def test_empty_optional_cells_mean_the_default(tmp_path):
+    path = tmp_path / "tasks.csv"
+    names = [*TABLE_DEFAULTS, *TASK_DEFAULTS]
+    path.write_text(f"{HEADER},{','.join(names)}\na,2,64,1000,x,10,4,1{',' * len(names)}\n")
+    assert read_tasks(path) == [ShardingTask([Table("x", 10, 4, 1.0)], 2, 64, 1000, task_id="a")]
 
 
 def test_a_missing_or_unknown_column_is_named(tmp_path):

@@ -56,6 +56,8 @@ class PlanParams(Parameters):
         batch_size: global batch size.
         memory_gib: memory for embeddings on every rank, GiB.
         optimizer: optimizer of the tables, one of `tables.task.OPTIMIZERS`.
+        local_world_size: ranks per host, or null if all ranks are on one host.
+        pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one.
         constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
         links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null if all
             links are equal.
@@ -68,6 +70,8 @@ class PlanParams(Parameters):
     batch_size: int = Field(ge=1, le=MAX_BATCH_SIZE)
     memory_gib: float = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
     optimizer: Annotated[str, AfterValidator(_known_optimizer)]
+    local_world_size: int | None = Field(ge=1)
+    pipelines_input_dist: bool
     constraints: str | None
     links: str | None
     sharder: SharderName

@@ -4,7 +4,7 @@ A compute sample is stored in three datasets: `augment.compute_samples` holds it
 `augment.table_pool` the properties of the tables, and `augment.compute_sample_settings` one row of settings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,13 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import TRAINING, CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import (
     COLUMN_GRANULARITY,
-    DEFAULT_DATA_TYPE,
     PROFILE_COLUMNS,
+    TABLE_DEFAULTS,
     Shard,
     Table,
     whole,
 )
-from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS, ShardingTask
+from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_DEFAULTS, TASK_ONLY_COLUMNS, ShardingTask
 
 TABLE_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "pooling_factor", *PROFILE_COLUMNS)
 
@@ -35,7 +35,15 @@ _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
 
 def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
-    """A frame of `TABLE_COLUMNS`, plus `data_type` if any table is not fp32; unknown reuse profiles are NaN."""
+    """A frame of `TABLE_COLUMNS`, plus the columns of `TABLE_DEFAULTS` in which any table has another value.
+
+    Unknown reuse profiles are NaN.
+    """
+    return _without_defaults(_full_frame(tables), TABLE_DEFAULTS)
+
+
+def _full_frame(tables: Sequence[Table]) -> pd.DataFrame:
+    """A frame of `TABLE_COLUMNS` and all columns of `TABLE_DEFAULTS`."""
     unknown = (np.nan,) * len(PROFILE_COLUMNS)
     rows = [
         (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor)
@@ -45,9 +53,13 @@ def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
     counts = ("num_embeddings", "embedding_dim")
     types = {column: np.int64 if column in counts else np.float64 for column in TABLE_COLUMNS[1:]}
     frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS)).astype(types)
-    if any(table.data_type != DEFAULT_DATA_TYPE for table in tables):
-        frame["data_type"] = [table.data_type for table in tables]
-    return frame
+    return frame.assign(**{column: [getattr(table, column) for table in tables] for column in TABLE_DEFAULTS})
+
+
+def _without_defaults(frame: pd.DataFrame, defaults: Mapping[str, Any]) -> pd.DataFrame:
+    """The frame without those columns of `defaults` in which all values are the default."""
+    given = {name: frame[name].notna() if value is None else frame[name] != value for name, value in defaults.items()}
+    return frame.drop(columns=[name for name, is_given in given.items() if not is_given.any()])
 
 
 def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
@@ -61,31 +73,30 @@ def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
     missing = [column for column in _REQUIRED_COLUMNS if column not in frame.columns]
     if missing:
         raise TaskError(f"column {missing[0]!r} is missing; a frame of tables needs {', '.join(_REQUIRED_COLUMNS)}")
-    dims = frame.get("embedding_dim", pd.Series(COLUMN_GRANULARITY, index=frame.index))
-    types = frame.get("data_type", pd.Series(DEFAULT_DATA_TYPE, index=frame.index))
+    defaults = {"embedding_dim": COLUMN_GRANULARITY, **TABLE_DEFAULTS}
+    optional = (frame.get(name, pd.Series(value, index=frame.index)).tolist() for name, value in defaults.items())
     profiles: list[Any] = [[np.nan]] * len(frame)
     if set(PROFILE_COLUMNS) <= set(frame.columns):
         profiles = frame[list(PROFILE_COLUMNS)].to_numpy(dtype=np.float64).tolist()
-    columns = (*(frame[column].tolist() for column in _REQUIRED_COLUMNS), dims.tolist(), types.tolist(), profiles)
+    columns = (*(frame[column].tolist() for column in _REQUIRED_COLUMNS), profiles, *optional)
     return [
         Table(
             name=name,
             num_embeddings=rows,
-            embedding_dim=dim,
             pooling_factor=pooling_factor,
             unique_rows=None if np.isnan(profile[0]) else profile[0],
             reuse=None if np.isnan(profile[0]) else tuple(profile[1:]),
-            data_type=data_type,
+            **dict(zip(defaults, values, strict=True)),
         )
-        for name, rows, pooling_factor, dim, data_type, profile in zip(*columns, strict=True)
+        for name, rows, pooling_factor, profile, *values in zip(*columns, strict=True)
     ]
 
 
 def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     """A frame of `TASK_COLUMNS`, one row per table of every task.
 
-    Tables without a reuse profile get the default one. The column `data_type` is added if any value is not fp32, and
-    the column `optimizer` if any value is not sgd.
+    Tables without a reuse profile get the default one. The columns of `TABLE_DEFAULTS` and `TASK_DEFAULTS` are added
+    if any value is not the default.
 
     Raises:
         TaskError: the ranks of a task differ in memory, or a task has constraints; the frame has no columns for either.
@@ -93,8 +104,7 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
     frame = pd.concat([_task_frame(task) for task in tasks], ignore_index=True)
-    defaults = {"data_type": DEFAULT_DATA_TYPE, "optimizer": DEFAULT_OPTIMIZER}
-    return frame.fillna({column: value for column, value in defaults.items() if column in frame})
+    return _without_defaults(frame, {**TABLE_DEFAULTS, **TASK_DEFAULTS})
 
 
 def _task_frame(task: ShardingTask) -> pd.DataFrame:
@@ -102,11 +112,12 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
         raise TaskError(f"{task.task_id}: a frame of tasks has one memory_bytes for all ranks, not {task.memory_bytes}")
     if task.constraints:
         raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
-    frame = tables_to_frame([with_profile(table, task.batch_size) for table in task.tables])
+    frame = _full_frame([with_profile(table, task.batch_size) for table in task.tables])
     values: tuple[Any, ...] = (task.task_id, task.world_size, task.batch_size, task.memory_limits[0])
     for place, (column, value) in enumerate(zip(TASK_ONLY_COLUMNS, values, strict=True)):
         frame.insert(place, column, value)
-    return frame if task.optimizer == DEFAULT_OPTIMIZER else frame.assign(optimizer=task.optimizer)
+    optional = {column: getattr(task, column) for column in TASK_DEFAULTS}
+    return frame.assign(**optional).astype({"local_world_size": "Int64"})
 
 
 def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
@@ -122,18 +133,21 @@ def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
 
 
 def _task(task_id: str, rows: pd.DataFrame) -> ShardingTask:
-    for column in TASK_ONLY_COLUMNS[1:]:
-        values = sorted(set(rows[column].tolist()))
+    for column in (*TASK_ONLY_COLUMNS[1:], *(name for name in TASK_DEFAULTS if name in rows)):
+        values = rows[column].unique().tolist()
         if len(values) != 1:
             raise TaskError(f"{task_id}: {column} differs between rows: {values}; give them the same value")
-    first = rows.iloc[0]
+    first: dict[Any, Any] = {**TASK_DEFAULTS, **rows.iloc[0]}
+    local = first["local_world_size"]
     return ShardingTask(
         tables=tables_from_frame(rows),
         world_size=int(first["world_size"]),
         batch_size=int(first["batch_size"]),
         memory_bytes=int(first["memory_bytes"]),
-        optimizer=str(first.get("optimizer", DEFAULT_OPTIMIZER)),
+        optimizer=str(first["optimizer"]),
         task_id=task_id,
+        local_world_size=None if pd.isna(local) else int(local),
+        pipelines_input_dist=bool(first["pipelines_input_dist"]),
     )
 
 

@@ -73,6 +73,18 @@ class Record:
             raise self.problem(column, "is not a whole number; give the exact count")
         return int(value)
 
+    def flag(self, column: str) -> bool:
+        """The value of `column` as true or false; text in any case and the numbers 1 and 0 are accepted.
+
+        Raises:
+            TableFileError: the cell is empty or holds another value.
+        """
+        value = self.values.get(column)
+        known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).strip().lower())
+        if known is None:
+            raise self.problem(column, "is neither true nor false; write one of them")
+        return known
+
     def _numeric(self, column: str, example: str) -> int | float:
         value = self.values.get(column)
         if self.is_empty(column):

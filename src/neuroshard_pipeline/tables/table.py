@@ -33,6 +33,15 @@ POOLINGS: tuple[str, ...] = ("sum", "mean", "none")
 ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
 
+#: Columns of files and frames that only tables with other values than these have, and these values.
+TABLE_DEFAULTS: dict[str, str | int | bool] = {
+    "data_type": DEFAULT_DATA_TYPE,
+    "pooling": "sum",
+    "module": "",
+    "num_features": 1,
+    "is_weighted": False,
+}
+
 #: A table whose rows are scaled down keeps at least this many rows.
 LEAST_SCALED_ROWS = 4
 

@@ -1,22 +1,24 @@
 """Reads a user's embedding tables from a CSV, Parquet or JSON file."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.records import Record, read_records
-from neuroshard_pipeline.tables.table import DEFAULT_DATA_TYPE, PROFILE_COLUMNS, REUSE_COLUMNS, Table
+from neuroshard_pipeline.tables.table import PROFILE_COLUMNS, REUSE_COLUMNS, TABLE_DEFAULTS, Table
 
 REQUIRED_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "pooling_factor")
-OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, "data_type")
+OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, *TABLE_DEFAULTS)
 
 
 def read_tables(path: str | Path) -> list[Table]:
     """Read embedding tables from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
-    profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty `data_type` means fp32.
+    profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty cell of a column in
+    `TABLE_DEFAULTS` means the value there.
 
     Args:
         path: the file.
@@ -85,10 +87,32 @@ def _table(record: Record) -> Table:
             pooling_factor=record.number("pooling_factor"),
             unique_rows=profile[0] if profile else None,
             reuse=profile[1:] if profile else None,
-            data_type=DEFAULT_DATA_TYPE if record.is_empty("data_type") else record.text("data_type").lower(),
+            **optional_values(record, TABLE_DEFAULTS, _READERS),
         )
     except TaskError as error:
         raise TableFileError(f"{record.path}: {record.where}: {error}") from error
+
+
+def optional_values(
+    record: Record, defaults: Mapping[str, Any], readers: Mapping[str, Callable[[Record, str], Any]]
+) -> dict[str, Any]:
+    """The values of optional columns by name, read by `readers`; an empty or missing cell stands for the default."""
+    return {
+        name: default if record.is_empty(name) else readers[name](record, name) for name, default in defaults.items()
+    }
+
+
+def _word(record: Record, column: str) -> str:
+    return record.text(column).lower()
+
+
+_READERS: dict[str, Callable[[Record, str], Any]] = {
+    "data_type": _word,
+    "pooling": _word,
+    "module": Record.text,
+    "num_features": Record.count,
+    "is_weighted": Record.flag,
+}
 
 
 def _profile(record: Record) -> tuple[float, ...]:

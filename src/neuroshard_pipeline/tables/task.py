@@ -20,6 +20,14 @@ MOST, MOST_BYTES = 2**31, 2**60
 TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
 
 
+#: Columns of files and frames that only tasks with other values than these have, and these values.
+TASK_DEFAULTS: dict[str, str | bool | None] = {
+    "optimizer": DEFAULT_OPTIMIZER,
+    "local_world_size": None,
+    "pipelines_input_dist": False,
+}
+
+
 @dataclass(frozen=True)
 class ShardingTask:
     """Tables that are to be spread over the ranks of a training job.

@@ -6,15 +6,28 @@ from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.records import Record, read_records
-from neuroshard_pipeline.tables.table_file import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, check_columns, tables_of_records
-from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_ONLY_COLUMNS, ShardingTask
+from neuroshard_pipeline.tables.table_file import (
+    OPTIONAL_COLUMNS,
+    REQUIRED_COLUMNS,
+    check_columns,
+    optional_values,
+    tables_of_records,
+)
+from neuroshard_pipeline.tables.task import TASK_DEFAULTS, TASK_ONLY_COLUMNS, ShardingTask
+
+_READERS: dict[str, Callable[[Record, str], Any]] = {
+    "optimizer": Record.text,
+    "local_world_size": Record.count,
+    "pipelines_input_dist": Record.flag,
+}
 
 
 def read_tasks(path: str | Path) -> list[ShardingTask]:
     """Read sharding tasks from a `.csv`, `.parquet` or `.json` file.
 
     The file must have the columns `TASK_ONLY_COLUMNS` and `table_file.REQUIRED_COLUMNS`. It may also have
-    `table_file.OPTIONAL_COLUMNS` and `optimizer`. All columns mean the same as in the dataset `augment.sharding_tasks`.
+    `table_file.OPTIONAL_COLUMNS` and the columns of `TASK_DEFAULTS`. All columns mean the same as in the dataset
+    `augment.sharding_tasks`.
 
     Args:
         path: the file.
@@ -26,7 +39,7 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
         TableFileError: the file is invalid; the message names file, row, column, value and remedy.
     """
     records = read_records(Path(path))
-    check_columns(records, (*TASK_ONLY_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, "optimizer"))
+    check_columns(records, (*TASK_ONLY_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, *TASK_DEFAULTS))
     by_task: dict[str, list[Record]] = {}
     for record in records:
         by_task.setdefault(record.text("task_id", "give a name"), []).append(record)
@@ -35,9 +48,9 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
 
 def _task(task_id: str, rows: list[Record]) -> ShardingTask:
     counts = {name: _common_value(rows, name, task_id, Record.count) for name in TASK_ONLY_COLUMNS[1:]}
-    optimizer = _common_value(rows, "optimizer", task_id, _optimizer)
+    optional = {name: _common_value(rows, name, task_id, _optional_value) for name in TASK_DEFAULTS}
     try:
-        return ShardingTask(tables_of_records(rows), **counts, optimizer=optimizer, task_id=task_id)
+        return ShardingTask(tables_of_records(rows), **counts, **optional, task_id=task_id)
     except TaskError as error:
         raise TableFileError(f"{rows[0].path}: {rows[0].where}: {error}") from error
 
@@ -53,5 +66,5 @@ def _common_value(rows: list[Record], column: str, task_id: str, read: Callable[
     return first
 
 
-def _optimizer(row: Record, column: str) -> str:
-    return DEFAULT_OPTIMIZER if row.is_empty(column) else row.text(column)
+def _optional_value(row: Record, column: str) -> Any:
+    return optional_values(row, {column: TASK_DEFAULTS[column]}, _READERS)[column]

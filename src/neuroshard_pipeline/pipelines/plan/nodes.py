@@ -24,6 +24,8 @@ def read_task(params: PlanParams) -> ShardingTask:
         params.optimizer,
         task_id=Path(params.tables).stem,
         constraints=UNCONSTRAINED if params.constraints is None else read_constraints(params.constraints),
+        local_world_size=params.local_world_size,
+        pipelines_input_dist=params.pipelines_input_dist,
     )
 
 
