@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, quantised
 from neuroshard_pipeline.search.problem import Problem
 
 #: Result of `_cheapest_feasible` where no rank is feasible.
@@ -31,8 +31,9 @@ class Shards(NamedTuple):
     Attributes:
         sequences: (S, N) kinds in placement order.
         embedding: (Y, H) shard embeddings.
-        width: (Y,) columns.
+        dims: (Y,) floats per sample.
         bytes: (Y,) memory.
+        background: (W,) cost of every rank without shards, in units of 1e-9 ms.
         allowed: (Y, W) whether a kind may be placed on a rank; (0, W) where no constraint names ranks.
         caps: (M,) ascending caps on the dimension sum.
         branches: (S - 1, 3) step, parent state and child state, in order of steps; both states have the same shards
@@ -41,8 +42,9 @@ class Shards(NamedTuple):
 
     sequences: IntArray
     embedding: FloatArray
-    width: IntArray
+    dims: IntArray
     bytes: IntArray
+    background: FloatArray
     allowed: BoolArray
     caps: IntArray
     branches: IntArray
@@ -92,7 +94,7 @@ def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple
         count = _place_next(step, count, shards, runs)
         if not count and not (shards.branches[:, 0] > step).any():
             break
-        _price_last(step, count, price(runs.changed[:count], batch_size), runs)
+        _price_last(step, count, price(runs.changed[:count], batch_size), shards, runs)
     return runs, runs.rows[:count]
 
 
@@ -100,17 +102,19 @@ def compile_ahead() -> None:
     """Compile the loop, or load it from Numba's cache on disk, so that no search spends seconds on it."""
     none, no_costs = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
     nothing = np.zeros(0, dtype=np.int64)
-    shards = Shards(none, no_costs, nothing, nothing, np.zeros((0, 0), dtype=bool), nothing, none)
+    free, anywhere = np.zeros(0), np.zeros((0, 0), dtype=bool)
+    shards = Shards(none, no_costs, nothing, nothing, free, anywhere, nothing, none)
     runs = Runs(nothing, nothing, nothing, nothing, none, np.zeros((0, 0, 0)), none, none, no_costs, no_costs)
-    _price_last(0, _place_next(0, 0, shards, runs), np.zeros((0, 2)), runs)
+    _price_last(0, _place_next(0, 0, shards, runs), np.zeros((0, 2)), shards, runs)
 
 
 def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:
     allowed = problem.allowed_on(np.arange(len(problem.unit)))
     if allowed is None:
         allowed = np.ones((0, problem.task.world_size), dtype=bool)
+    background = quantised(problem.background.ms)
     branches = _branches(sequences)[1]
-    return Shards(sequences, problem.embedding, problem.width, problem.bytes, allowed, caps, branches)
+    return Shards(sequences, problem.embedding, problem.dims, problem.bytes, background, allowed, caps, branches)
 
 
 def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
@@ -125,7 +129,7 @@ def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
         sums=np.zeros((count, world_size, size)),
         dims=np.zeros((count, world_size), dtype=np.int64),
         free=np.tile(problem.limits, (count, 1)),
-        cost=np.zeros((count, world_size)),
+        cost=np.tile(quantised(problem.background.ms), (count, 1)),
         changed=np.zeros((count, size)),
     )
 
@@ -165,7 +169,7 @@ def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pr
             count -= 1
             runs.rows[index], runs.rows[count] = runs.rows[count], row
             continue
-        needed = runs.dims[row, rank] + shards.width[kind]
+        needed = runs.dims[row, rank] + shards.dims[kind]
         if needed > shards.caps[runs.low[row]]:
             first = np.searchsorted(shards.caps, needed)
             child = runs.rows[count]
@@ -178,7 +182,7 @@ def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pr
     for index in range(count):
         row = runs.rows[index]
         kind, rank = shards.sequences[runs.state[row], step], runs.choices[row, step]
-        runs.dims[row, rank] += shards.width[kind]
+        runs.dims[row, rank] += shards.dims[kind]
         runs.free[row, rank] -= shards.bytes[kind]
         for number in range(shards.embedding.shape[1]):
             runs.sums[row, rank, number] += shards.embedding[kind, number]
@@ -204,7 +208,7 @@ def _branch(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma
 @njit(cache=True)
 def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
     """The feasible rank with the lowest compute cost under the loosest cap of a run (ties: the lowest rank)."""
-    most_columns = shards.caps[runs.high[row]] - shards.width[kind]
+    most_columns = shards.caps[runs.high[row]] - shards.dims[kind]
     best, best_cost = _NO_RANK, np.inf
     for rank in range(runs.dims.shape[1]):
         if (
@@ -218,12 +222,13 @@ def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int: 
 
 
 @njit(cache=True)
-def _price_last(step: int, count: int, costs_ms: FloatArray, runs: Runs) -> None:  # pragma: no cover
+def _price_last(step: int, count: int, costs_ms: FloatArray, shards: Shards, runs: Runs) -> None:  # pragma: no cover
     """Store the predicted compute cost of the ranks that received a shard, from forward and backward ms (R, 2)."""
     for index in range(count):
         row = runs.rows[index]
         cost = np.rint((costs_ms[index, 0] + costs_ms[index, 1]) * COST_UNITS_PER_MS)
-        runs.cost[row, runs.choices[row, step]] = cost
+        rank = runs.choices[row, step]
+        runs.cost[row, rank] = cost + shards.background[rank]
 
 
 @njit(cache=True)

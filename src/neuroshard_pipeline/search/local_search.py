@@ -24,6 +24,7 @@ from neuroshard_pipeline.search.moves import (
     layout_of,
     loads_after,
     propose,
+    shared_ms_added,
 )
 from neuroshard_pipeline.search.params import LocalSearchParams
 from neuroshard_pipeline.search.placement import PlacedState
@@ -74,7 +75,7 @@ def column_price_ms(layout: Layout, problem: Problem) -> float:
     """Price of a column: increase in ms of the ranks' mean communication cost if every rank gets one more column."""
     batch_size = problem.task.batch_size
     more = max(1.0, 0.1 * layout.dims.mean())
-    dims = np.stack([layout.dims, layout.dims + more])
+    dims = np.stack([layout.dims, layout.dims + more]) + problem.background.dims
     level = np.full(dims.shape, layout.compute_ms.mean())
     forward_ms, backward_ms = communication_ms(problem.models, level, dims, batch_size)
     total = (forward_ms + backward_ms).mean(axis=-1)
@@ -107,7 +108,11 @@ def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray]
     for column, rank in ((1, moves.target[move]), (0, moves.source[move])):
         compute_ms[plan, rank] = loads.compute_ms[move, column]
         dims[plan, rank] = loads.dims[move, column]
-    return quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
+    cost_ms = embedding_cost_ms(problem.models, compute_ms, dims + problem.background.dims, problem.task.batch_size)
+    shared_ms = problem.shared_ms[layout.kinds].sum() + np.bincount(
+        plan, shared_ms_added(layout, moves, problem)[move], len(sets)
+    )
+    return quantised(cost_ms) + quantised(shared_ms)
 
 
 def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: np.random.Generator) -> Layout | None:

@@ -36,9 +36,9 @@ class Layout:
         kinds: (N,) kind of every shard (see `problem`).
         ranks: (N,) rank of every shard.
         sums: (W, H) sum of the shard embeddings of every rank.
-        dims: (W,) sum of the shard widths of every rank.
+        dims: (W,) floats per sample that the shards of every rank send.
         free: (W,) bytes that further shards may use on every rank.
-        compute_ms: (W,) predicted compute cost.
+        compute_ms: (W,) predicted compute cost, with that of the background.
         cost: predicted embedding cost in units of 1e-9 ms.
     """
 
@@ -94,10 +94,12 @@ def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
     dims = np.zeros(world_size, dtype=np.int64)
     free = problem.limits.copy()
     np.add.at(sums, ranks, problem.embedding[kinds])
-    np.add.at(dims, ranks, problem.width[kinds])
+    np.add.at(dims, ranks, problem.dims[kinds])
     np.subtract.at(free, ranks, problem.bytes[kinds])
-    compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1)
-    cost = quantised(embedding_cost_ms(problem.models, compute_ms[None], dims[None], batch_size))
+    background = problem.background
+    compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1) + background.ms
+    cost_ms = embedding_cost_ms(problem.models, compute_ms[None], (dims + background.dims)[None], batch_size)
+    cost = quantised(cost_ms) + quantised(problem.shared_ms[kinds].sum())
     return Layout(kinds, ranks, sums, dims, free, compute_ms, float(cost[0]))
 
 
@@ -159,8 +161,18 @@ def loads_after(layout: Layout, moves: Moves, problem: Problem) -> Loads:
     """Compute cost and dimension sum of source and target after each move."""
     embedding = np.concatenate([problem.embedding, np.zeros((1, problem.embedding.shape[1]))])
     sums = _after(layout.sums, embedding, layout, moves)  # (P, 2, H)
-    dims = _after(layout.dims, np.append(problem.width, 0), layout, moves)  # (P, 2)
-    return Loads(compute_ms_of_sums(problem.models, sums, dims, problem.task.batch_size).sum(axis=-1), dims)
+    dims = _after(layout.dims, np.append(problem.dims, 0), layout, moves)  # (P, 2)
+    compute_ms = compute_ms_of_sums(problem.models, sums, dims, problem.task.batch_size).sum(axis=-1)
+    background_ms = problem.background.ms[np.stack([moves.source, moves.target], axis=1)]
+    return Loads(compute_ms + background_ms, dims)
+
+
+def shared_ms_added(layout: Layout, moves: Moves, problem: Problem) -> FloatArray:
+    """(P,) ms that each move adds to every rank of the task (`Problem.shared_ms`)."""
+    of_kind = np.append(problem.shared_ms, 0.0)
+    shard_kinds = np.append(layout.kinds, NONE)
+    leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
+    return of_kind[moves.to_source] + of_kind[moves.to_target] - of_kind[leaving] - of_kind[other]
 
 
 def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves) -> np.ndarray:

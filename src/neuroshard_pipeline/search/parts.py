@@ -98,7 +98,7 @@ def _add_lookups(
     if group[1] == "column_wise" and embed is not None and all(shard.table.pooling != "none" for shard in shards):
         embeddings = embed(shards)
     else:
-        embeddings = _embeddings(shards, task, models)
+        embeddings = shard_embeddings(shards, task, models)
     sums = np.zeros((task.world_size, embeddings.shape[1]))
     np.add.at(sums, ranks, embeddings)
     used = np.zeros(task.world_size, dtype=bool)
@@ -109,7 +109,7 @@ def _add_lookups(
     parts.compute_bounds_ms.append((costs.sum(axis=-1), bounds))
 
 
-def _embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
+def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
     """Embeddings (S, H) of what the kernels of shards of any type see; equal shards are embedded once."""
     seen: dict[tuple[Shard, int], int] = {}
     index = []

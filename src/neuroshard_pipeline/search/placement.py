@@ -45,7 +45,7 @@ class PlacedState:
 
 def dimension_caps(problem: Problem, params: SearchParams) -> IntArray:
     """(M,) caps on a rank's dimension sum in whole columns, ascending; the same for all states of a problem."""
-    mean = sum(table.embedding_dim for table in problem.task.tables) / problem.task.world_size
+    mean = float(problem.dims[problem.whole_tables].sum()) / problem.task.world_size
     ratios = np.linspace(params.min_cap_ratio, params.max_cap_ratio, params.num_caps)
     return np.floor(ratios * mean + 1e-9).astype(np.int64)
 
@@ -80,7 +80,9 @@ def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list
     runs, rows = run_greedily(sequences, problem, caps)
     if len(rows):
         compute_ms = runs.cost[rows] / COST_UNITS_PER_MS
-        cost = quantised(embedding_cost_ms(problem.models, compute_ms, runs.dims[rows], problem.task.batch_size))
+        dims = runs.dims[rows] + problem.background.dims
+        cost = quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
+        cost += quantised(problem.shared_ms[sequences].sum(axis=-1))[runs.state[rows]]
         order = np.lexsort((runs.low[rows], cost, runs.state[rows]))
         states, first = np.unique(runs.state[rows[order]], return_index=True)
         for state, run in zip(states.tolist(), order[first].tolist(), strict=True):

@@ -8,17 +8,35 @@ Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models, quantised
+from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
+from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepModels
 from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class Background:
+    """What shards that a search does not move add to every rank.
+
+    Attributes:
+        ms: (W,) compute and other costs, without all-to-alls.
+        dims: (W,) floats per sample that every rank sends in all-to-alls.
+        bytes: (W,) memory.
+    """
+
+    ms: FloatArray
+    dims: FloatArray
+    bytes: IntArray
 
 
 class Problem:
@@ -31,6 +49,8 @@ class Problem:
         task: the sharding task.
         models: the cost models.
         memory: the memory model.
+        background: costs and memory of shards that are not part of the problem, on every rank.
+        prices: prices of the whole step, or None where the cost is the published one: lookups and all-to-all.
         limits: (W,) bytes that shards may use on each rank.
         units: the units of the task, in the order of their first tables.
         rank_allowed: (U, W) whether a unit may be placed on a rank, or None where no constraint names ranks.
@@ -39,6 +59,7 @@ class Problem:
         limits_shards: whether the number of shards of any unit is limited.
         unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
         width: (Y,) columns of every kind.
+        dims: (Y,) floats that a sample gets from every kind; equal to `width` for tables of one feature.
         bytes: (Y,) memory that every kind takes on a rank.
         whole_tables: (U,) the kind of every unit at its full width.
 
@@ -46,12 +67,24 @@ class Problem:
         TooLargeError: a plan of the task would need more memory than this machine has left.
     """
 
-    def __init__(self, task: ShardingTask, models: Models, memory: MemoryModel):
+    def __init__(
+        self,
+        task: ShardingTask,
+        models: Models,
+        memory: MemoryModel,
+        background: Background | None = None,
+        prices: StepPrices | None = None,
+    ) -> None:
         require_room(task, "a plan", PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE * len(task.tables))
         self.task = task
         self.models = models
         self.memory = memory
-        self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
+        none = np.zeros(task.world_size)
+        self.background = background or Background(none, none, none.astype(np.int64))
+        self.prices = prices
+        if prices is not None:
+            self.models = WholeStepModels(models, prices)
+        self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64) - self.background.bytes
         self.units = units_of(task)
         self.rank_allowed = allowed_ranks(self.units, task.world_size)
         self.min_width: IntArray = np.array([unit.min_width for unit in self.units], dtype=np.int64)
@@ -59,12 +92,20 @@ class Problem:
         self.limits_shards = bool((self.max_shards < UNLIMITED).any())
         self.unit: IntArray = np.empty(0, dtype=np.int64)
         self.width: IntArray = np.empty(0, dtype=np.int64)
+        self.dims: IntArray = np.empty(0, dtype=np.int64)
         self.bytes: IntArray = np.empty(0, dtype=np.int64)
         self._cost: FloatArray = np.empty(0)
         self._embedding: FloatArray = np.empty((0, 0))
+        self._shared_ms: FloatArray = np.empty(0)
         self._number: dict[tuple[int, int], int] = {}
         self._embedded: dict[tuple[str, int], FloatArray] = {}  # by table name and width
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
+
+    @property
+    def shared_ms(self) -> FloatArray:
+        """(Y,) ms that a shard of every kind adds to all ranks, such as the ids that every rank sends."""
+        self._embed_new_kinds()
+        return self._shared_ms
 
     @property
     def embedding(self) -> FloatArray:
@@ -100,6 +141,7 @@ class Problem:
             self._number.update({pair: len(self.unit) + index for index, pair in enumerate(new)})
             self.unit = np.append(self.unit, [unit for unit, _ in new])
             self.width = np.append(self.width, [width for _, width in new])
+            self.dims = np.append(self.dims, [self._outputs(unit, width) for unit, width in new])
             self.bytes = np.append(self.bytes, [self.units[u].bytes(width, self.task, self.memory) for u, width in new])
         return np.array([self._number[pair] for pair in wanted], dtype=np.int64)
 
@@ -169,6 +211,10 @@ class Problem:
         tables = [self.task.tables[index] for index in self.units[unit].members]
         return [Shard(tables[0], column, width)] if len(tables) == 1 else [whole(table) for table in tables]
 
+    def _outputs(self, unit: int, width: int) -> int:
+        """Floats that a sample gets from a kind, rounded."""
+        return round(sum(outputs_per_sample(shard) for shard in self._shards(unit, 0, width)))
+
     def _embed_new_kinds(self) -> None:
         """Embed and price the kinds that were numbered since the last call."""
         known = len(self._embedding)
@@ -182,4 +228,6 @@ class Problem:
             embedding = np.add.reduceat(embedding, starts, axis=0)
         cost_ms = self.models.compute.costs_from_sums(embedding, self.task.batch_size).sum(axis=-1)
         self._cost = np.append(self._cost, quantised(cost_ms))
+        shared_ms = [0.0 if self.prices is None else self.prices.shared_ms(kind) for kind in shards]
+        self._shared_ms = np.append(self._shared_ms, shared_ms)
         self._embedding = np.concatenate([self._embedding, embedding]) if known else embedding

@@ -1,0 +1,84 @@
+"""Prices of a whole step in the form that a search needs: per shard, added to the load of its rank or of all ranks.
+
+The input dist and TorchRec's own work are linear in the shards of a rank (`cost_models.step`). A search therefore
+extends the embedding of every shard by one number, the ms that the shard adds to its rank. The sums of embeddings then
+hold all costs of a rank except those of collectives.
+
+Shapes: S shards, H numbers of a shard embedding, Q quantities.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.search.models import CommModel, Models
+from neuroshard_pipeline.search.parts import shard_embeddings
+from neuroshard_pipeline.tables.step_work import shard_work
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class StepPrices:
+    """Prices of one task.
+
+    Attributes:
+        task: the task.
+        per_unit: ms per unit of every quantity of `tables.step_work`, (Q,): those of the module and, unless the trainer
+            hides it, of the input dist.
+    """
+
+    task: ShardingTask
+    per_unit: FloatArray
+
+    def own_ms(self, shards: Iterable[Shard]) -> FloatArray:
+        """(S,) ms that each shard adds to its rank."""
+        return np.array([shard_work(shard, self.task)[0] @ self.per_unit for shard in shards])
+
+    def shared_ms(self, shards: Iterable[Shard]) -> float:
+        """Ms that the shards together add to every rank."""
+        return float(sum(shard_work(shard, self.task)[1] @ self.per_unit for shard in shards))
+
+
+def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:
+    """The prices of a task from a step cost model."""
+    per_unit = step.prices_of("module", task.world_size)
+    if not task.pipelines_input_dist:
+        per_unit = per_unit + step.prices_of("input_dist", task.world_size)
+    return StepPrices(task, per_unit)
+
+
+@dataclass(frozen=True)
+class _WholeStepCompute:
+    """A compute model whose embeddings have one more number, the ms of `StepPrices.own_ms`."""
+
+    models: Models
+    prices: StepPrices
+
+    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:  # noqa: ARG002
+        """Embeddings (S, H + 1)."""
+        embeddings = shard_embeddings(shards, self.prices.task, self.models)
+        return np.concatenate([embeddings, self.prices.own_ms(shards)[:, None]], axis=1)
+
+    def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
+        """Forward and backward ms (..., 2); the forward part holds what `StepPrices` adds."""
+        costs = self.models.compute.costs_from_sums(sums[..., :-1], batch_size)
+        costs[..., 0] += sums[..., -1]
+        return costs
+
+    def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
+        """Lower and upper bound (..., 2), moved by what `StepPrices` adds."""
+        return self.models.compute.interval_from_sums(sums[..., :-1], batch_size) + sums[..., -1:]
+
+
+class WholeStepModels:
+    """Models of a search that minimises the whole step."""
+
+    def __init__(self, models: Models, prices: StepPrices) -> None:
+        self.compute = _WholeStepCompute(models, prices)
+        self.comm: CommModel = models.comm
+        self.step = models.step
+        self.caveats = models.caveats
