@@ -11,17 +11,20 @@ from pathlib import Path
 
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.cost_models.checkpoint import version_folder
-from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, shipped_folder
+from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(environment: str) -> None:
-    """Copy both models, and print what is shipped now."""
-    for name in MODEL_NAMES:
-        source = version_folder(ROOT / "data" / environment / "06_models" / name, None)
+    """Copy the models, and print what is shipped now. The step cost model is copied if there is one."""
+    trained = ROOT / "data" / environment / "06_models"
+    for name in (*MODEL_NAMES, STEP_MODEL_NAME):
         target = shipped_folder(environment) / name
         shutil.rmtree(target, ignore_errors=True)
+        if name == STEP_MODEL_NAME and not (trained / name).is_dir():
+            continue
+        source = version_folder(trained / name, None)
         shutil.copytree(source, target)
         size = sum(file.stat().st_size for file in target.iterdir())
         print(f"{source.relative_to(ROOT)} -> {target.relative_to(ROOT)}, {size / 1024:.0f} KiB")

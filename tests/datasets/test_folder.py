@@ -41,3 +41,18 @@ def test_a_shipped_model_takes_the_place_of_a_missing_version(tmp_path):
         f"{tmp_path}/compute_cost_model", "neuroshard_pipeline.cost_models.ComputeCostModel", Version(None, "1")
     ).save(trained)
     assert dataset("h100").load().batch_size == 512
+
+
+def test_an_optional_model_loads_as_none_until_a_run_has_made_one(tmp_path):
+    def dataset(load=None, shipped=None):
+        path, model = f"{tmp_path}/comm_cost_model", "neuroshard_pipeline.cost_models.CommCostModel"
+        return CostModelDataset(path, model, Version(load, "1"), shipped=shipped, optional=True)
+
+    assert dataset().is_optional
+    assert dataset().load() is None
+    shipped = dataset(shipped="h100").load()
+    assert shipped.batch_size == 65536
+    with pytest.raises(DatasetError, match="2026"):  # a version that the user names must exist
+        dataset(load="2026").load()
+    dataset().save(replace(shipped, batch_size=512))
+    assert dataset().load().batch_size == 512

@@ -1,6 +1,6 @@
-"""Both cost models of one machine, loaded together."""
+"""The cost models of one machine, loaded together."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.caveats import approximations, modelled, step_extrapolations
 from neuroshard_pipeline.cost_models.checkpoint import COMMAND, version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
-from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, shipped_folder, shipped_names
+from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder, shipped_names
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_caveats, compute_caveats
 from neuroshard_pipeline.errors import CostModelError
@@ -41,22 +42,31 @@ class CostModels:
         return f"CostModels(trained on {device} at batch_size {self.compute.batch_size}, collectives of {worlds} ranks)"
 
     def __post_init__(self) -> None:
-        compute, comm = _origin(self.compute), _origin(self.comm)
-        differing = [name for name in compute if name in comm and compute[name] != comm[name]]
-        if differing:
-            raise CostModelError(
-                f"the compute and the communication model do not belong together: {differing[0]} is "
-                f"{compute[differing[0]]!r} for one and {comm[differing[0]]!r} for the other; load the same version "
-                "of both, or train both again with: kedro run --pipeline pretrain"
-            )
+        compute = _origin(self.compute)
+        others = {"communication model": _origin(self.comm)}
+        if self.step is not None:
+            others["step cost model"] = _machine(self.step)
+        for noun, other in others.items():
+            differing = [name for name in compute if name in other and compute[name] != other[name]]
+            if differing:
+                raise CostModelError(
+                    f"the compute model and the {noun} do not belong together: {differing[0]} is "
+                    f"{compute[differing[0]]!r} for one and {other[differing[0]]!r} for the other; load the same "
+                    "version of both, or train both again with: kedro run --pipeline pretrain"
+                )
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Sentences about predicted costs of a task: which training costs were modelled, and what is extrapolated."""
+        """Sentences about predicted costs of a task: what was modelled, is extrapolated or only approximated."""
         outside = [
             *compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {})),
             *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})),
         ]
-        return (*_modelled(_hardware(self.compute)), *(f"extrapolated: {caveat}" for caveat in outside))
+        return (
+            *modelled(_hardware(self.compute), self.step),
+            *(f"extrapolated: {caveat}" for caveat in outside),
+            *step_extrapolations(task, self.step),
+            *approximations(task),
+        )
 
     def compute_ms(
         self, shards: Sequence[Shard], batch_size: int | None = None, optimizer: str = "sgd"
@@ -101,47 +111,56 @@ def _given(batch_size: int | None, model: ComputeCostModel | CommCostModel) -> i
 
 def _origin(model: ComputeCostModel | CommCostModel) -> dict[str, object]:
     """Values that two models of one machine share: the batch size, and the hardware where it is known."""
+    return {"batch_size": model.batch_size, **_machine(model)}
+
+
+def _machine(model: ComputeCostModel | CommCostModel | StepCostModel) -> dict[str, object]:
+    """The hardware that a model's costs come from, as far as it is known."""
     known = _hardware(model)
     names = ("device", "gpu_model", "cpu_model", "cores", "compute_backend", "comm_backend")
-    return {"batch_size": model.batch_size, **{name: known[name] for name in names if name in known}}
+    return {name: known[name] for name in names if name in known}
 
 
-def _hardware(model: ComputeCostModel | CommCostModel) -> dict[str, Any]:
+def _hardware(model: ComputeCostModel | CommCostModel | StepCostModel) -> dict[str, Any]:
     hardware = model.provenance.get("hardware")
     return hardware if isinstance(hardware, dict) else {}
 
 
-def _modelled(hardware: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences about costs that come from formulas of the lab, not from measurements."""
-    if hardware.get("compute_backend") == "modelled":
-        yield f"modelled: compute costs come from a formula for {hardware.get('gpu_model')}, not from measurements"
-    if hardware.get("comm_backend") == "topology":
-        cluster = hardware.get("topology", {}).get("preset") or "a cluster"
-        yield f"modelled: communication costs come from a formula for {cluster}, not from measurements"
-
-
 def load_cost_models(path: Path | str = "data/06_models", version: str | None = None) -> CostModels:
-    """Load both cost models.
+    """Load the cost models.
 
     Args:
-        path: folder that holds `compute_cost_model/<version>/` and `comm_cost_model/<version>/`, or the name of shipped
-            cost models such as `h100` (`shipped_names`). Costs of shipped models are modelled, not measured.
-        version: a version that exists for both models; None for the newest version of each model.
+        path: folder that holds `compute_cost_model/<version>/`, `comm_cost_model/<version>/` and, if steps were
+            measured or modelled, `step_cost_model/<version>/`; or the name of shipped cost models such as `h100`
+            (`shipped_names`). Costs of shipped models are modelled, not measured.
+        version: a version that exists for the first two models. The step cost model is loaded if it has this version,
+            too. None for the newest version of each model.
 
     Raises:
-        CostModelError: a model or version is missing. The message names the folder, the versions and the remedy.
+        CostModelError: a model or version is missing, or the models are not those of one machine. The message names
+            the folder, the versions and the remedy.
     """
     if path in shipped_names() and not Path(path).is_dir():
         if version is not None:
             raise CostModelError(f"the shipped cost models {path} have no versions, not {version!r}; name none")
-        compute, comm = (shipped_folder(str(path)) / name for name in MODEL_NAMES)
-        return CostModels(ComputeCostModel.load(compute), CommCostModel.load(comm))
+        folders = [shipped_folder(str(path)) / name for name in (*MODEL_NAMES, STEP_MODEL_NAME)]
+        return _loaded(folders[0], folders[1], folders[2] if folders[2].is_dir() else None)
     if not Path(path).is_dir():
         raise CostModelError(
             f"{path}: no such folder; train cost models with: {COMMAND}, or name shipped ones: "
             f"{', '.join(shipped_names())}"
         )
+    compute, comm = (version_folder(Path(path) / name, version) for name in MODEL_NAMES)
+    return _loaded(compute, comm, _step_folder(Path(path) / STEP_MODEL_NAME, version))
+
+
+def _step_folder(folder: Path, version: str | None) -> Path | None:
+    """Folder of one version of the optional step cost model; None if there is none."""
+    found = folder.glob(f"{version or '*'}/{STEP_MODEL_NAME}")
+    return max((each for each in found if each.is_dir()), default=None)
+
+
+def _loaded(compute: Path, comm: Path, step: Path | None) -> CostModels:
     return CostModels(
-        ComputeCostModel.load(version_folder(Path(path) / "compute_cost_model", version)),
-        CommCostModel.load(version_folder(Path(path) / "comm_cost_model", version)),
+        ComputeCostModel.load(compute), CommCostModel.load(comm), None if step is None else StepCostModel.load(step)
     )

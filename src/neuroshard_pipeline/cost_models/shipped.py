@@ -1,10 +1,12 @@
-"""Cost models that the package ships: one pair per GPU, trained on modelled costs in the environment of its name."""
+"""Cost models that the package ships for GPUs, trained on modelled costs in the environments of their names."""
 
 from importlib.resources import files
 from pathlib import Path
 
-#: Names of the two models in `data/06_models`, and of their folders in the package.
+#: Names of the two models in `data/06_models` that every run trains, and of their folders in the package.
 MODEL_NAMES = ("compute_cost_model", "comm_cost_model")
+#: Name of the third model, which is optional.
+STEP_MODEL_NAME = "step_cost_model"
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -13,7 +15,7 @@ def shipped_names() -> tuple[str, ...]:
 
 
 def shipped_folder(name: str) -> Path:
-    """Folder of the two shipped models of a modelled GPU; it need not exist."""
+    """Folder of the shipped models of a modelled GPU; it need not exist."""
     return _shipped() / name
 
 

@@ -66,6 +66,7 @@ class CostModelDataset(_FolderDataset):
         version: Version | None = None,
         metadata: dict[str, Any] | None = None,
         shipped: str | None = None,
+        optional: bool = False,
     ) -> None:
         """Set the folder of the versions and the class that loads them.
 
@@ -75,20 +76,28 @@ class CostModelDataset(_FolderDataset):
             version: Kedro's pair of load version and save version.
             metadata: metadata for kedro-viz.
             shipped: name of the shipped cost models to load as long as no version exists; None if there are none.
+            optional: whether to load None where there is neither a version nor a shipped model.
         """
         super().__init__(filepath, version, metadata)
         module, _, name = model.rpartition(".")
         self._model = getattr(importlib.import_module(module), name)
         self._shipped = None if shipped is None else shipped_folder(shipped) / PurePosixPath(filepath).name
+        self._optional = optional
 
     @property
     def is_optional(self) -> bool:
-        """Whether a run can start without a version, because shipped models take its place."""
+        """Whether a run can start without a version: it has no need of the model, or a shipped one takes its place."""
+        return self._optional or self._has_shipped
+
+    @property
+    def _has_shipped(self) -> bool:
         return self._shipped is not None and self._shipped.is_dir()
 
     def load(self) -> Any:
-        """Load the pinned or newest version. If no version exists, load the shipped model and log this."""
+        """Load the pinned or newest version. If no version exists, load the shipped model and log this, or None."""
         if self.is_optional and not (self._version and self._version.load) and not self.exists():
+            if not self._has_shipped:
+                return None
             _LOGGER.info("%s has no version; the shipped model %s is loaded", self._filepath, self._shipped)
             return self._read(Path(str(self._shipped)))
         return _FolderDataset.load.__wrapped__(self)  # type: ignore[attr-defined]

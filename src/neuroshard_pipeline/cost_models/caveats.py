@@ -1,0 +1,59 @@
+"""Sentences about predicted costs that were not measured as they will be paid: modelled, extrapolated, approximated."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Key of a step cost model's provenance: the origin of its `prices` and of its `reductions`, `measured` or `modelled`.
+COSTS_ARE = "costs_are"
+
+#: What the two origins of `COSTS_ARE` belong to, in words.
+_STEP_COSTS = {"prices": "input dist and module costs", "reductions": "costs of reductions"}
+
+
+def modelled(hardware: Mapping[str, Any], step: StepCostModel | None) -> Iterator[str]:
+    """Sentences about costs that come from formulas of the lab, not from measurements.
+
+    Args:
+        hardware: hardware of the compute and the communication cost model.
+        step: the step cost model, if there is one.
+    """
+    if hardware.get("compute_backend") == "modelled":
+        yield f"modelled: compute costs come from a formula for {hardware.get('gpu_model')}, not from measurements"
+    if hardware.get("comm_backend") == "topology":
+        cluster = hardware.get("topology", {}).get("preset") or "a cluster"
+        yield f"modelled: communication costs come from a formula for {cluster}, not from measurements"
+    origins = {} if step is None else step.provenance.get(COSTS_ARE, {})
+    names = [name for key, name in _STEP_COSTS.items() if origins.get(key) == "modelled"]
+    if names:
+        yield f"modelled: {' and '.join(names)} come from formulas of the lab, not from measurements"
+
+
+def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
+    """What a step cost model did not measure: the number of ranks, or reductions across hosts."""
+    if step is None:
+        return
+    groups = {group for curves in step.reductions.curves.values() for group in curves}
+    measured = {"steps": set(step.prices), "reductions": {group.world_size for group in groups}}
+    for noun, worlds in measured.items():
+        if worlds and not min(worlds) <= task.world_size <= max(worlds):
+            known = str(min(worlds)) if len(worlds) == 1 else f"{min(worlds)} to {max(worlds)}"
+            yield f"extrapolated: world_size {task.world_size}: {noun} were measured with {known} ranks"
+    if groups and task.num_hosts > 1 and all(group.hosts == 1 for group in groups):
+        yield f"extrapolated: {task.num_hosts} hosts: reductions were measured on one host"
+
+
+def approximations(task: ShardingTask) -> Iterator[str]:
+    """Properties of a task's tables that predicted costs leave out."""
+    as_sums = [table.name for table in task.tables if table.is_weighted or table.pooling == "mean"]
+    if as_sums:
+        tables = f"table {as_sums[0]!r}" + (f" and {len(as_sums) - 1} more" if len(as_sums) > 1 else "")
+        yield f"approximated: weighted ids or mean pooling of {tables}: lookups are priced as plain sums"
+    modules = len({table.module for table in task.tables})
+    if modules > 1:
+        yield (
+            f"approximated: {modules} modules: a search treats their tables as those of one module; the predicted cost "
+            "of its plan prices the kernels and collectives of every module separately"
+        )
