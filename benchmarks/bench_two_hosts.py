@@ -56,6 +56,7 @@ PROTOCOL = {
     "threads": 1,
     "buffer_bytes": 4194304,
     "start_margin_ms": 5,
+    "reduction_visits": 1,
     "chunk_samples": 5,
     "noise_floor_share": 0.0,
     "timeout_s": 60.0,

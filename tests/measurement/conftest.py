@@ -42,6 +42,7 @@ COMM = {
     "threads": 1,
     "buffer_bytes": 2**20,
     "start_margin_ms": 0.3,
+    "reduction_visits": 1,
     "chunk_samples": 3,
     "noise_floor_share": 0.1,
     "timeout_s": 20.0,

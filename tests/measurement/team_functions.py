@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from neuroshard_pipeline.measurement.comm_bench import CollectiveBench, forward_splits, set_up_rank
+from neuroshard_pipeline.measurement.comm_bench import CollectiveBench, forward_splits, reduction, set_up_rank
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 
 WORLD = 3
@@ -28,6 +28,19 @@ def exchange_of_rank(rank, params, store_file):
             dist.all_to_all_single(received, send, *bench._splits(sample, backward)[::-1])
             results.append(received.tolist())
         return results
+
+    return answer
+
+
+def reduce_of_rank(rank, params, store_file):
+    """Run a reduction on a buffer that starts with this rank's number, and return buffer and share."""
+    CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
+
+    def answer(collective):
+        buffer = torch.arange(2.0 * WORLD) + 100 * rank
+        share = torch.tensor([10.0, 20.0]) + rank
+        reduction(collective, buffer, share)()
+        return buffer.tolist(), share.tolist()
 
     return answer
 

@@ -22,7 +22,7 @@ from measurement.team_functions import (
 )
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, pools
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ComputeSample, ReductionSample
 from neuroshard_pipeline.tables.table import Table, whole
 
 SEED = 5
@@ -49,6 +49,28 @@ def test_every_rank_of_every_sample_has_communication_costs(comm_params, comm_sa
     ]
     assert (frame[["forward_ms", "backward_ms"]] > 0).all(axis=None)
     assert frame["error"].isna().all()
+
+
+def test_reductions_are_measured_among_the_exchanges_with_fewer_visits(comm_params, comm_samples):
+    grid = [
+        ReductionSample(f"{name}-{size}", name, size, ranks, 1)
+        for ranks, size in ((2, 80), (3, 1200))
+        for name in REDUCTIONS
+    ]
+    exchanges, campaign = comm_samples(4), CommCampaign(comm_params(visits=3, reduction_visits=2), SEED)
+    records = dict(campaign.run([*exchanges, *grid], {}))
+    rows = pd.concat(records.values())
+    visits = rows[~rows["replica"].astype(bool) & (rows["rank"] == 0)].groupby("sample_id").size()
+    assert visits.to_dict() == {s.sample_id: 3 for s in exchanges} | {s.sample_id: 2 for s in grid}
+    assert list(campaign.run([*exchanges, *grid], records)) == []
+    assert set(campaign.costs(records, exchanges)["sample_id"]) == {sample.sample_id for sample in exchanges}
+    frame = campaign.reduction_costs(records, grid)
+    assert frame.columns.tolist() == ["sample_id", "cost_ms", "spread_ms", "error"]
+    assert frame["sample_id"].tolist() == [sample.sample_id for sample in grid]
+    assert frame["error"].isna().all()
+    # comm_params reduces the visits of a rank to their minimum; the last rank determines the cost of the collective
+    slowest = rows[~rows["replica"].astype(bool)].groupby(["sample_id", "rank"])["forward_ms"].min()
+    assert frame["cost_ms"].tolist() == [slowest[sample.sample_id].max() for sample in grid]
 
 
 def test_a_rerun_measures_only_what_is_missing(compute_params, compute_samples):

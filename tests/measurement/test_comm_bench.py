@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from measurement.team_functions import WORLD, exchange_of_rank
+from measurement.team_functions import WORLD, exchange_of_rank, reduce_of_rank
 from neuroshard_pipeline.measurement.comm_bench import batch_split, forward_splits, set_up_rank
-from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ReductionSample
 from neuroshard_pipeline.workers import LocalTeam
 
 UNEVEN = CommSample("uneven", 11, (4, 12, 8), (0.0, 0.0, 0.0))
@@ -59,3 +59,33 @@ def test_a_sample_beyond_the_buffer_fails_on_every_rank_and_the_next_one_runs(co
         assert "buffer_bytes" in first.error
         assert second.error is None
     team.kill()
+
+
+def test_reductions_deliver_sums_and_shares(comm_params, tmp_path):
+    team = LocalTeam(WORLD, reduce_of_rank, lambda: (comm_params(), str(tmp_path / "store")))
+    scattered, gathered, reduced = (team.ask(collective, 60.0) for collective in REDUCTIONS)
+    team.kill()
+    total = [WORLD * number + 100 * sum(range(WORLD)) for number in range(2 * WORLD)]
+    assert [share for _, share in scattered] == [total[2 * rank : 2 * rank + 2] for rank in range(WORLD)]
+    everyone = [10 + rank + 10 * second for rank in range(WORLD) for second in range(2)]
+    assert [buffer for buffer, _ in gathered] == [everyone] * WORLD
+    assert [buffer for buffer, _ in reduced] == [total] * WORLD
+
+
+def test_reductions_that_these_ranks_cannot_run_fail_on_every_rank_and_the_others_have_costs(comm_params, tmp_path):
+    good = [ReductionSample(collective, collective, 1200, WORLD, 1) for collective in REDUCTIONS]
+    bad = [
+        ReductionSample("big", "all_reduce", 3 * 2**20, WORLD, 1),
+        ReductionSample("uneven", "all_gather", 16, WORLD, 1),
+        ReductionSample("apart", "all_gather", 1200, WORLD, 3),
+    ]
+    team = LocalTeam(WORLD, set_up_rank, lambda: (WORLD, [*bad, *good], comm_params(), str(tmp_path / "store")))
+    answers = team.ask(tuple(range(len(bad) + len(good))), 60.0)
+    team.kill()
+    for timings in answers:
+        assert all(timing.error is None and timing.forward_ms > 0 for timing in timings[len(bad) :])
+        big, uneven, apart = timings[: len(bad)]
+        assert "buffer_bytes" in big.error
+        assert "3 equal shares" in uneven.error
+        assert "needs 3 hosts" in apart.error
+        assert all(timing.permanent for timing in (big, uneven, apart))

@@ -44,6 +44,7 @@ OTHER_COMM = {
     "torchrun_endpoint": "host:29400",
     "buffer_bytes": 2**21,
     "start_margin_ms": 0.4,
+    "reduction_visits": 2,
 } | {
     name: value
     for name, value in OTHER_COMPUTE.items()

@@ -12,12 +12,12 @@ from lab.networks import SIMPLE, alltoall_oracle_ms
 from pydantic import ValidationError
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.measurement import CommCampaign, describe_hardware
 from neuroshard_pipeline.measurement.comm_bench import forward_splits
 from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
-from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ReductionSample
 
 SEED = 0
 TOPOLOGY = TopologyParams(preset=None, cluster=SIMPLE)
@@ -54,6 +54,22 @@ def test_more_volume_and_later_ranks_never_end_the_collective_earlier(ranks, bat
     skews = tuple(skew + later_ms * (rank == which) for rank, skew in enumerate(skews))
     again = [f + s for f, s in zip(costs(CommSample("b", batch_size, dims, skews))[0], skews, strict=True)]
     assert all(new >= old - 1e-9 for new, old in zip(again, end, strict=True))
+
+
+def test_reductions_cost_what_the_formula_says(comm_params):
+    campaign = CommCampaign(comm_params(backend="topology"), SEED, TopologyParams(preset="h100-ib400", cluster=None))
+    groups = ((8, 1), (8, 8), (16, 2))
+    grid = [
+        ReductionSample(f"{name}-{ranks}-{hosts}", name, 2**20, ranks, hosts)
+        for ranks, hosts in groups
+        for name in REDUCTIONS
+    ]
+    assert list(campaign.run(grid, {})) == []
+    frame = campaign.reduction_costs({}, grid)
+    network = network_preset("h100-ib400")
+    expected = [collective_us(s.collective, s.size_bytes, s.world_size, s.hosts, network) / 1e3 for s in grid]
+    assert frame["cost_ms"].tolist() == pytest.approx(expected)
+    assert frame["error"].isna().all()
 
 
 def test_it_plugs_into_a_campaign_of_any_world_sizes(comm_params, comm_samples):

@@ -81,9 +81,11 @@ def records_of_fates(agents):
 
 @pytest.mark.slow
 def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torchrun(tmp_path, agents):
-    augment = {"augment": {"comm_samples": {"world_sizes": [2, 4], "num_samples": 8}}}
-    run_pipeline(tmp_path, "augment", params=augment)
-    run_pipeline(tmp_path, "measure", params=augment | {"local_world_size": 2, "torchrun_endpoint": agents})
+    world_sizes = {"world_sizes": [2, 4]}
+    augment = {"augment": {"comm_samples": world_sizes | {"num_samples": 8}, "reduction_samples": world_sizes}}
+    across_hosts = augment | {"local_world_size": 2, "torchrun_endpoint": agents}
+    run_pipeline(tmp_path, "augment", params=across_hosts)
+    run_pipeline(tmp_path, "measure", params=across_hosts)
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert {path.name.split("-")[0] for path in shards} == {"w2", "w4"}
     nobody = {"local_world_size": 2, "torchrun_endpoint": free_endpoint()}
@@ -93,6 +95,9 @@ def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torc
     costs = pd.read_parquet(max((tmp_path / "04_feature/comm_costs.parquet").glob("*/*.parquet")))
     assert costs["error"].isna().all()
     assert costs.groupby("sample_id").size().value_counts().to_dict() == {2: 4, 4: 4}
+    reductions = pd.read_parquet(max((tmp_path / "04_feature/reduction_costs.parquet").glob("*/*.parquet")))
+    assert reductions["error"].isna().all()
+    assert any("4-ranks-2-hosts" in sample_id for sample_id in reductions["sample_id"])
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT, run_pipeline
@@ -15,6 +16,8 @@ from kedro.framework.startup import bootstrap_project
 from kedro.io import MemoryDataset
 
 import neuroshard_pipeline as ns
+from neuroshard_pipeline.cost_models.reductions import ReductionCosts
+from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
 
 REUSE = [f"reuse_{number:02d}" for number in range(17)]
@@ -22,12 +25,14 @@ COLUMNS = {
     "02_intermediate/table_pool": ["table", "num_embeddings", "pooling_factor", "unique_rows", *REUSE],
     "03_primary/compute_samples": ["sample_id", "batch_size", "table", "embedding_dim"],
     "03_primary/compute_sample_settings": ["sample_id", "optimizer", "purpose"],
+    "03_primary/reduction_samples": ["sample_id", "collective", "size_bytes", "world_size", "hosts"],
     "03_primary/comm_samples": ["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"],
     "03_primary/sharding_tasks": [
         *["task_id", "world_size", "batch_size", "memory_bytes", "table", "num_embeddings", "embedding_dim"],
         *["pooling_factor", "unique_rows", *REUSE],
     ],
     "04_feature/compute_costs": ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"],
+    "04_feature/reduction_costs": ["sample_id", "cost_ms", "spread_ms", "error"],
     "04_feature/comm_costs": ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"],
     "07_model_output/plans": ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"],
     "07_model_output/plan_costs": [
@@ -95,6 +100,18 @@ def test_metrics_name_every_model_beside_its_noise_floor(finished_run):
     assert {"compute", "comm_forward", "comm_backward"} <= set(metrics)
     for model in metrics.values():
         assert {"mape", "median_ape", "r2", "kendall_tau", "noise_floor"} <= set(model)
+
+
+def test_reductions_have_a_model_and_an_accuracy(finished_run):
+    model = ReductionCosts.from_json(document(finished_run, "06_models/reduction_model"))
+    measured = frame(finished_run, "03_primary/reduction_samples").merge(
+        frame(finished_run, "04_feature/reduction_costs"), on="sample_id"
+    )
+    for collective, rows in measured.groupby("collective"):
+        predicted = model.predict_ms(collective, rows["size_bytes"], 2)
+        # Neighbours whose costs fall with the size share their geometric mean, so the product of all costs remains.
+        assert np.log(predicted).sum() == pytest.approx(np.log(rows["cost_ms"]).sum())
+    assert set(document(finished_run, "08_reporting/reduction_metrics")) == set(REDUCTIONS)
 
 
 def test_summary_counts_every_attempt(finished_run):
@@ -178,7 +195,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap_project(ROOT)
     in_memory = {"report.inputs", "plan.sharding_task", "plan.found", "plan.order_in_words", "augment.public_tables"}
     in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark", "refine") for name in SHARED_IN_MEMORY}
-    in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check") for name in ("models", "sharder_settings")}
+    in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check", "truth") for name in SHARED_IN_MEMORY[:2]}
     in_memory |= {f"{stage}.first_campaign" for stage in ("search", "train", "refine")}
     in_memory |= {f"{stage}.refined_samples" for stage in ("train", "refine")}
     in_memory |= {"search.chosen_anchors", "search.solved_plans", "measure.compute_summary", "measure.comm_summary"}
@@ -187,7 +204,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {f"refine.{name}" for name in ("known_samples", "new_samples", "measured_samples")}
     in_memory |= {f"train.{name}" for name in ("training_data", "is_refined", "group_metrics")}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
-    in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
+    in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")} | {"truth.solutions"}
     in_memory |= {f"policies.{name}" for name in ("drawn", "models", "autoshard_progress", "dreamshard_progress")}
     with KedroSession.create(project_path=ROOT, env="base") as session:
         catalog = session.load_context().catalog

@@ -3,7 +3,7 @@
 - `published`: statistics that Meta published about its lookup data; `pool`: tables with these statistics;
   `pool_statistics`: comparison of drawn ids with these statistics
 - `variation`: derived and public tables that are added to the pool
-- `compute_draws`, `varied_draws`, `comm_draws`: samples to measure
+- `compute_draws`, `varied_draws`, `comm_draws`, `reduction_draws`: samples to measure
 - `task_draws`: sharding tasks to solve
 - `drawing`: parameter types and helpers that `variation` and the draws share
 """
@@ -12,6 +12,7 @@ from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_sample
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
 from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool, generated_tables
 from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
+from neuroshard_pipeline.augment.reduction_draws import ReductionSampleParams, reduction_samples
 from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.augment.variation import VariationParams, varied_pool
 from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
@@ -21,6 +22,7 @@ __all__ = [
     "ComputeSampleParams",
     "FileTaskParams",
     "PoolParams",
+    "ReductionSampleParams",
     "ShardingTaskParams",
     "VariationParams",
     "VariedSampleParams",
@@ -31,6 +33,7 @@ __all__ = [
     "generate_pool",
     "generated_tables",
     "paper_settings",
+    "reduction_samples",
     "reuse_comparison_frame",
     "sharding_tasks",
     "varied_pool",

@@ -5,6 +5,7 @@ Prediction needs NumPy only; torch is imported when a function that trains is fi
 - `models`: both cost models of one machine, as a user loads them
 - `compute_features`: inputs of the compute cost model; `compute`: its formula, predictions and file format
 - `comm_features`, `comm`: likewise for the communication cost model
+- `reductions`: costs of reduce_scatter, all_gather and all_reduce, interpolated between measured ones
 - `network`, `intervals`: parts that both models share; `checkpoint`: files without pickles
 - `training_range`: caveats for tasks outside the training range; `shipped`: the models that the package ships
 
@@ -26,6 +27,7 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrain
 if TYPE_CHECKING:
     from neuroshard_pipeline.cost_models.comm_training import train_comm_model
     from neuroshard_pipeline.cost_models.compute_training import accuracy_by_group, train_compute_model
+    from neuroshard_pipeline.cost_models.reduction_fitting import fit_reductions
 
 __all__ = [
     "CommCostModel",
@@ -34,20 +36,22 @@ __all__ = [
     "ComputeTrainParams",
     "CostModels",
     "accuracy_by_group",
+    "fit_reductions",
     "load_cost_models",
     "train_comm_model",
     "train_compute_model",
 ]
 
-_NEEDS_TORCH = {
+_LATER = {
     "accuracy_by_group": "compute_training",
+    "fit_reductions": "reduction_fitting",
     "train_comm_model": "comm_training",
     "train_compute_model": "compute_training",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function that needs torch when it is first used."""
-    if name in _NEEDS_TORCH:
-        return getattr(import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)
+    """Import a function that needs torch or SciPy when it is first used."""
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

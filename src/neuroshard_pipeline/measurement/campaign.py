@@ -32,13 +32,18 @@ from neuroshard_pipeline.measurement.modelled import modelled_costs, require_dev
 from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.pools import comm_pool, compute_pool, measured
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
-from neuroshard_pipeline.measurement.topology import TopologyParams, require_topology, topology_costs
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.measurement.topology import (
+    TopologyParams,
+    require_topology,
+    topology_costs,
+    topology_reduction_costs,
+)
+from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, ComputeSample, ReductionSample
 from neuroshard_pipeline.workers import Pool
 
 _LOGGER = logging.getLogger(__name__)
 
-Sample = TypeVar("Sample", ComputeSample, CommSample)
+Sample = TypeVar("Sample", ComputeSample, CollectiveSample)
 
 
 class CampaignSummary(NamedTuple):
@@ -175,8 +180,8 @@ class ComputeCampaign(_Campaign[ComputeSample]):
 
 @final
 @dataclass(frozen=True)
-class CommCampaign(_Campaign[CommSample]):
-    """A campaign of communication costs.
+class CommCampaign(_Campaign[CollectiveSample]):
+    """A campaign of communication costs. It may measure pairs of all-to-all and reductions together.
 
     Attributes:
         params: parameters of the campaign.
@@ -187,20 +192,33 @@ class CommCampaign(_Campaign[CommSample]):
     params: CommMeasureParams
     topology: TopologyParams | None = None
 
-    def run(self, samples: Sequence[CommSample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
+    def run(self, samples: Sequence[CollectiveSample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
         """See `_Campaign.run`."""
         if self.params.backend == "topology":
             return
         with comm_pool(samples, self.params) as pool:
             yield from self._run(samples, done, pool)
 
-    def costs(self, records: Records, samples: Sequence[CommSample]) -> pd.DataFrame:
-        """Costs of a finished campaign: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
+    def costs(self, records: Records, samples: Sequence[CollectiveSample]) -> pd.DataFrame:
+        """Costs of a finished campaign's all-to-all: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
         if self.params.backend == "topology":
-            return topology_costs(samples, require_topology(self.topology).network)
+            exchanges = [sample for sample in samples if isinstance(sample, CommSample)]
+            return topology_costs(exchanges, require_topology(self.topology).network)
         return self._reduced(records, samples).drop(columns="repeats")
 
-    def summary(self, records: Records, samples: Sequence[CommSample]) -> CampaignSummary:
+    def reduction_costs(self, records: Records, samples: Sequence[ReductionSample]) -> pd.DataFrame:
+        """Costs of a finished campaign's reductions: `sample_id, cost_ms, spread_ms, error`.
+
+        The cost is the time from the common start until the last rank has its result. A sample without a successful
+        visit has an error and no cost.
+        """
+        if self.params.backend == "topology":
+            return topology_reduction_costs(samples, require_topology(self.topology).network)
+        by_sample = self._reduced(records, samples).groupby("sample_id", sort=False)
+        costs = by_sample.agg(cost_ms=("forward_ms", "max"), spread_ms=("spread_ms", "max"), error=("error", "first"))
+        return costs.reset_index()
+
+    def summary(self, records: Records, samples: Sequence[CollectiveSample]) -> CampaignSummary:
         """Date and noise floor of a finished campaign; modelled costs have neither."""
         if self.params.backend == "topology":
             return CampaignSummary(None, no_disagreement())

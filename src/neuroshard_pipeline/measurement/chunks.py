@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.measurement.params import AnyParams, ComputeMeasureParams
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample, ReductionSample
 
-AnySample = ComputeSample | CommSample
+AnySample = ComputeSample | CollectiveSample
 
 _DIGEST_LENGTH = 12
 
@@ -113,16 +113,16 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
     """Numbers of the rounds that visit a sample: all rounds, or fewer rounds at even distances.
 
     Args:
-        sample: the sample. Compute samples with many lookup bytes get fewer visits (`params.thorough_lookup_bytes`).
+        sample: the sample. Compute samples with many lookup bytes (`params.thorough_lookup_bytes`) and reductions
+            (`params.reduction_visits`) get fewer visits.
         params: parameters of the campaign.
     """
-    visits = params.visits
-    if not isinstance(sample, ComputeSample) or not isinstance(params, ComputeMeasureParams):
-        return frozenset(range(visits))
-    if params.thorough_lookup_bytes is None:
-        return frozenset(range(visits))
-    wanted = round(visits * params.thorough_lookup_bytes / sample.lookup_bytes)
-    count = min(max(wanted, params.least_visits), visits)
+    visits = count = params.visits
+    if isinstance(sample, ReductionSample) and isinstance(params, CommMeasureParams):
+        count = min(params.reduction_visits, visits)
+    if isinstance(sample, ComputeSample) and isinstance(params, ComputeMeasureParams) and params.thorough_lookup_bytes:
+        wanted = round(visits * params.thorough_lookup_bytes / sample.lookup_bytes)
+        count = min(max(wanted, params.least_visits), visits)
     return frozenset(round(number * (visits - 1) / max(count - 1, 1)) for number in range(count))
 
 
@@ -166,7 +166,7 @@ def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) ->
     """One part per group with all its samples, then one per group with the samples that are measured again."""
     groups: dict[int, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
-        groups[sample.world_size if isinstance(sample, CommSample) else 0].append(index)
+        groups[0 if isinstance(sample, ComputeSample) else sample.world_size].append(index)
     first = [_Part(group, False, indices) for group, indices in sorted(groups.items())]
     second = []
     for group, _, indices in first:  # a random choice that hardly changes when samples are added

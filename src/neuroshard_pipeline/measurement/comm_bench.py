@@ -1,4 +1,4 @@
-"""Times the forward and the backward all-to-all of torch.distributed between real processes.
+"""Times collectives of torch.distributed between real processes: pairs of all-to-all, and reductions.
 
 Shapes: W ranks, B global batch size, b[r] number of samples that rank r trains on, D[r] total width of r's shards.
 """
@@ -17,7 +17,7 @@ from neuroshard_pipeline.measurement.cuda import require_devices
 from neuroshard_pipeline.measurement.host_clock import HostClock, Place
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.timing import Timing
-from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, Reduction, ReductionSample
 from neuroshard_pipeline.workers import settle_on_core
 
 _BYTES_PER_FLOAT = 4
@@ -43,6 +43,22 @@ def forward_splits(sample: CommSample, rank: int) -> tuple[list[int], list[int]]
     return send, receive
 
 
+def reduction(collective: Reduction, buffer: torch.Tensor, share: torch.Tensor) -> Callable[[], object]:
+    """The call of a reduction, as TorchRec and DistributedDataParallel make it.
+
+    Args:
+        collective: which one.
+        buffer: the whole buffer: the input of reduce_scatter, the output of all_gather, both for all_reduce.
+        share: the rank's share of it: the output of reduce_scatter, the input of all_gather.
+    """
+    calls: dict[Reduction, Callable[[], object]] = {
+        "reduce_scatter": partial(dist.reduce_scatter_single, share, buffer),
+        "all_gather": partial(dist.all_gather_single, buffer, share),
+        "all_reduce": partial(dist.all_reduce, buffer),
+    }
+    return calls[collective]
+
+
 @final
 class CollectiveBench:
     """One rank of the bench of collectives; all ranks must measure the same samples together.
@@ -63,25 +79,31 @@ class CollectiveBench:
         torch.set_num_threads(params.threads)
         self._params = params
         self._rank = rank
+        self._hosts = -(-world_size // place.ranks_here)
         timeout = timedelta(seconds=params.timeout_s)
         group = GROUP_BACKENDS[params.backend]
         dist.init_process_group(group, store=store, rank=rank, world_size=world_size, timeout=timeout)
         floats = params.buffer_bytes // _BYTES_PER_FLOAT
-        self._send = torch.ones(floats, device=self._device)
-        self._receive = torch.ones(floats, device=self._device)
+        # Repeated sums of zeros stay zero. `torch.zeros` would leave the memory untouched until the first visit.
+        self._send = torch.empty(floats, device=self._device).zero_()
+        self._receive = torch.empty(floats, device=self._device).zero_()
         self._clock = HostClock(rank, world_size, store)
         self._start = DeviceStart(self._device) if self._device.type == "cuda" else HostStart()
 
-    def measure(self, samples: Sequence[CommSample]) -> list[Timing]:
-        """Measure every sample once, in the given order. A sample too large for the buffer gets an error instead."""
+    def measure(self, samples: Sequence[CollectiveSample]) -> list[Timing]:
+        """Measure every sample once, in the given order. A sample that these ranks cannot run gets an error instead."""
         timings = []
         self._clock.synchronise()
         self._start.calibrate()
         for sample in samples:
             start = time.perf_counter()
-            error = self._size_problem(sample)
-            nothing = (float("nan"), float("nan"))
-            forward_ms, backward_ms = nothing if error else self._visit(sample)
+            error = self._problem(sample)
+            if error:
+                forward_ms, backward_ms = float("nan"), float("nan")
+            elif isinstance(sample, ReductionSample):
+                forward_ms, backward_ms = self._visit_reduction(sample)
+            else:
+                forward_ms, backward_ms = self._visit(sample)
             seconds = time.perf_counter() - start
             timings.append(Timing(forward_ms, backward_ms, seconds, error, permanent=error is not None))
         return timings
@@ -101,6 +123,15 @@ class CollectiveBench:
         timed = list(zip(forward_ms, backward_ms, strict=True))
         return self._params.of_visit(timed[self._params.warmup_iterations :])
 
+    def _visit_reduction(self, sample: ReductionSample) -> tuple[float, float]:
+        """Cost of one visit as its forward cost, ms; the backward cost is 0. An untimed iteration comes first."""
+        floats = sample.size_bytes // _BYTES_PER_FLOAT
+        buffer, share = self._receive[:floats], self._send[: floats // sample.world_size]
+        exchange = reduction(sample.collective, buffer, share)
+        iterations = range(1 + self._params.warmup_iterations + self._params.iterations)
+        timed = [(self._start.timed_ms(exchange, self._agree_on_start(), 0.0), 0.0) for _ in iterations]
+        return self._params.of_visit(timed[-self._params.iterations :])
+
     def _timed(self, sample: CommSample, backward: bool, skew_ms: float) -> float:
         """Cost of one all-to-all, ms from this rank's intended start."""
         outgoing, incoming = self._splits(sample, backward)
@@ -119,18 +150,25 @@ class CollectiveBench:
         dist.all_reduce(now, op=dist.ReduceOp.MAX)
         return int(now.item()) - self._clock.behind_ns + round(self._params.start_margin_ms * 1e6)
 
-    def _size_problem(self, sample: CommSample) -> str | None:
+    def _problem(self, sample: CollectiveSample) -> str | None:
         """Why the sample cannot run, or None. All ranks get the same answer, as a missing rank would block the rest."""
-        split = batch_split(sample.batch_size, sample.world_size)
-        largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))
-        needed = _BYTES_PER_FLOAT * largest
+        if isinstance(sample, ReductionSample):
+            needed = sample.size_bytes
+            if sample.hosts != self._hosts:
+                return f"the sample needs {sample.hosts} hosts, and {sample.world_size} ranks run on {self._hosts}"
+            if needed % (sample.world_size * _BYTES_PER_FLOAT):
+                return f"{needed} bytes are not {sample.world_size} equal shares of whole floats"
+        else:
+            split = batch_split(sample.batch_size, sample.world_size)
+            largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))
+            needed = _BYTES_PER_FLOAT * largest
         if needed <= self._params.buffer_bytes:
             return None
         return f"out of memory: a rank's buffer needs {needed} bytes, buffer_bytes is {self._params.buffer_bytes}"
 
 
 def set_up_rank(
-    rank: int, world_size: int, samples: Sequence[CommSample], params: CommMeasureParams, store_file: str
+    rank: int, world_size: int, samples: Sequence[CollectiveSample], params: CommMeasureParams, store_file: str
 ) -> Callable[[Sequence[int]], list[Timing]]:
     """Build the bench of one local rank; the returned function measures samples by index."""
     bench = CollectiveBench(rank, world_size, params, dist.FileStore(store_file, world_size))

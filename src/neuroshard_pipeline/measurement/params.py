@@ -129,6 +129,7 @@ class CommMeasureParams(CampaignParams):
         local_world_size: ranks per host. A larger world size is measured across hosts, by ranks that torchrun has
             started there (`torchrun_ranks`). Null: all ranks are processes of this host.
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
+        reduction_visits: number of the rounds of visits that also visit the reductions, at most `visits`.
         buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more becomes
             rows with an error.
         start_margin_ms: time from the agreement on a common start until that start; all ranks must be waiting by then.
@@ -137,6 +138,7 @@ class CommMeasureParams(CampaignParams):
     backend: Literal["gloo", "nccl", "topology"]
     local_world_size: int | None = Field(ge=1, le=1024)
     torchrun_endpoint: str | None = Field(pattern=r"^.+:\d{1,5}$")
+    reduction_visits: int = Field(ge=1, le=1000)
     buffer_bytes: int = Field(ge=2**10)
     start_margin_ms: float = Field(gt=0, le=1000)
 

@@ -21,7 +21,7 @@ from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMea
 from neuroshard_pipeline.measurement.preparation import prepare
 from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
 from neuroshard_pipeline.workers import ATTEMPTS, Item, LocalTeam, Pool, Team, single_workers
 
 _LOGGER = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams,
 
 
 @contextmanager
-def comm_pool(samples: Sequence[CommSample], params: CommMeasureParams) -> Iterator[Pool]:
+def comm_pool(samples: Sequence[CollectiveSample], params: CommMeasureParams) -> Iterator[Pool]:
     """A pool with one team for every world size; only one team measures at a time.
 
     A world size above `params.local_world_size` is measured by ranks that torchrun has started on several hosts.

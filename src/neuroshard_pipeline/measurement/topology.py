@@ -1,4 +1,4 @@
-"""All-to-all costs of a modelled cluster (`lab.network`): modelled, not measured.
+"""Costs of collectives of a modelled cluster (`lab.network`): modelled, not measured.
 
 Shape letters: N samples of one world size, W ranks.
 """
@@ -12,10 +12,10 @@ import pandas as pd
 from pydantic import model_validator
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.lab.network import NetworkParams, rank_costs_ms
+from neuroshard_pipeline.lab.network import NetworkParams, collective_us, rank_costs_ms
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.tables.samples import CommSample, ReductionSample
 
 _BYTES_PER_FLOAT = 4
 #: Number of messages computed at the same time, which limits an array to 32 MiB.
@@ -91,6 +91,19 @@ def topology_costs(samples: Sequence[CommSample], params: NetworkParams) -> pd.D
     if not frames:
         return _frame([], params)
     return pd.concat(frames).sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
+
+
+def topology_reduction_costs(samples: Sequence[ReductionSample], params: NetworkParams) -> pd.DataFrame:
+    """Modelled costs in the columns of `CommCampaign.reduction_costs`; no sample fails."""
+    us = [float(collective_us(s.collective, s.size_bytes, s.world_size, s.hosts, params)) for s in samples]
+    return pd.DataFrame(
+        {
+            "sample_id": pd.Series([sample.sample_id for sample in samples], dtype=object),
+            "cost_ms": np.array(us, dtype=np.float64) / 1e3,
+            "spread_ms": np.full(len(samples), np.nan),
+            "error": np.full(len(samples), None, dtype=object),
+        }
+    )
 
 
 def _frame(samples: Sequence[CommSample], params: NetworkParams) -> pd.DataFrame:

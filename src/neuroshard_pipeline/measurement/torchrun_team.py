@@ -22,7 +22,7 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.timing import Timing
-from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.tables.samples import CollectiveSample
 from neuroshard_pipeline.workers import TeamFailedError
 
 _STORE_PREFIX = "neuroshard_pipeline"
@@ -48,7 +48,7 @@ class TorchrunTeam:
         MeasurementError: `params.local_world_size` is missing, or `size` is not a multiple of it.
     """
 
-    def __init__(self, size: int, samples: Sequence[CommSample], params: CommMeasureParams) -> None:
+    def __init__(self, size: int, samples: Sequence[CollectiveSample], params: CommMeasureParams) -> None:
         if size % _ranks_per_host(params):
             raise MeasurementError(
                 f"world size {size} is not a multiple of {params.local_world_size} ranks per host; choose another "
@@ -116,7 +116,7 @@ class TorchrunTeam:
             names.append(rank["name"])
         return names
 
-    def _order(self, store: dist.Store, members: list[str], samples: Sequence[CommSample]) -> int:
+    def _order(self, store: dist.Store, members: list[str], samples: Sequence[CollectiveSample]) -> int:
         """Order a measurement and return the number of the order."""
         number = store.add("orders", 1)
         if (number - 1, members) != self._last_order:  # another campaign has given orders since, or the ranks are new
@@ -190,7 +190,9 @@ def _ranks_per_host(params: CommMeasureParams) -> int:
     return params.local_world_size
 
 
-def _write_order(members: Sequence[str], group: str, samples: Sequence[CommSample], params: CommMeasureParams) -> str:
+def _write_order(
+    members: Sequence[str], group: str, samples: Sequence[CollectiveSample], params: CommMeasureParams
+) -> str:
     """An order in the format of the store; members that read a new `group` form a new process group first."""
     order = {
         "members": members,

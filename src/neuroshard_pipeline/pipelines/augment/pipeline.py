@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.augment import comm_samples
+from neuroshard_pipeline.augment import comm_samples, reduction_samples
 from neuroshard_pipeline.pipelines.augment import nodes
 
 #: Table sets in data/01_raw, in the order of `gather_public_tables`.
@@ -10,7 +10,7 @@ PUBLIC_SETS = ("mlperf_dlrm_v2", "criteo_kaggle", "hugectr_t510")
 
 
 def create_pipeline() -> Pipeline:
-    """Table pool → compute samples, communication samples, sharding tasks."""
+    """Table pool → compute samples, communication samples, samples of reductions, sharding tasks."""
     stage = [
         Node(nodes.gather_public_tables, list(PUBLIC_SETS), "public_tables", name="gather_public_tables"),
         Node(
@@ -39,6 +39,7 @@ def create_pipeline() -> Pipeline:
             name="provide_compute_samples",
         ),
         Node(comm_samples, ["table_pool", "params:comm_samples"], "comm_samples", name="draw_comm_samples"),
+        Node(reduction_samples, "params:reduction_samples", "reduction_samples", name="draw_reduction_samples"),
         Node(
             nodes.draw_sharding_tasks,
             ["table_pool", "mlperf_dlrm_v2", "params:sharding_tasks", "params:mlperf_task"],

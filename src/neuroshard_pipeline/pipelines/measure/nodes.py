@@ -16,6 +16,7 @@ from neuroshard_pipeline.measurement import (
     describe_hardware,
 )
 from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
+from neuroshard_pipeline.tables.samples import CollectiveSample, ReductionSample
 
 Records = dict[str, Callable[[], pd.DataFrame]]
 
@@ -50,10 +51,11 @@ def reduce_compute_costs(
 
 
 def measure_comm(
-    samples: pd.DataFrame, params: CommMeasureParams, seed: int, done: Records
+    samples: pd.DataFrame, reductions: pd.DataFrame, params: CommMeasureParams, seed: int, done: Records
 ) -> Iterator[dict[str, pd.DataFrame]]:
     """Measure the part of the communication campaign that `done` lacks; Kedro saves each record as it is yielded."""
-    for key, record in CommCampaign(params, seed).run(comm_samples_from_frame(samples), done):
+    both: list[CollectiveSample] = [*comm_samples_from_frame(samples), *_reduction_samples(reductions)]
+    for key, record in CommCampaign(params, seed).run(both, done):
         yield {key: record}
 
 
@@ -64,6 +66,13 @@ def reduce_comm_costs(
     campaign = CommCampaign(params, seed, topology)
     measured = comm_samples_from_frame(samples)
     return campaign.costs(records, measured), campaign.summary(records, measured)
+
+
+def reduce_reduction_costs(
+    records: Records, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
+) -> pd.DataFrame:
+    """One cost per sample of reductions."""
+    return CommCampaign(params, seed, topology).reduction_costs(records, _reduction_samples(samples))
 
 
 def describe_measurement(
@@ -78,3 +87,8 @@ def describe_measurement(
     date = max((each.date for each in (compute_summary, comm_summary) if each.date), default=None)
     floors = compute_summary.noise_floor, comm_summary.noise_floor
     return describe_hardware(compute, comm, *floors, date, recording, topology)
+
+
+def _reduction_samples(frame: pd.DataFrame) -> list[ReductionSample]:
+    columns = ("sample_id", "collective", "size_bytes", "world_size", "hosts")
+    return [ReductionSample(*row) for row in zip(*(frame[name].tolist() for name in columns), strict=True)]

@@ -10,6 +10,7 @@ from neuroshard_pipeline.cost_models import (
     ComputeCostModel,
     ComputeTrainParams,
     accuracy_by_group,
+    fit_reductions,
     train_comm_model,
     train_compute_model,
 )
@@ -54,6 +55,12 @@ def train_comm(
     """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
     origin = provenance("comm", is_refined, hardware, lineage)
     return train_comm_model(data.comm_samples, data.comm_costs, params, origin)
+
+
+def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Json, Json]:
+    """Fit the costs of reductions; return them as JSON, and their accuracy."""
+    model, metrics = fit_reductions(samples, costs)
+    return model.to_json(), metrics
 
 
 def merge_metrics(compute: Json, comm: Json, groups: Json) -> Json:

@@ -24,6 +24,8 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
         inputs={
             **FIRST_CAMPAIGN,
             **{f"refined_{name}": f"{refined}{name}" for name in REFINED},
+            "reduction_samples": "augment.reduction_samples",
+            "reduction_costs": "measure.reduction_costs",
             "hardware": "measure.hardware",
             "lineage": "lineage",
         },
@@ -46,6 +48,12 @@ def _training() -> list[Node]:
             [*data, "params:comm", "hardware", "lineage"],
             ["comm_cost_model", "comm_metrics", "comm_held_out"],
             name="train_comm",
+        ),
+        Node(
+            nodes.fit_reduction_costs,
+            ["reduction_samples", "reduction_costs"],
+            ["reduction_model", "reduction_metrics"],
+            name="fit_reduction_costs",
         ),
         Node(
             nodes.evaluate_by_group,
