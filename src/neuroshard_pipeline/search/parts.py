@@ -10,7 +10,7 @@ step pays on every rank:
                    data_parallel: all_reduce of the dense gradients
     all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
                    grid_shard tables, and per group of sequence tables of any type except data_parallel
-    module         what TorchRec's module adds to these (`StepCostModel.prices`)
+    module         what TorchRec's module adds to these (`StepCostModel.prices`), with the dense gradients of replicas
 
 Where models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
 
@@ -28,6 +28,7 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import rank_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -71,22 +72,26 @@ def step_parts(
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
-    parts = Parts(np.zeros((task.world_size, 2)))
-    groups: dict[tuple[str, str], Placed] = defaultdict(list)
-    for shard, rank in zip(shards, ranks, strict=True):
-        groups[shard.table.module, shard.sharding_type].append((shard, rank))
+    parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, shards, ranks))
+    groups = groups_of(shards, ranks)
     for group, placed in groups.items():
         _add_lookups(parts, group, placed, task, models, embed)
-        _add_volumes(parts, group, placed, task)
-    step = models.step
-    if step is not None:
-        _add_step(parts, groups, task, step)
+    if models.step is not None:
+        _add_step(parts, task, shards, ranks, models.step)
     elif any(sharding_type != "column_wise" for _, sharding_type in groups):
         raise CostModelError(
             f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
             "one with: kedro run --pipeline pretrain"
         )
     return parts
+
+
+def groups_of(shards: Sequence[Shard], ranks: Sequence[int]) -> dict[tuple[str, str], Placed]:
+    """Shards and their ranks by module and sharding type, in the order of the first shards."""
+    groups: dict[tuple[str, str], Placed] = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        groups[shard.table.module, shard.sharding_type].append((shard, rank))
+    return groups
 
 
 def _add_lookups(
@@ -144,13 +149,22 @@ def outputs_per_sample(shard: Shard) -> float:
     return bags * shard.embedding_dim
 
 
-def _add_volumes(parts: Parts, group: tuple[str, str], placed: Placed, task: ShardingTask) -> None:
-    """Add what every rank sends per sample in the group's all-to-all."""
-    sharding_type = group[1]
-    if sharding_type == "data_parallel":
-        return
+def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> dict[tuple[str, str], FloatArray]:
+    """Floats per sample (W,) that every rank sends in the all-to-all of each group that has one."""
+    found = {}
+    for group, placed in groups_of(shards, ranks).items():
+        dims = _volumes(task, group[1], placed)
+        if dims.any():
+            found[group] = dims
+    return found
+
+
+def _volumes(task: ShardingTask, sharding_type: str, placed: Placed) -> FloatArray:
+    """Floats per sample (W,) that every rank sends in the all-to-all of one group."""
     dims = np.zeros(task.world_size)
     for shard, rank in placed:
+        if sharding_type == "data_parallel":
+            continue
         if shard.table.pooling == "none" or sharding_type == "column_wise":
             dims[rank] += outputs_per_sample(shard)
         elif sharding_type in _CUTS_ROWS_ON_HOST and task.num_hosts > 1:
@@ -159,45 +173,59 @@ def _add_volumes(parts: Parts, group: tuple[str, str], placed: Placed, task: Sha
             dims[first : first + task.ranks_per_host] += (
                 outputs_per_sample(shard) * shard.row_share / task.ranks_per_host
             )
-    if dims.any():
-        parts.dim_sums[group] = dims
+    return dims
 
 
-def _add_step(parts: Parts, groups: dict[tuple[str, str], Placed], task: ShardingTask, step: StepCostModel) -> None:
-    """Add the input dist, the module's own work, dense gradients and reductions."""
-    placed = [entry for group in groups.values() for entry in group]
-    work = rank_work(task, [shard for shard, _ in placed], [rank for _, rank in placed])
+@dataclass(frozen=True)
+class GroupReduction:
+    """One reduction of a group of tables: of all ranks together, or of the ranks of every host.
+
+    Attributes:
+        collective: which one.
+        size_bytes: (W,) the whole buffer of the collective that each rank takes part in (`cost_models.reductions`); 0
+            for a rank that takes part in none.
+        num_ranks: ranks of each collective.
+    """
+
+    collective: Reduction
+    size_bytes: FloatArray
+    num_ranks: int
+
+
+def reductions(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> list[GroupReduction]:
+    """The reductions of one step, forward and backward."""
+    world, local, found = task.world_size, task.ranks_per_host, list[GroupReduction]()
+    for (_, sharding_type), placed in groups_of(shards, ranks).items():
+        floats = np.zeros(world)
+        for shard, rank in placed:
+            if sharding_type == "data_parallel":  # the dense gradients of one replica
+                floats += shard.num_rows * shard.embedding_dim if rank == 0 else 0.0
+            elif sharding_type != "column_wise" and shard.table.pooling != "none":  # partial sums of all samples
+                first, last = (0, world) if sharding_type == "row_wise" else _host_of(rank, local)
+                floats[first:last] += task.batch_size * outputs_per_sample(shard) * shard.row_share
+        collectives: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
+        if sharding_type == "data_parallel":
+            collectives = ("all_reduce",)
+        if floats.any():
+            members = local if sharding_type in _CUTS_ROWS_ON_HOST else world
+            found += [GroupReduction(each, _BYTES_PER_FLOAT * floats, members) for each in collectives]
+    return found
+
+
+def _add_step(
+    parts: Parts, task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], step: StepCostModel
+) -> None:
+    """Add the input dist, the module's own work with dense gradients, and reductions."""
+    work = rank_work(task, shards, ranks)
     hidden = 0.0 if task.pipelines_input_dist else 1.0
     parts.input_dist_ms = hidden * (work @ step.prices_of("input_dist", task.world_size))
-    parts.module_ms = work @ step.prices_of("module", task.world_size)
-    dense_ms = work @ step.prices_of("dense", task.world_size)
-    parts.compute_ms = parts.compute_ms + np.stack([np.zeros_like(dense_ms), dense_ms], axis=1)
-    reductions = [_reduction_ms(sharding_type, of, task, step) for (_, sharding_type), of in groups.items()]
-    found = [ms for ms in reductions if ms is not None]
+    parts.module_ms = work @ (step.prices_of("module", task.world_size) + step.prices_of("dense", task.world_size))
+    found = [
+        step.reductions.predict_ms(each.collective, each.size_bytes, each.num_ranks, task.ranks_per_host)
+        for each in reductions(task, shards, ranks)
+    ]
     if found:
         parts.reduction_ms = np.sum(found, axis=0)
-
-
-def _reduction_ms(sharding_type: str, placed: Placed, task: ShardingTask, step: StepCostModel) -> FloatArray | None:
-    """Cost (W,) of the group's reductions, or None where it has none."""
-    world, local, reductions = task.world_size, task.ranks_per_host, step.reductions
-    if sharding_type == "data_parallel":
-        gradients = sum(shard.num_rows * shard.embedding_dim for shard, rank in placed if rank == 0)
-        all_ranks = reductions.predict_ms("all_reduce", gradients * _BYTES_PER_FLOAT, world, local)
-        return np.full(world, float(all_ranks))
-    pooled = [(shard, rank) for shard, rank in placed if shard.table.pooling != "none"]
-    if sharding_type == "column_wise" or not pooled:
-        return None
-    floats = np.zeros(world)  # of the partial sums that every rank contributes for all samples
-    for shard, rank in pooled:
-        first, last = (0, world) if sharding_type == "row_wise" else _host_of(rank, local)
-        floats[first:last] += task.batch_size * outputs_per_sample(shard) * shard.row_share
-    size_bytes = floats * _BYTES_PER_FLOAT
-    members = world if sharding_type == "row_wise" else local
-    return np.asarray(
-        reductions.predict_ms("reduce_scatter", size_bytes, members, local)
-        + reductions.predict_ms("all_gather", size_bytes, members, local)
-    )
 
 
 def _host_of(rank: int, ranks_per_host: int) -> tuple[int, int]:

@@ -55,7 +55,8 @@ class PlanCost:
         backward_comm_ms: all-to-all of their gradients.
         input_dist_ms: exchange of the ids; 0 where the trainer hides it.
         reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise; empty without any.
-        module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies.
+        module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies, and the dense gradients
+            of replicas with the optimizer that applies them.
     """
 
     forward_compute_ms: tuple[float, ...]

@@ -92,12 +92,13 @@ def priced(plan: Plan, models: Models) -> Plan:
 
 def _predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     """The cost of a plan from its parts. Only the first forward all-to-all waits for ranks that start later."""
-    dims = list(parts.dim_sums.values()) or [np.zeros(len(parts.compute_ms))]
-    backward_ms = np.sum([models.comm.backward_ms(of, batch_size) for of in dims], axis=0)
+    forward_ms = backward_ms = np.zeros(len(parts.compute_ms))
+    for dims in parts.dim_sums.values():
+        backward_ms = backward_ms + models.comm.backward_ms(dims, batch_size)
     skew_ms = start_skew_ms(parts.compute_ms.sum(axis=-1), backward_ms)
-    forward_ms = models.comm.forward_ms(dims[0], skew_ms, batch_size)
-    for further in dims[1:]:
-        forward_ms = forward_ms + models.comm.forward_ms(further, np.zeros_like(skew_ms), batch_size)
+    for number, dims in enumerate(parts.dim_sums.values()):
+        skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
+        forward_ms = forward_ms + models.comm.forward_ms(dims, skews, batch_size)
     return PlanCost(
         forward_compute_ms=tuple(parts.compute_ms[:, 0].tolist()),
         backward_compute_ms=tuple(parts.compute_ms[:, 1].tolist()),
@@ -119,18 +120,28 @@ def _intervals_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int)
     The half widths of the parts add in quadrature, as if the errors of their models were independent. The uncertainty
     of the predicted start skews is ignored.
     """
-    bounded = list(parts.compute_bounds_ms)
+    offsets = list(part_offsets_ms(parts, cost, models, batch_size).values())
+    bounds_ms = np.array(cost.rank_ms)[:, None] + np.sqrt(np.sum(np.square(offsets), axis=0)) * (-1.0, 1.0)
+    return tuple((low, high) for low, high in bounds_ms.tolist())
+
+
+def part_offsets_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int) -> dict[str, FloatArray]:
+    """How far the ends of the 90 % prediction interval of each part lie from the predicted cost, (W, 2) by part."""
     skew_ms = start_skew_ms(cost.compute_ms, cost.backward_comm_ms)
+    bounded: dict[str, list[tuple[FloatArray, FloatArray]]] = {"compute": list(parts.compute_bounds_ms)}
+    bounded |= {"forward_comm": [], "backward_comm": []}
     for number, dims in enumerate(parts.dim_sums.values()):
         skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
-        bounded.append((models.comm.backward_ms(dims, batch_size), models.comm.backward_interval_ms(dims, batch_size)))
+        backward = models.comm.backward_ms(dims, batch_size), models.comm.backward_interval_ms(dims, batch_size)
+        bounded["backward_comm"].append(backward)
         forward_ms = models.comm.forward_ms(dims, skews, batch_size)
-        bounded.append((forward_ms, models.comm.forward_interval_ms(dims, skews, batch_size)))
-    offsets = np.sqrt(sum((bounds - ms[:, None]) ** 2 for ms, bounds in bounded))  # (W, 2)
-    if models.step is not None:
-        further = ((parts.input_dist_ms, "input_dist"), (parts.module_ms, "module"), (parts.reduction_ms, "reduction"))
-        for ms, part in further:
-            if ms is not None:
-                offsets = np.hypot(offsets, (ms * models.step.relative_bound(part))[:, None])
-    bounds_ms = np.array(cost.rank_ms)[:, None] + offsets * (-1.0, 1.0)
-    return tuple((low, high) for low, high in bounds_ms.tolist())
+        bounded["forward_comm"].append((forward_ms, models.comm.forward_interval_ms(dims, skews, batch_size)))
+    none = np.zeros((len(parts.compute_ms), 2))
+    offsets = {
+        part: np.sqrt(sum((np.square(ends - ms[:, None]) for ms, ends in of), none)) for part, of in bounded.items()
+    }
+    further = {"input_dist": parts.input_dist_ms, "reduction": parts.reduction_ms, "module": parts.module_ms}
+    for part, ms in further.items():
+        if ms is not None and models.step is not None:
+            offsets[part] = np.repeat((ms * models.step.relative_bound(part))[:, None], 2, axis=1)
+    return offsets
