@@ -54,7 +54,8 @@ from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.perf_config import Topology, torchrec_perf_config
-from neuroshard_pipeline.torchrec_plan.stock_planner import RANKS_PER_HOST, EmbeddingPerfEstimator, SortBy
+from neuroshard_pipeline.torchrec_plan.stock_planner import EmbeddingPerfEstimator, SortBy
+from neuroshard_pipeline.torchrec_plan.stock_planner import topology_of as stock_topology
 
 BOOTSTRAP = Bootstrap(confidence=0.95, resamples=10_000, seed=0)
 
@@ -89,9 +90,8 @@ def campaigns_of(conf: Parameters) -> Campaigns:
 
 
 def topology_of(task: ShardingTask, **bandwidths: float) -> Topology:
-    """TorchRec's topology of a task; its memory does not matter to estimators."""
-    local = task.world_size if task.world_size % RANKS_PER_HOST else RANKS_PER_HOST
-    return Topology(task.world_size, "cuda", local_world_size=local, created_by_factory=True, **bandwidths)
+    """TorchRec's topology of a task."""
+    return stock_topology(task, SharderSettings().memory.limits(task), **bandwidths)
 
 
 def planners_of(task: ShardingTask, models: CostModels) -> Iterator[TorchRecSharder]:

@@ -1,4 +1,4 @@
-"""TorchRec's own planner as a sharder, under the memory of the task."""
+"""TorchRec's own planner as a sharder, under the memory, the constraints and the hosts of the task."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
+from search.small_step import step_models
 from torchrec_bridge.needs_torchrec import QUIET
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
@@ -15,10 +16,11 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
-from neuroshard_pipeline.tables.constraints import Constraints
-from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError, require_torchrec
+from neuroshard_pipeline.torchrec_plan.writer import Devices, torchrec_form
 
 pytestmark = QUIET
 
@@ -29,9 +31,20 @@ def tables(count: int = 12) -> list[Table]:
     return [Table(f"t{i}", int(10 ** rng.uniform(2, 5)), dim, float(rng.uniform(1, 30))) for i, dim in enumerate(dims)]
 
 
-def shard(task: ShardingTask, memory: MemoryModel = WEIGHTS_AND_OPTIMIZER) -> Plan:
-    placement = TorchRecSharder().shard(Problem(task, small_models(), memory), np.random.default_rng(0))
+def shard(task: ShardingTask, memory: MemoryModel = WEIGHTS_AND_OPTIMIZER, models=None) -> Plan:
+    problem = Problem(task, models or small_models(), memory)
+    placement = TorchRecSharder().shard(problem, np.random.default_rng(0))
     return Plan(task, placement.shards, placement.ranks, "torchrec", memory=memory)
+
+
+def types_of(plan: Plan) -> dict[str, str]:
+    return {shard.table.name: shard.sharding_type for shard in plan.shards}
+
+
+def torchrec_trains(plan: Plan) -> None:
+    """Raises an error if TorchRec cannot train the plan, on CPUs or GPUs."""
+    devices = Devices(plan.task.world_size, plan.task.local_world_size, "cpu")
+    torchrec_form(plan.task.tables, plan.shards, plan.ranks, devices, "module")
 
 
 @pytest.mark.parametrize("room", [3.0, 1.1])
@@ -72,10 +85,94 @@ def test_the_memory_model_decides_what_fits():
         shard(task, memory=buffers)
 
 
-def test_a_task_with_constraints_is_refused():
-    task = ShardingTask([Table("only", 1000, 64, 5.0)], 2, 64, 2**20, constraints=Constraints(min_width=8))
-    with pytest.raises(NeuroShardError, match="'torchrec' cannot respect constraints"):
+@pytest.mark.parametrize(("world_size", "local"), [(2, None), (4, 2), (8, 4), (6, 2)])
+def test_plans_of_all_types_fit_and_can_be_trained(world_size, local):
+    room = int(1.2 * sum(table.weight_bytes for table in tables(20)) / world_size)
+    task = ShardingTask(tables(20), world_size, 512, room, local_world_size=local)
+    plan = shard(task, models=step_models())
+    torchrec_trains(plan)
+    assert plan == shard(task, models=step_models())
+    assert not {"row_wise", "table_row_wise", "grid_shard"}.isdisjoint(types_of(plan).values())
+
+
+def test_without_a_step_cost_model_all_plans_are_column_wise():
+    task = ShardingTask(tables(20), 4, 512, 2**30, local_world_size=2)
+    assert set(types_of(shard(task)).values()) == {"column_wise"}
+
+
+def test_replicas_cause_no_warnings(caplog):
+    """TorchRec warns of every replicated table that its plan has no shards of it, as it should have none."""
+    only = Constraints(sharding_types=("data_parallel",))
+    shard(ShardingTask(tables(), 4, 64, 2**30, constraints=only), models=step_models())
+    assert not [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_table_that_no_column_split_can_hold_is_split_by_rows():
+    table = Table("giant", 10_000, 4, 5.0)
+    task = ShardingTask([table], 4, 64, table.weight_bytes // 4)
+    plan = shard(task, models=step_models())
+    assert types_of(plan) == {"giant": "row_wise"}
+    with pytest.raises(DoesNotFitError):
         shard(task)
+
+
+@pytest.mark.parametrize("name", SHARDING_TYPES)
+def test_a_table_gets_the_only_type_that_its_constraint_allows(name):
+    only = Constraints((TableConstraint("t3", sharding_types=(name,)),))
+    task = ShardingTask(tables(), 4, 64, 2**30, constraints=only, local_world_size=2)
+    assert types_of(shard(task, models=step_models()))["t3"] == name
+
+
+def test_table_wise_tables_are_not_split():
+    whole_only = Constraints(sharding_types=("table_wise",))
+    table = Table("large", 1000, 128, 5.0)
+    for models in (small_models(), step_models()):
+        task = ShardingTask([table], 4, 64, table.weight_bytes, constraints=whole_only)
+        assert len(shard(task, models=models).shards) == 1
+
+
+def test_limits_of_columns_and_shards_are_kept():
+    limits = Constraints(min_width=32, max_shards=2, sharding_types=("column_wise",))
+    table = Table("large", 1000, 128, 5.0)
+    task = ShardingTask([table], 4, 64, table.weight_bytes // 2, constraints=limits)
+    assert [shard.embedding_dim for shard in shard(task).shards] == [64, 64]
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        Constraints((TableConstraint("t0", ranks=(1,)),)),
+        Constraints((TableConstraint("t0", forbidden_ranks=(1,)),)),
+        Constraints(together=(("t0", "t1"),)),
+    ],
+)
+def test_constraints_that_torchrec_does_not_know_are_refused(constraints):
+    task = ShardingTask(tables(), 2, 64, 2**30, constraints=constraints)
+    with pytest.raises(NeuroShardError, match=r"'torchrec' cannot respect .* 't0'"):
+        shard(task)
+
+
+def test_a_table_without_a_usable_type_is_refused():
+    table = Table("few", 5, 16, 5.0)
+    constraints = Constraints(sharding_types=("row_wise",))
+    task = ShardingTask([table], 4, 64, 2**30, constraints=constraints)
+    with pytest.raises(NeuroShardError, match=r"'few' may only be row_wise.*cannot train for 5 rows"):
+        shard(task, models=step_models())
+    with pytest.raises(NeuroShardError, match="cannot price"):
+        shard(task)
+
+
+def test_sequence_mean_and_weighted_tables_are_planned():
+    kinds = [
+        Table("sequence", 100_000, 64, 5.0, pooling="none"),
+        Table("other_width", 100_000, 32, 5.0, pooling="none", num_features=2),
+        Table("mean", 100_000, 64, 5.0, pooling="mean"),
+        Table("weighted", 100_000, 64, 6.0, num_features=3, is_weighted=True),
+    ]
+    task = ShardingTask(kinds, 4, 64, 2**30, local_world_size=2)
+    plan = shard(task, models=step_models())
+    torchrec_trains(plan)
+    assert set(types_of(plan)) == {table.name for table in kinds}
 
 
 def test_without_torchrec_the_error_names_the_extra(monkeypatch):

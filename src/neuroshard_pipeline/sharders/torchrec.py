@@ -1,6 +1,6 @@
 """TorchRec's own planner as a sharder. It imports TorchRec, an optional extra, on first use."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,10 @@ from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.room import require_room
+from neuroshard_pipeline.sharders.usable_types import usable_types
+from neuroshard_pipeline.tables.constraints import TABLE_WISE
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Largest number of ranks that TorchRec's planner is asked for: 10 tables on 1,000 ranks took it a minute.
 _MOST_RANKS = 2**10
@@ -18,13 +21,16 @@ _MOST_RANKS = 2**10
 
 @dataclass(frozen=True)
 class TorchRecSharder:
-    """TorchRec's `EmbeddingShardingPlanner` for GPUs, table-wise and column-wise, under the memory limits of the task.
+    """TorchRec's `EmbeddingShardingPlanner` for GPUs with all its sharding types, under the memory limits of the task.
 
     TorchRec compares plans by its own cost formulas, unless `options` give another estimator. Two settings make
     its plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
     sharders use. `min_partition` allows it shards of fewer than 128 columns, which it never makes by default.
     TorchRec needs to be told the number of equal shards of a split table. The sharder therefore tries halves first,
     then quarters and so on, until a plan fits. The sharder is deterministic.
+
+    The planner chooses among table_wise, column_wise, row_wise, table_row_wise, grid_shard and data_parallel, as far
+    as `usable_types` names them: without a step cost model, among the first two only.
 
     Attributes:
         name: the name of the sharder.
@@ -38,33 +44,62 @@ class TorchRecSharder:
         """The placement that TorchRec's planner estimates to be fastest.
 
         Raises:
-            NeuroShardError: the task has constraints.
+            NeuroShardError: the task has constraints that TorchRec's planner does not know, or a table has no usable
+                type.
             TorchRecMissingError: the extra `torchrec` is not installed.
             DoesNotFitError: TorchRec found no plan within the memory limits.
         """
         task, memory = problem.task, problem.memory
         require_room(task, "TorchRec's planner", most_ranks=_MOST_RANKS)
-        if task.constraints:
-            raise NeuroShardError(
-                f"{task.task_id}: the sharder {self.name!r} cannot respect constraints, because TorchRec's planner "
-                "supports none of them; use another sharder"
-            )
-        from neuroshard_pipeline.torchrec_plan.stock_planner import PlannerError, stock_plan
+        for hindrance in _hindrances(task):
+            raise NeuroShardError(f"{task.task_id}: the sharder {self.name!r} cannot respect {hindrance}")
+        from neuroshard_pipeline.torchrec_plan.stock_planner import PlannerError, TableChoice, stock_plan
         from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
-
-        def shard_bytes(table: Table, width: int) -> int:
-            return memory.table_bytes(table, width, task)
 
         # TorchRec registers every table as a PyTorch module, and PyTorch refuses names such as `user.id` or `keys`.
         tables = {f"table_{index}": table for index, table in enumerate(task.tables)}
+        types = {name: _torchrec_types(table, problem) for name, table in tables.items()}
         widest = max(table.embedding_dim for table in task.tables)
         num_parts = 2
         while True:
+            choices = {
+                name: TableChoice(table, types[name], _least_width(table, task, num_parts))
+                for name, table in tables.items()
+            }
             try:
-                found = stock_plan(tables, task.batch_size, memory.limits(task), shard_bytes, num_parts, **self.options)
+                limits = memory.limits(task)
+                found = stock_plan(task, choices, limits, lambda s: memory.shard_bytes(s, task), **self.options)
                 return Placement(*read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:
                     message = " ".join(str(error).split())
                     raise DoesNotFitError(f"{task.task_id}: TorchRec's planner found no plan: {message}") from error
                 num_parts *= 2
+
+
+def _hindrances(task: ShardingTask) -> Iterator[str]:
+    """Constraints of the task that TorchRec's planner cannot keep."""
+    remedy = "because TorchRec's planner knows no such constraint; use another sharder"
+    for table in task.tables if task.constraints else ():
+        own = task.constraints.of(table.name)
+        if own.ranks is not None or own.forbidden_ranks:
+            yield f"constraints on ranks, as of table {table.name!r}, {remedy}"
+        if task.constraints.is_grouped(table.name):
+            yield f"that tables are kept together, as table {table.name!r} with others, {remedy}"
+
+
+def _torchrec_types(table: Table, problem: Problem) -> tuple[str, ...]:
+    """TorchRec's names of the types that the table may have."""
+    types: list[str] = [*usable_types(table, problem)]
+    if "column_wise" in types:
+        types.append(TABLE_WISE)
+        if problem.task.constraints.of(table.name).max_shards == 1:
+            types.remove("column_wise")
+    return tuple(types)
+
+
+def _least_width(table: Table, task: ShardingTask, num_parts: int) -> int:
+    """Fewest columns of a block if a table is cut into about `num_parts` column blocks, as far as constraints allow."""
+    own = task.constraints.of(table.name)
+    parts = min(num_parts, own.max_shards or num_parts)
+    return max(COLUMN_GRANULARITY, min(own.min_width, table.embedding_dim), -(-table.embedding_dim // parts))

@@ -1,18 +1,24 @@
-"""TorchRec's own planner for GPUs; the caller gives the bytes of shards and the memory limits of ranks."""
+"""TorchRec's own planner for GPUs; the caller gives the bytes of shards and what each table may become."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
-from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
+from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL, REPLICA_KERNEL
 
-__all__ = ["PlannerError", "stock_plan"]
+__all__ = ["PlannerError", "TableChoice", "stock_plan", "topology_of"]
 
 require_torchrec()
+from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: E402
@@ -20,85 +26,166 @@ from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, Sor
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator  # noqa: E402
 from torchrec.distributed.planner.stats import NoopEmbeddingStats  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
-from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage  # noqa: E402
+from torchrec.distributed.planner.types import Enumerator, PlannerError, ShardEstimator, Storage  # noqa: E402
 from torchrec.distributed.types import ShardingPlan  # noqa: E402
-from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
 
-#: Ranks per host if the world size is a multiple of 8. Otherwise, all ranks are assumed to be on one host.
-RANKS_PER_HOST = 8
+
+@dataclass(frozen=True)
+class TableChoice:
+    """What TorchRec's planner may do with a table.
+
+    Attributes:
+        table: the table.
+        sharding_types: TorchRec's names of the types that it may have.
+        min_partition: fewest columns of a column block.
+    """
+
+    table: Table
+    sharding_types: Sequence[str]
+    min_partition: int
 
 
 class _StorageEstimator(ShardEstimator):
-    """Sets the storage of every shard to `shard_bytes(table, columns)`."""
+    """Sets the storage of every shard to `shard_bytes(shard)`; a shard without rows takes none."""
 
-    def __init__(self, tables: Mapping[str, Table], shard_bytes: Callable[[Table, int], int]) -> None:
+    def __init__(self, tables: Mapping[str, Table], shard_bytes: Callable[[Shard], int]) -> None:
         self._tables = tables
         self._shard_bytes = shard_bytes
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any = None) -> None:  # noqa: ARG002
         for option in sharding_options:
+            table, name = self._tables[option.name], option.sharding_type
+            sharding_type: Any = "column_wise" if name in COLUMN_SHARDING_TYPES else name
             for shard in option.shards:
-                shard.storage = Storage(hbm=self._shard_bytes(self._tables[option.name], shard.size[1]), ddr=0)
+                (row, column), (rows, width) = shard.offset, shard.size
+                needed = self._shard_bytes(Shard(table, column, width, row, rows, sharding_type)) if rows else 0
+                shard.storage = Storage(hbm=needed, ddr=0)
+
+
+class _OrderedEnumerator(Enumerator):
+    """The options of another enumerator in a fixed order.
+
+    TorchRec keeps the sharding types of a table in a set of strings. Their order differs from process to process, and
+    TorchRec's planner takes the first of several options with equal estimates.
+    """
+
+    def __init__(self, enumerator: EmbeddingEnumerator) -> None:
+        self._enumerator = enumerator
+
+    def enumerate(self, module: nn.Module, sharders: list[Any]) -> list[Any]:
+        """The options, ordered by table and sharding type."""
+        return sorted(self._enumerator.enumerate(module, sharders), key=lambda each: (each.name, each.sharding_type))
+
+    def populate_estimates(self, sharding_options: list[Any]) -> None:
+        """Set the estimates of options."""
+        self._enumerator.populate_estimates(sharding_options)
 
 
 def stock_plan(
-    tables: Mapping[str, Table],
-    batch_size: int,
+    task: ShardingTask,
+    choices: Mapping[str, TableChoice],
     memory_limits: Sequence[int],
-    shard_bytes: Callable[[Table, int], int],
-    num_parts: int,
+    shard_bytes: Callable[[Shard], int],
     make_estimator: Callable[..., ShardEstimator] = EmbeddingPerfEstimator,
     sort_by: SortBy = SortBy.STORAGE,
 ) -> ShardingPlan:
-    """The plan of TorchRec's `EmbeddingShardingPlanner`, restricted to table-wise and column-wise sharding.
+    """The plan of TorchRec's `EmbeddingShardingPlanner`.
 
     Args:
-        tables: tables by the names that they get in the plan.
-        batch_size: global batch.
+        task: the task, whose constraints are not read.
+        choices: what may become of each table, by the name that it gets in the plan.
         memory_limits: bytes that tables may use on each rank.
-        shard_bytes: maps a table and a number of its columns to the bytes of a shard with these columns.
-        num_parts: approximate number of equal shards of a table that is split.
+        shard_bytes: bytes of a shard.
         make_estimator: makes the performance estimator from `topology` and `constraints`.
         sort_by: the order in which TorchRec places tables, by storage or by estimated cost.
 
     Raises:
         PlannerError: TorchRec found no plan within the memory limits.
     """
-    topology = _topology(memory_limits)
-    batch_size_per_rank = -(-batch_size // topology.world_size)
-    constraints = {name: _constraint(table, num_parts) for name, table in tables.items()}
+    topology = topology_of(task, memory_limits)
+    batch_size_per_rank = -(-task.batch_size // topology.world_size)
+    constraints = {name: _constraint(choice) for name, choice in choices.items()}
+    tables = {name: choice.table for name, choice in choices.items()}
     estimators = [make_estimator(topology, constraints), _StorageEstimator(tables, shard_bytes)]
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size_per_rank,
-        enumerator=EmbeddingEnumerator(topology, batch_size_per_rank, constraints, estimators),
+        enumerator=_OrderedEnumerator(EmbeddingEnumerator(topology, batch_size_per_rank, constraints, estimators)),
         partitioner=GreedyPerfPartitioner(sort_by),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         stats=NoopEmbeddingStats(),
         constraints=constraints,
         debug=False,
     )
-    configs = [embedding_bag_config(name, table) for name, table in tables.items()]
-    model = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
-    return planner.plan(model, [EmbeddingBagCollectionSharder()])
+    with _without_replica_warnings():
+        return planner.plan(_model(tables), [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()])
 
 
-def _topology(memory_limits: Sequence[int]) -> Topology:
-    world_size = len(memory_limits)
-    return Topology(
-        world_size=world_size,
-        local_world_size=world_size if world_size % RANKS_PER_HOST else RANKS_PER_HOST,
+def topology_of(task: ShardingTask, memory_limits: Sequence[int], **bandwidths: float) -> Topology:
+    """TorchRec's topology of a task's GPUs.
+
+    Args:
+        task: the task.
+        memory_limits: bytes that tables may use on each rank. They are not given as `custom_topology_data`, because
+            TorchRec would then cut rows in proportion to them, and send ids as if it had cut them evenly.
+        bandwidths: bandwidths that replace those of TorchRec.
+    """
+    topology = Topology(
+        world_size=task.world_size,
+        local_world_size=task.ranks_per_host,
         compute_device="cuda",
         ddr_cap=0,
-        custom_topology_data=CustomTopologyData({"hbm_cap": list(memory_limits)}, world_size),
         created_by_factory=True,
+        **bandwidths,
     )
+    for device, limit in zip(topology.devices, memory_limits, strict=True):
+        device.storage.hbm = limit
+    return topology
 
 
-def _constraint(table: Table, num_parts: int) -> ParameterConstraints:
+@contextmanager
+def _without_replica_warnings() -> Iterator[None]:
+    """Drop TorchRec's warning that a replicated table has no sharding specification, which none of them has."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Sharding spec not found")
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+
+
+def _constraint(choice: TableChoice) -> ParameterConstraints:
+    table = choice.table
     return ParameterConstraints(
-        sharding_types=list(COLUMN_SHARDING_TYPES),
-        compute_kernels=[COMPUTE_KERNEL],
-        min_partition=max(COLUMN_GRANULARITY, -(-table.embedding_dim // num_parts)),
-        pooling_factors=[table.pooling_factor],
+        sharding_types=list(choice.sharding_types),
+        compute_kernels=[COMPUTE_KERNEL, REPLICA_KERNEL],
+        min_partition=choice.min_partition,
+        pooling_factors=[table.pooling_factor / table.num_features] * table.num_features,
+        is_weighted=table.is_weighted,
     )
+
+
+def _model(tables: Mapping[str, Table]) -> nn.ModuleDict:
+    """The tables in as few collections as TorchRec accepts. Its estimates do not depend on the collection."""
+    found: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        is_pooled = table.pooling != "none"
+        kind = f"bags_{table.is_weighted}" if is_pooled else f"sequences_{table.embedding_dim}"
+        found.setdefault(kind, []).append(name)
+    return nn.ModuleDict(
+        {kind: _collection(kind, {name: tables[name] for name in names}) for kind, names in found.items()}
+    )
+
+
+def _collection(kind: str, tables: Mapping[str, Table]) -> EmbeddingBagCollection | EmbeddingCollection:
+    device = torch.device("meta")
+    if kind.startswith("sequences"):
+        return EmbeddingCollection([embedding_config(name, table) for name, table in tables.items()], device)
+    is_weighted = next(iter(tables.values())).is_weighted
+    configs = [embedding_bag_config(name, table) for name, table in tables.items()]
+    return EmbeddingBagCollection(configs, is_weighted, device)

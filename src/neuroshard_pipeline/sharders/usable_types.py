@@ -1,0 +1,45 @@
+"""The sharding types among which rivals may choose."""
+
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.row_blocks import row_blocks
+from neuroshard_pipeline.tables.table import ShardingType, Table
+
+
+def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
+    """The types that constraints allow for a table, that TorchRec can train, and that the cost models can price.
+
+    - Cost models without a step cost model price `column_wise` tables only.
+    - TorchRec computes tables with mean pooling wrongly if their rows are cut (see `torchrec_plan.writer`).
+    - On CPUs, it cannot train a table if a rank gets none of its rows.
+    - If all ranks are on one host, a `table_row_wise` table is a `row_wise` one under another name. These two types,
+      and `grid_shard`, then only add kernels and collectives.
+
+    Raises:
+        NeuroShardError: no type is left; the message names the remedy.
+    """
+    task = problem.task
+    ranks = {"row_wise": task.world_size}
+    if task.num_hosts > 1:
+        ranks |= {"table_row_wise": task.ranks_per_host, "grid_shard": task.ranks_per_host}
+
+    def is_usable(name: ShardingType) -> bool:
+        if name == "column_wise" or problem.models.step is None:
+            return name == "column_wise"
+        if name == "data_parallel":
+            return True
+        return name in ranks and table.pooling != "mean" and row_blocks(table.num_embeddings, ranks[name])[-1][1] > 0
+
+    possible = task.possible_types(table)
+    usable = tuple(name for name in possible if is_usable(name))
+    if not usable:
+        raise NeuroShardError(
+            f"{task.task_id}: table {table.name!r} may only be {' or '.join(possible)}, which "
+            + (
+                "cost models without a step cost model cannot price; train one with: kedro run --pipeline pretrain"
+                if problem.models.step is None
+                else f"TorchRec cannot train for {table.num_embeddings} rows and {table.pooling} pooling; allow "
+                "column_wise or data_parallel"
+            )
+        )
+    return usable

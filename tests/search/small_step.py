@@ -1,0 +1,44 @@
+"""A small step cost model for tests, and models that hold it: plans of every sharding type have a price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.cost_models.reductions import Curve, Group, ReductionCosts
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.tables.samples import REDUCTIONS
+from search.small_models import SmallCommModel, SmallComputeModel
+
+
+@dataclass(frozen=True)
+class SmallStepModels:
+    compute: SmallComputeModel
+    comm: SmallCommModel
+    step: StepCostModel
+
+    def caveats(self, task):  # noqa: ARG002
+        return ()
+
+
+def small_step_model(ms_per_mib: float = 0.2) -> StepCostModel:
+    """Reductions cost 0.01 ms and `ms_per_mib`, four times as much between hosts."""
+    sizes = 2.0 ** np.arange(10, 25)
+    groups = {Group(2, 1): 1.0, Group(4, 1): 1.0, Group(8, 1): 1.0, Group(4, 2): 4.0, Group(8, 2): 4.0}
+    curves = {
+        group: Curve(sizes, 0.01 + factor * ms_per_mib * sizes / 2**20 * (1 - 1 / group.world_size))
+        for group, factor in groups.items()
+    }
+    errors = dict.fromkeys(REDUCTIONS, 0.1)
+    prices = {
+        "input_dist": {"groups": 0.05, "features": 0.001, "bags": 0.5, "ids": 1.0, "sent_bags": 0.5, "sent_ids": 1.0},
+        "module": {"groups": 0.05, "features": 0.001, "bags": 0.1, "pooled": 0.2, "returned": 0.2},
+        "dense": {"gradients": 1.0},
+    }
+    reductions = ReductionCosts(dict.fromkeys(REDUCTIONS, curves), errors, errors)
+    return StepCostModel({2: prices, 8: prices}, reductions)
+
+
+def step_models(seed: int = 0, ms_per_mib: float = 0.2) -> SmallStepModels:
+    return SmallStepModels(SmallComputeModel(seed), SmallCommModel(seed), small_step_model(ms_per_mib))
