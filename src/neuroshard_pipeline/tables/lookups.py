@@ -4,14 +4,19 @@ A row shard receives the ids of its rows only, and a replica the ids of its rank
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
+from scipy.special import betainc
 
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Shard, Table
+from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard, Table
 
-#: Lookups per batch of a row in the middle of each reuse bin (17,).
-_MIDDLE_OF_BIN = np.array([1.0, 2.0, *(0.75 * edge for edge in REUSE_BIN_EDGES[2:]), 1.5 * REUSE_BIN_EDGES[-1]])
+_COUNTS_PER_BIN = 16
+#: A shard that expects less than one unique row per batch still has a reuse profile.
+_LEAST_UNIQUE_ROWS = 1e-3
 
 
 def lookup_batch_size(shard: Shard, batch_size: int, world_size: int) -> int:
@@ -36,7 +41,7 @@ def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
     if shard.sharding_type == "data_parallel":
         return replace(shard, table=local_table(shard.table, batch_size, world_size), sharding_type="column_wise")
     table = with_profile(shard.table, batch_size)
-    unique_rows = float(min(max((table.unique_rows or 1.0) * shard.row_share, 1e-3), shard.num_rows))
+    unique_rows = float(min(max((table.unique_rows or 1.0) * shard.row_share, _LEAST_UNIQUE_ROWS), shard.num_rows))
     rows = replace(
         table,
         num_embeddings=shard.num_rows,
@@ -50,16 +55,31 @@ def local_table(table: Table, batch_size: int, world_size: int) -> Table:
     """The table with the reuse profile of one rank's samples, a `1 / world_size` part of the batch.
 
     A row that the whole batch looks up k times is looked up n times by one rank, where n follows the binomial
-    distribution of k trials with probability `1 / world_size`. The profile has one mean n per reuse bin of the batch,
-    taken over the rows that the rank looks up at least once.
+    distribution of k trials with probability `1 / world_size`. The profile has the expected number of rows for every n
+    of at least 1.
     """
     if world_size == 1:
         return table
     table = with_profile(table, batch_size)
-    rows = np.array(table.reuse) * (table.unique_rows or 1.0)  # (17,)
-    seen = -np.expm1(_MIDDLE_OF_BIN * np.log1p(-1.0 / world_size))  # probability that the rank looks a row up
-    counts = np.maximum(_MIDDLE_OF_BIN / world_size / seen, 1.0)
-    bins = np.searchsorted(REUSE_BIN_EDGES, counts - 1e-9, side="left")
-    local = np.bincount(bins, rows * seen, minlength=NUM_REUSE_BINS).astype(np.float64)
-    unique_rows = float(min(max(local.sum(), 1e-3), table.num_embeddings))
+    local = np.array(table.reuse) * (table.unique_rows or 1.0) @ _bin_transitions(world_size)  # (17,)
+    unique_rows = float(min(max(local.sum(), _LEAST_UNIQUE_ROWS), table.num_embeddings))
     return replace(table, unique_rows=unique_rows, reuse=tuple((local / local.sum()).tolist()))
+
+
+@lru_cache(maxsize=256)
+def _bin_transitions(world_size: int) -> FloatArray:
+    """For a row of each reuse bin of the batch (17), the probability of each reuse bin of one rank's samples (17).
+
+    The lookup counts k within a bin are assumed to be log-uniform, and `_COUNTS_PER_BIN` of them stand for all.
+    """
+    lowest, highest = LOWEST_COUNTS[:, None], HIGHEST_COUNTS[:, None]  # (17, 1)
+    quantiles = (np.arange(_COUNTS_PER_BIN) + 0.5) / _COUNTS_PER_BIN
+    spread = (lowest - 0.5) * ((highest + 0.5) / (lowest - 0.5)) ** quantiles
+    counts = np.clip(np.round(spread), lowest, highest)[:, :, None]  # (17, counts, 1)
+    edges = np.array((0, *REUSE_BIN_EDGES), dtype=np.float64)  # (17,)
+    # P(Binomial(k, p) > e) is the regularised incomplete beta function I_p(e + 1, k - e) [DLMF 8.17.5].
+    above = betainc(edges + 1, np.maximum(counts - edges, 1.0), 1.0 / world_size)
+    above[counts <= edges] = 0.0
+    transitions: FloatArray = -np.diff(above, axis=-1, append=0.0).mean(axis=1)
+    transitions.flags.writeable = False  # the cache hands out the same array again
+    return transitions
