@@ -12,6 +12,7 @@
 - `fit_network`: fits clusters to measured collectives
 - `network_presets`: the shipped clusters
 - `step`: the cost of a whole training step of TorchRec's embedding modules, for every sharding type
+- `step_samples`: random plans with the cost of their steps, for the step cost model
 - `exchange`: the collectives of a step and the copies around them
 - `step_groups`: the shards that share kernels and collectives
 - `phases`: what ranks do one after another, and their waiting for each other

@@ -1,0 +1,114 @@
+"""Random plans of random tables with the lab's price of their steps. The step cost model of a cluster is fitted to them.
+
+Shapes: N ranks of all plans, Q quantities of work (`tables.step_work`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.lab.device import ModelledDevice
+from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.lab.step import step_cost_ms
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.step_work import rank_work
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: The parts of a step that are proportional to work.
+PARTS: tuple[str, ...] = ("input_dist", "module", "dense")
+_WIDTHS = (8, 16, 32, 64, 128)
+_LOCAL_BATCHES = (512, 1024, 2048, 4096, 8192)
+_TABLES_PER_RANK = (1, 12)
+_MOST_REPLICA_ROWS = 50_000
+_OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others are column-wise, some with replicas
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """Work and modelled cost of the ranks of many plans on one number of ranks.
+
+    Attributes:
+        work: quantities of every rank, (N, Q).
+        cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part.
+        plan: number of the plan of every rank, (N,).
+    """
+
+    work: FloatArray
+    cost_ms: Mapping[str, FloatArray]
+    plan: IntArray
+
+
+def step_samples(
+    device: ModelledDevice, network: NetworkParams, world_size: int, num_plans: int, rng: np.random.Generator
+) -> StepSamples:
+    """Draw plans with 1 to 12 tables per rank, and price their steps.
+
+    Args:
+        device: GPU of every rank.
+        network: links inside and between hosts.
+        world_size: number of ranks; several hosts must be full.
+        num_plans: number of plans.
+        rng: source of randomness.
+    """
+    works, costs = [], []
+    for _ in range(num_plans):
+        task, shards, ranks = _random_plan(network, world_size, rng)
+        cost = step_cost_ms(task, shards, ranks, device, network)
+        works.append(rank_work(task, shards, ranks))
+        costs.append(np.stack([getattr(cost, f"{part}_ms") for part in PARTS]))
+    of_part = dict(zip(PARTS, np.concatenate(costs, axis=1), strict=True))
+    return StepSamples(np.concatenate(works), of_part, np.repeat(np.arange(num_plans), world_size))
+
+
+def _random_plan(
+    network: NetworkParams, world_size: int, rng: np.random.Generator
+) -> tuple[ShardingTask, list[Shard], list[int]]:
+    per_host = network.gpus_per_host if world_size > network.gpus_per_host else None
+    num_tables = max(1, round(world_size * rng.uniform(*_TABLES_PER_RANK)))
+    tables = [
+        Table(
+            name=f"table_{index}",
+            num_embeddings=round(10 ** rng.uniform(2.0, 7.5)),
+            embedding_dim=int(rng.choice(_WIDTHS)),
+            pooling_factor=float(np.exp(rng.uniform(0.0, 4.5))),
+        )
+        for index in range(num_tables)
+    ]
+    batch_size = world_size * int(rng.choice(_LOCAL_BATCHES))
+    task = ShardingTask(tables, world_size, batch_size, 2**50, local_world_size=per_host)
+    of_all_types, replicated_share = rng.random() < _OF_ALL_TYPES, rng.choice([0.0, 0.5])
+    placed = []
+    for table in tables:
+        kind = "column_wise"
+        if table.num_embeddings <= _MOST_REPLICA_ROWS and rng.random() < replicated_share:
+            kind = "data_parallel"
+        elif of_all_types:
+            kind = str(rng.choice(SHARDING_TYPES[:4], p=[0.85, 0.05, 0.05, 0.05]))
+        placed += _placed(table, kind, task, rng)
+    return task, [shard for shard, _ in placed], [rank for _, rank in placed]
+
+
+def _placed(table: Table, kind: str, task: ShardingTask, rng: np.random.Generator) -> list[tuple[Shard, int]]:
+    """The shards of one table on random ranks."""
+    world_size, local = task.world_size, task.ranks_per_host
+    half = table.embedding_dim // 2
+    if kind == "data_parallel":
+        return [(whole(table, "data_parallel"), rank) for rank in range(world_size)]
+    if kind == "row_wise":
+        return list(zip(row_shards(table, "row_wise", world_size), range(world_size), strict=False))
+    if kind == "table_row_wise":
+        first = local * int(rng.integers(task.num_hosts))
+        return list(zip(row_shards(table, "table_row_wise", local), range(first, first + local), strict=False))
+    if kind == "grid_shard":
+        firsts = [local * int(rng.integers(task.num_hosts)) for _ in range(2)]
+        blocks = [row_shards(table, "grid_shard", local, offset, half) for offset in (0, half)]
+        return [
+            pair
+            for block, at in zip(blocks, firsts, strict=True)
+            for pair in zip(block, range(at, at + local), strict=False)
+        ]
+    pieces = [whole(table)] if rng.random() < 0.8 else [Shard(table, 0, half), Shard(table, half, half)]
+    return [(piece, int(rng.integers(world_size))) for piece in pieces]

@@ -1,0 +1,41 @@
+"""Samples of steps: linear prices per unit of work describe the lab's formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.cost_models.step import fit_prices
+from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.step_samples import PARTS, step_samples
+from neuroshard_pipeline.tables.step_work import QUANTITIES
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return step_samples(modelled_device("h100"), network_preset("h100-ib400"), 16, 40, np.random.default_rng(0))
+
+
+def test_every_rank_of_every_plan_has_work_and_costs(samples):
+    assert samples.work.shape == (40 * 16, len(QUANTITIES))
+    assert {part: values.shape for part, values in samples.cost_ms.items()} == dict.fromkeys(PARTS, (640,))
+    assert np.bincount(samples.plan).tolist() == [16] * 40
+
+
+@pytest.mark.parametrize("part", ["input_dist", "module"])
+def test_linear_prices_of_other_plans_are_close(samples, part):
+    held_out = samples.plan % 4 == 0
+    prices = fit_prices(part, samples.work[~held_out], samples.cost_ms[part][~held_out])
+    predicted = samples.work[held_out] @ np.array([prices.get(name, 0.0) for name in QUANTITIES])
+    errors = np.abs(predicted / samples.cost_ms[part][held_out] - 1)
+    assert np.median(errors) < 0.15
+
+
+def test_dense_gradients_cost_in_proportion_to_their_bytes(samples):
+    """Three passes for gradients and three of SGD over 80 % of 3.35 TB/s, and three launches."""
+    gradients = samples.work[:, list(QUANTITIES).index("gradients")]
+    passes_ms = 6 * 4 * gradients * 1e6 / (0.8 * 3350e6)
+    launches_ms = 3 * modelled_device("h100").kernels.forward_launch_us / 1e3
+    expected = np.where(gradients > 0, launches_ms + passes_ms, 0.0)
+    assert samples.cost_ms["dense"] == pytest.approx(expected, rel=1e-6)
