@@ -124,13 +124,13 @@ class CollectiveBench:
         return self._params.of_visit(timed[self._params.warmup_iterations :])
 
     def _visit_reduction(self, sample: ReductionSample) -> tuple[float, float]:
-        """Cost of one visit as its forward cost, ms; the backward cost is 0. An untimed iteration comes first."""
+        """Cost of one visit as its forward cost, ms; the backward cost is 0."""
         floats = sample.size_bytes // _BYTES_PER_FLOAT
         buffer, share = self._receive[:floats], self._send[: floats // sample.world_size]
         exchange = reduction(sample.collective, buffer, share)
-        iterations = range(1 + self._params.warmup_iterations + self._params.iterations)
+        iterations = range(self._params.warmup_iterations + self._params.iterations)
         timed = [(self._start.timed_ms(exchange, self._agree_on_start(), 0.0), 0.0) for _ in iterations]
-        return self._params.of_visit(timed[-self._params.iterations :])
+        return self._params.of_visit(timed[self._params.warmup_iterations :])
 
     def _timed(self, sample: CommSample, backward: bool, skew_ms: float) -> float:
         """Cost of one all-to-all, ms from this rank's intended start."""
