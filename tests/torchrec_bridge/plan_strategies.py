@@ -1,4 +1,4 @@
-"""Hypothesis strategies for random plans: uneven column shards, several shards of a table on one rank."""
+"""Hypothesis strategies for random plans: all sharding types, uneven column shards, several shards on one rank."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
-from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
+from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, UNCONSTRAINED, Constraints, TableConstraint
+from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, POOLINGS, SHARDING_TYPES, Shard, Table, whole
 from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
 
-#: Memory of a rank that is sufficient for all of these plans: 6 tables of 10**9 rows with 256 columns of 12 bytes.
+#: Memory of a rank that is sufficient for all of these plans: 6 tables of 10**9 rows with 256 columns of 16 bytes.
 ROOMY = st.integers(2**46, 2**50)
 
 any_names = st.text(min_size=1, max_size=8).filter(str.strip)
@@ -29,6 +30,8 @@ def tables(draw, name: str) -> Table:
         unique_rows = draw(st.floats(0.5, rows)) if rows > 1 else 1.0
         shares = np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(np.ones(NUM_REUSE_BINS))
         reuse = tuple(shares)
+    pooling = draw(st.sampled_from(POOLINGS))
+    is_weighted = pooling == "sum" and draw(st.booleans())
     return Table(
         name,
         rows,
@@ -37,21 +40,41 @@ def tables(draw, name: str) -> Table:
         unique_rows,
         reuse,
         draw(st.sampled_from(["fp32", "fp16"])),
+        pooling,
+        f"s_{name}" if pooling == "none" else "weighted" if is_weighted else "plain",
+        draw(st.integers(1, 3)),
+        is_weighted,
     )
 
 
 @st.composite
 def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
     world_size = draw(st.integers(1, 16))
+    local = draw(st.sampled_from([None, *(n for n in range(1, world_size + 1) if world_size % n == 0)]))
     chosen = [draw(tables(name)) for name in draw(st.lists(names, min_size=1, max_size=6, unique=True))]
     memory = draw(st.one_of(ROOMY, st.lists(ROOMY, min_size=world_size, max_size=world_size).map(tuple)))
     batch_size = draw(st.integers(1, 10**6))
-    pinned = TableConstraint(chosen[0].name, ranks=range(world_size), min_width=4, max_shards=draw(st.integers(6, 64)))
-    constraints = draw(st.sampled_from([UNCONSTRAINED, Constraints((pinned,), max_shards=100)]))
+    pinned = TableConstraint(
+        chosen[0].name,
+        ranks=range(world_size),
+        min_width=4,
+        max_shards=draw(st.integers(100, 200)),
+        sharding_types=SHARDING_TYPES,
+    )
+    constraints = draw(st.sampled_from([UNCONSTRAINED, Constraints((pinned,), max_shards=200)]))
     optimizer = draw(st.sampled_from(OPTIMIZERS))
-    task = ShardingTask(chosen, world_size, batch_size, memory, optimizer, constraints=constraints)
-    shards = draw(st.permutations([shard for table in chosen for shard in draw(columns_of(table))]))
-    ranks = tuple(draw(st.integers(0, world_size - 1)) for _ in shards)
+    task = ShardingTask(
+        chosen,
+        world_size,
+        batch_size,
+        memory,
+        optimizer,
+        constraints=constraints,
+        local_world_size=local,
+        pipelines_input_dist=draw(st.booleans()),
+    )
+    placed = draw(st.permutations([entry for table in chosen for entry in draw(placed_shards(table, task))]))
+    shards, ranks = zip(*placed, strict=True)
     cost = draw(plan_costs(world_size))
     memory_model = MemoryModel(
         optimizer_state=draw(st.booleans()),
@@ -59,7 +82,27 @@ def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
         output_buffers=draw(st.booleans()),
         reserve_fraction=draw(st.floats(0, 0.5)),
     )
-    return Plan(task, tuple(shards), ranks, "neuroshard", cost, memory_model)
+    return Plan(task, shards, ranks, "neuroshard", cost, memory_model)
+
+
+@st.composite
+def placed_shards(draw, table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:
+    """Shards of the table and their ranks, of a type that TorchRec trains beside all other types."""
+    local = task.ranks_per_host
+    types = ("column_wise", "data_parallel") if table.pooling == "mean" else SHARDING_TYPES
+    sharding_type = draw(st.sampled_from(SEQUENCE_TYPES if table.pooling == "none" else types))
+    group = task.world_size if sharding_type == "row_wise" else local
+    if sharding_type == "data_parallel":
+        return [(whole(table, "data_parallel"), rank) for rank in range(task.world_size)]
+    if sharding_type == "column_wise" or row_blocks(table.num_embeddings, group)[-1][1] == 0:
+        shards = [whole(table)] if table.pooling == "none" else draw(columns_of(table))
+        return [(shard, draw(st.integers(0, task.world_size - 1))) for shard in shards]
+    placed = []
+    for block in draw(columns_of(table)) if sharding_type == "grid_shard" else [whole(table)]:
+        first = group * draw(st.integers(0, task.world_size // group - 1))
+        rows = row_shards(table, sharding_type, group, block.column_offset, block.embedding_dim)
+        placed += [(shard, first + at) for at, shard in enumerate(rows)]
+    return placed
 
 
 @st.composite

@@ -10,11 +10,14 @@ from torchrec_bridge import training
 from neuroshard_pipeline.errors import NeuroShardError
 
 
-def losses_under_random_plan(rank: int, world_size: int, kind: str, steps: int) -> list[tuple[float, float]]:
-    """Losses per step under a random plan, sharded and unsharded."""
-    model = training.built(kind)
-    plan = training.random_plan(model, world_size)
-    return training.train_both(rank, world_size, model, plan.to_torchrec(model, compute_device="cpu"), steps)
+def losses_under_plans(rank: int, world_size: int, steps: int) -> dict[str, list[tuple[float, float]]]:
+    """For every plan of `training.plans_to_train`, losses per step, sharded and unsharded."""
+    losses = {}
+    for name, (kind, plan) in training.plans_to_train(world_size).items():
+        model = training.built(kind)
+        sharding_plan = plan.to_torchrec(model, training.HOSTS[world_size], "cpu")
+        losses[name] = training.train_both(rank, world_size, model, sharding_plan, steps)
+    return losses
 
 
 def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> tuple[list[tuple[float, float]], int]:

@@ -22,12 +22,21 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
-def run_ranks(world_size: int, folder: Path, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """The results of `function(rank, world_size, *args)` on every rank; an error on any rank fails the test."""
+def run_ranks(
+    world_size: int, folder: Path, function: Callable[..., Any], *args: Any, local_world_size: int | None = None
+) -> list[Any]:
+    """The results of `function(rank, world_size, *args)` on every rank; an error on any rank fails the test.
+
+    TorchRec takes every `local_world_size` ranks for the ranks of one host; None stands for a single host.
+    """
     results = _CONTEXT.Queue()
     rendezvous = str(folder / f"rendezvous-{time.monotonic_ns()}")
     ranks = [
-        _CONTEXT.Process(target=_rank, args=(rank, world_size, rendezvous, results, function, args), daemon=True)
+        _CONTEXT.Process(
+            target=_rank,
+            args=(rank, world_size, local_world_size or world_size, rendezvous, results, function, args),
+            daemon=True,
+        )
         for rank in range(world_size)
     ]
     for process in ranks:
@@ -57,9 +66,17 @@ def _collected(results: Any, ranks: list[Any]) -> list[Any]:
     return [found[rank] for rank in range(len(ranks))]
 
 
-def _rank(rank: int, world_size: int, rendezvous: str, results: Any, function: Callable[..., Any], args: tuple) -> None:
+def _rank(
+    rank: int,
+    world_size: int,
+    local_world_size: int,
+    rendezvous: str,
+    results: Any,
+    function: Callable[..., Any],
+    args: tuple,
+) -> None:
     warnings.simplefilter("ignore")
-    os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
+    os.environ.update(LOCAL_RANK=str(rank % local_world_size), LOCAL_WORLD_SIZE=str(local_world_size))
     import torch
     import torch.distributed as dist
 

@@ -5,37 +5,57 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
-from torchrec_bridge.rank_functions import counted_operations, losses_under_planner, losses_under_random_plan
+from torchrec_bridge.rank_functions import counted_operations, losses_under_planner, losses_under_plans
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.training import MODELS, built, random_plan
+from torchrec_bridge.training import HOSTS, MODELS, plans_to_train
+
+from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
+from neuroshard_pipeline.tables.table import SHARDING_TYPES
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
-STEPS = 20
-CASES = [(kind, world_size) for kind in MODELS for world_size in (2, 4, 8)]
+STEPS = 8
+LONG = 20
 
 
-@pytest.mark.parametrize(("kind", "world_size"), CASES)
-def test_losses_under_a_plan_equal_those_of_the_unsharded_model(tmp_path, kind, world_size):
-    losses = np.array(run_ranks(world_size, tmp_path, losses_under_random_plan, kind, STEPS))
-    assert losses.shape == (world_size, STEPS, 2)
-    np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4)
-    assert np.ptp(losses[0, :, 0]) > 0.01
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_losses_under_plans_of_every_type_equal_those_of_the_unsharded_model(tmp_path, world_size):
+    """The ranks of 4 and 8 processes are on two hosts; one start of the processes trains all plans in turn."""
+    local = HOSTS[world_size]
+    answers = run_ranks(world_size, tmp_path, losses_under_plans, STEPS, local_world_size=local)
+    assert len(answers[0]) == len(plans_to_train(world_size))
+    for name in answers[0]:
+        losses = np.array([answer[name] for answer in answers])
+        assert losses.shape == (world_size, STEPS, 2)
+        np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4, err_msg=name)
+        assert np.ptp(losses[0, :, 0]) > 0.01, name
 
 
-@pytest.mark.parametrize(("kind", "world_size"), CASES)
-def test_the_plans_contain_the_difficult_cases(kind, world_size):
-    plan = random_plan(built(kind), world_size)
-    placed: dict[str, list[tuple[int, int]]] = {}
-    for shard, rank in zip(plan.shards, plan.ranks, strict=True):
-        placed.setdefault(shard.table.name, []).append((shard.embedding_dim, rank))
-    assert any(len({width for width, _ in shards}) > 1 for shards in placed.values()), "uneven shards"
-    assert any(len({rank for _, rank in shards}) < len(shards) for shards in placed.values()), "two on one rank"
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_the_plans_contain_the_difficult_cases(world_size):
+    plans = plans_to_train(world_size)
+    for kind in MODELS:
+        placed: dict[str, list[tuple[int, int]]] = {}
+        plan = plans[f"{kind}, columns"][1]
+        for shard, rank in zip(plan.shards, plan.ranks, strict=True):
+            placed.setdefault(shard.table.name, []).append((shard.embedding_dim, rank))
+        assert any(len({width for width, _ in shards}) > 1 for shards in placed.values()), "uneven shards"
+        assert any(len({rank for _, rank in shards}) < len(shards) for shards in placed.values()), "two on one rank"
+    shards = [shard for _, plan in plans.values() for shard in plan.shards]
+    kinds = {(shard.sharding_type, shard.table.pooling) for shard in shards}
+    assert kinds >= {(name, "sum") for name in SHARDING_TYPES}
+    assert kinds >= {(name, "mean") for name in SHARDING_TYPES if name != "grid_shard"}
+    assert kinds >= {(name, "none") for name in SEQUENCE_TYPES}
+    for field, value in (("is_weighted", True), ("num_features", 3)):
+        types = {shard.sharding_type for shard in shards if getattr(shard.table, field) == value}
+        assert types == set(SHARDING_TYPES), field
+    rows = {(shard.table.name, shard.num_rows) for shard in shards if shard.sharding_type == "row_wise"}
+    assert len(rows) > len({name for name, _ in rows}), "row shards of one table with different numbers of rows"
 
 
 @pytest.mark.parametrize(("kind", "world_size"), [("dlrm", 4), ("several_collections", 2)])
 def test_losses_under_the_planner_equal_those_of_the_unsharded_model(tmp_path, kind, world_size):
-    answers = run_ranks(world_size, tmp_path, losses_under_planner, kind, STEPS)
+    answers = run_ranks(world_size, tmp_path, losses_under_planner, kind, LONG)
     losses = np.array([losses for losses, _ in answers])
     np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4)
     assert len({splits for _, splits in answers}) == 1, "all ranks train with the same plan"

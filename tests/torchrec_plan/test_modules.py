@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection
 from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec_bridge.training import built
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.table import Table
-from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, read_module_tables, read_optimizer
+from neuroshard_pipeline.torchrec_plan.modules import (
+    embedding_bag_config,
+    embedding_config,
+    feature_names,
+    read_module_tables,
+    read_optimizer,
+)
 
 pytestmark = QUIET
 
@@ -26,10 +34,13 @@ def model(*tables: EmbeddingBagConfig) -> torch.nn.ModuleDict:
 
 def test_tables_of_all_collections_are_read():
     read = {entry.table.name: entry for entry in read_module_tables(built("several_collections"))}
-    assert len(read) == 8
-    assert read["t_weighted_1"].table == Table("t_weighted_1", 60, 32, 1.0)
+    assert len(read) == 13
+    assert read["t_weighted_1"].table == Table("t_weighted_1", 60, 32, 1.0, module="tower.weighted", is_weighted=True)
     assert read["t_weighted_1"].module_path == "tower.weighted"
-    assert read["t_plain_2"].feature_names == ("plain_2",)
+    assert read["t_plain_1"].feature_names == ("plain_1", "plain_1_1")
+    assert read["t_plain_1"].table == Table("t_plain_1", 300, 12, 2.0, module="plain", num_features=2)
+    assert read["t_mean_0"].table == Table("t_mean_0", 40, 24, 1.0, pooling="mean", module="mean")
+    assert read["t_sequence_0"].table == Table("t_sequence_0", 70, 24, 1.0, pooling="none", module="sequence")
 
 
 @pytest.mark.parametrize(
@@ -50,8 +61,14 @@ def test_several_optimizers_are_refused():
         read_optimizer(trained)
 
 
-def test_a_table_is_configured_as_it_is_read():
-    table = Table("a", 1000, 64, 1.0, data_type="fp16")
-    (read,) = read_module_tables(model(embedding_bag_config("b", table)))
-    assert read.table == Table("b", 1000, 64, 1.0, data_type="fp16")
-    assert read.feature_names == ("b",)
+@pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
+def test_a_table_is_configured_as_it_is_read(pooling):
+    table = Table("a", 1000, 64, 3.0, data_type="fp16", pooling=pooling, module="ec", num_features=3)
+    if pooling == "none":
+        collection = EmbeddingCollection(tables=[embedding_config("b", table)], device=torch.device("meta"))
+    else:
+        collection = EmbeddingBagCollection(tables=[embedding_bag_config("b", table)], device=torch.device("meta"))
+    (read,) = read_module_tables(torch.nn.ModuleDict({"ec": collection}))
+    assert read.table == dataclasses.replace(table, name="b")
+    assert read.feature_names == feature_names("b", table)
+    assert len(set(read.feature_names)) == 3

@@ -8,16 +8,19 @@ from torchrec_bridge.plan_strategies import plans
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table, whole
 from neuroshard_pipeline.torchrec_plan.writer import Devices, torchrec_form, with_equal_widths
 
 TABLE = Table("a", 10, 64, 1.0)
 
 
 def placed_by_table(plan: Plan) -> list[list[tuple[Shard, int]]]:
-    """Shards and ranks of every table, in the order of their columns."""
+    """Shards and ranks of every column-wise table, in the order of their columns."""
     placed = sorted(zip(plan.shards, plan.ranks, strict=True), key=lambda entry: entry[0].column_offset)
-    return [[entry for entry in placed if entry[0].table == table] for table in plan.task.tables]
+    columns = [entry for entry in placed if entry[0].sharding_type == "column_wise"]
+    by_table = [[entry for entry in columns if entry[0].table == table] for table in plan.task.tables]
+    return [entries for entries in by_table if entries]
 
 
 def widths_by_rank(placed: list[tuple[Shard, int]]) -> dict[int, list[int]]:
@@ -57,6 +60,122 @@ def test_tables_keep_their_order_whatever_the_order_of_the_shards():
     shards = [Shard(table, 0, 8) for table in tables][::-1]
     form = torchrec_form(tables, shards, [0, 1, 0], Devices(2), {"c": "m", "a": "n", "b": "m"})
     assert {module: list(tables) for module, tables in form.items()} == {"m": ["c", "b"], "n": ["a"]}
+
+
+def form_of(placed: list[tuple[Shard, int]], devices: Devices) -> dict:
+    """The written form of the tables of these shards, all in one module."""
+    tables = list({shard.table.name: shard.table for shard, _ in placed}.values())
+    shards, ranks = zip(*placed, strict=True)
+    return torchrec_form(tables, shards, ranks, devices, "m")["m"]
+
+
+def rows_of(name: str, *rows: int, first_rank: int = 0, table: Table = TABLE) -> list[tuple[Shard, int]]:
+    """Row shards with these numbers of rows on consecutive ranks."""
+    starts = [sum(rows[:at]) for at in range(len(rows))]
+    shards = [Shard(table, 0, 64, start, count, name) for start, count in zip(starts, rows, strict=True)]
+    return [(shard, first_rank + at) for at, shard in enumerate(shards)]
+
+
+def test_row_shards_are_written_in_the_order_of_the_ranks_with_torchrecs_block_sizes():
+    written = form_of(rows_of("row_wise", 3, 3, 3, 1)[::-1], Devices(4, 2, "cpu"))["a"]
+    assert written["sharding_type"] == "row_wise"
+    assert written["ranks"] == [0, 1, 2, 3]
+    assert [shard["shard_sizes"] for shard in written["sharding_spec"]["shards"]] == [[3, 64]] * 3 + [[1, 64]]
+    assert [shard["shard_offsets"] for shard in written["sharding_spec"]["shards"]] == [[0, 0], [3, 0], [6, 0], [9, 0]]
+
+
+def test_a_rank_without_rows_gets_an_empty_shard_on_gpus_and_is_refused_on_cpus():
+    table = Table("a", 3, 64, 1.0)
+    placed = rows_of("row_wise", 1, 1, 1, table=table)
+    written = form_of(placed, Devices(4))["a"]
+    assert [shard["shard_sizes"][0] for shard in written["sharding_spec"]["shards"]] == [1, 1, 1, 0]
+    assert written["ranks"] == [0, 1, 2, 3]
+    with pytest.raises(PlanError, match="'a' is row_wise, but its 3 rows leave ranks without rows when 4 ranks"):
+        form_of(placed, Devices(4, 4, "cpu"))
+
+
+def test_column_blocks_of_a_grid_on_one_host_become_equally_wide():
+    blocks = {0: (8, 1), 8: (32, 0), 40: (24, 1)}  # first column → columns and host
+    placed = [
+        (shard, 2 * host + at)
+        for column, (width, host) in blocks.items()
+        for at, shard in enumerate(row_shards(TABLE, "grid_shard", 2, column, width))
+    ]
+    written = form_of(placed, Devices(4, 2))["a"]
+    spec = [(s["shard_offsets"], s["shard_sizes"]) for s in written["sharding_spec"]["shards"]]
+    assert spec == [([0, 0], [5, 32]), ([5, 0], [5, 32]), ([0, 32], [5, 32]), ([5, 32], [5, 32])]
+    assert written["ranks"] == [2, 3, 0, 1]
+
+
+def test_replicas_have_the_dense_kernel_and_no_shards():
+    placed = [(whole(TABLE, "data_parallel"), rank) for rank in (1, 0)]
+    assert form_of(placed, Devices(2))["a"] == {
+        "sharding_type": "data_parallel",
+        "compute_kernel": "dense",
+        "ranks": [0, 1],
+        "sharding_spec": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "placed",
+    [
+        rows_of("row_wise", 4, 6),
+        [*rows_of("row_wise", 5, 5)[:1], (Shard(TABLE, 0, 64, 5, 5, "row_wise"), 2)],
+        [(shard, 1 - rank) for shard, rank in rows_of("row_wise", 5, 5)],
+        rows_of("table_row_wise", 4, 6),
+        rows_of("table_row_wise", 5, 5, first_rank=1),
+        rows_of("table_row_wise", 10),
+    ],
+)
+def test_rows_that_torchrec_would_send_to_other_ranks_are_refused(placed):
+    world_size = 2 if placed[0][0].sharding_type == "row_wise" else 4
+    with pytest.raises(PlanError, match=r"table 'a' is (row_wise|table_row_wise) with rows .*; TorchRec gives all 2"):
+        form_of(placed, Devices(world_size, 2))
+
+
+@pytest.mark.parametrize("sharding_type", ["table_row_wise", "grid_shard", "data_parallel"])
+def test_sequence_tables_of_types_that_torchrec_cannot_train_are_refused(sharding_type):
+    sequence = Table("s", 10, 64, 1.0, pooling="none")
+    placed = [(whole(sequence, sharding_type), 0)]
+    with pytest.raises(PlanError, match=f"'s' is a sequence table and {sharding_type}"):
+        form_of(placed, Devices(1))
+
+
+def test_sequence_tables_with_column_shards_of_several_widths_are_refused():
+    first, second = (Table(name, 10, 64, 1.0, pooling="none") for name in "st")
+    halves = [(Shard(second, 0, 32), 0), (Shard(second, 32, 32), 1)]
+    assert set(form_of(halves, Devices(2))) == {"t"}
+    with pytest.raises(PlanError, match="column shards of 32 and 64 columns, such as 't'"):
+        form_of([(whole(first), 0), *halves], Devices(2))
+
+
+MEAN, SUM = Table("mean", 10, 64, 1.0, pooling="mean"), Table("sum", 10, 64, 1.0)
+WRONG_PAIRS = [
+    *[
+        (cut, other)
+        for cut in ("row_wise", "table_row_wise")
+        for other in ("column_wise", "grid_shard", "data_parallel")
+    ],
+    *[("grid_shard", other) for other in SHARDING_TYPES],
+]
+
+
+@pytest.mark.parametrize("of_mean", SHARDING_TYPES)
+@pytest.mark.parametrize("of_sum", SHARDING_TYPES)
+def test_types_that_torchrec_computes_wrongly_beside_mean_pooling_are_refused(of_mean, of_sum):
+    """The pairs were found by training each of them on 4 ranks of 2 hosts and comparing losses."""
+    placed = [(whole(MEAN, of_mean), 0), (whole(SUM, of_sum), 0)]
+    if (of_mean, of_sum) not in WRONG_PAIRS:
+        assert set(form_of(placed, Devices(1))) == {"mean", "sum"}
+        return
+    with pytest.raises(PlanError, match=f"'mean' has mean pooling and is {of_mean}.* wrongly; make 'mean'|make it"):
+        form_of(placed, Devices(1))
+
+
+def test_an_unknown_kernel_is_refused():
+    with pytest.raises(PlanError, match="kernel 'quick' is unknown; use one of fused, fused_uvm, fused_uvm_caching"):
+        torchrec_form([TABLE], [whole(TABLE)], [0], Devices(1), "m", {"a": "quick"})
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,13 @@ from neuroshard_pipeline.torchrec_plan.left_out import left_out_tables
 require_torchrec()
 from torchrec.distributed.planner import ParameterConstraints  # noqa: E402
 from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: E402
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig  # noqa: E402
-from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
+from torchrec.modules.embedding_configs import (  # noqa: E402
+    DataType,
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+)
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
 
 #: Mean number of ids per sample and feature if no constraint gives it. This is TorchRec's default
 #: (`planner.constants.POOLING_FACTOR`).
@@ -33,8 +38,8 @@ class ModuleTable:
     """A table of a model.
 
     Attributes:
-        table: rows, columns and pooling factor, without a reuse profile.
-        module_path: fully qualified name of the `EmbeddingBagCollection` that holds the table.
+        table: the table without a reuse profile; its `module` is `module_path`.
+        module_path: fully qualified name of the collection that holds the table.
         feature_names: the features whose ids look up this table.
     """
 
@@ -44,36 +49,49 @@ class ModuleTable:
 
 
 def embedding_bag_config(name: str, table: Table) -> EmbeddingBagConfig:
-    """TorchRec's configuration of `table` under `name`, looked up by one feature of the same name."""
-    return EmbeddingBagConfig(
-        name=name,
-        num_embeddings=table.num_embeddings,
-        embedding_dim=table.embedding_dim,
-        feature_names=[name],
-        data_type=DataType[table.data_type.upper()],
-    )
+    """TorchRec's configuration of a pooled table under `name`, looked up by the features `feature_names`."""
+    return EmbeddingBagConfig(**_config_values(name, table), pooling=PoolingType[table.pooling.upper()])
 
 
-def embedding_bag_collections(module: nn.Module, leave_out: Collection[str] = ()) -> dict[str, EmbeddingBagCollection]:
-    """Every `EmbeddingBagCollection` of a model by its fully qualified name, in the model's order.
+def embedding_config(name: str, table: Table) -> EmbeddingConfig:
+    """TorchRec's configuration of a sequence table under `name`, looked up by the features `feature_names`."""
+    return EmbeddingConfig(**_config_values(name, table))
+
+
+def feature_names(name: str, table: Table) -> tuple[str, ...]:
+    """Names of the features of a table that is configured under `name`: the same name if there is a single feature."""
+    return (name,) if table.num_features == 1 else tuple(f"{name}.{at}" for at in range(table.num_features))
+
+
+def embedding_modules(
+    module: nn.Module, leave_out: Collection[str] = ()
+) -> dict[str, EmbeddingBagCollection | EmbeddingCollection]:
+    """Every `EmbeddingBagCollection` and `EmbeddingCollection` of a model by its fully qualified name.
 
     Args:
         module: an unsharded model.
         leave_out: fully qualified names of modules that are planned elsewhere.
 
+    Returns:
+        The modules in the model's order.
+
     Raises:
-        PlanError: the model holds no `EmbeddingBagCollection`, or holds another module that TorchRec shards and that
-            `leave_out` does not name.
+        PlanError: the model holds no such module, or holds another module that TorchRec shards and that `leave_out`
+            does not name.
     """
-    found = dict(_sharded_modules(module, "", leave_out))
-    for path, child in found.items():
-        if not isinstance(child, EmbeddingBagCollection):
+    found: dict[str, EmbeddingBagCollection | EmbeddingCollection] = {}
+    for path, child in _sharded_modules(module, "", leave_out):
+        if not isinstance(child, EmbeddingBagCollection | EmbeddingCollection):
             raise PlanError(
-                f"module {path!r} is a {type(child).__name__}; plans are made for EmbeddingBagCollections only. Plan "
-                "it with TorchRec's planner and name it in leave_out"
+                f"module {path!r} is a {type(child).__name__}; plans are made for EmbeddingBagCollections and "
+                "EmbeddingCollections only. Plan it with TorchRec's planner and name it in leave_out"
             )
+        found[path] = child
     if not found:
-        raise PlanError(f"the {type(module).__name__} holds no EmbeddingBagCollection; give the unsharded model")
+        raise PlanError(
+            f"the {type(module).__name__} holds no EmbeddingBagCollection and no EmbeddingCollection; give the "
+            "unsharded model"
+        )
     return found
 
 
@@ -82,7 +100,7 @@ def read_module_tables(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     leave_out: Collection[str] = (),
 ) -> list[ModuleTable]:
-    """The tables of all `EmbeddingBagCollection`s of a model, weighted and unweighted.
+    """The tables of all `EmbeddingBagCollection`s and `EmbeddingCollection`s of a model.
 
     A table's pooling factor is the sum of the `pooling_factors` of its features in the constraints, or
     `DEFAULT_POOLING_FACTOR` times the number of its features.
@@ -99,14 +117,14 @@ def read_module_tables(
     """
     constraints = constraints or {}
     read: dict[str, ModuleTable] = {}
-    for path, collection in embedding_bag_collections(module, leave_out).items():
-        for config in collection.embedding_bag_configs():
+    for path, collection in embedding_modules(module, leave_out).items():
+        for config in _configs(collection):
             if config.name in read:
                 raise PlanError(
                     f"table {config.name!r} is in {read[config.name].module_path!r} and in {path!r}; give every table "
                     "of the model a unique name"
                 )
-            table = _table(config, path, constraints.get(config.name))
+            table = _table(config, collection, path, constraints.get(config.name))
             read[config.name] = ModuleTable(table, path, tuple(config.feature_names))
     unknown = sorted(set(constraints) - set(read) - left_out_tables(module, leave_out))
     if unknown:
@@ -122,7 +140,7 @@ def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
     """
     classes = {
         optimizer.__name__
-        for collection in embedding_bag_collections(module, leave_out).values()
+        for collection in embedding_modules(module, leave_out).values()
         for parameter in collection.parameters()
         for optimizer in getattr(parameter, "_optimizer_classes", [type(None)])
     }
@@ -146,7 +164,31 @@ def _sharded_modules(module: nn.Module, path: str, leave_out: Collection[str]) -
         yield from _sharded_modules(child, f"{path}.{name}" if path else name, leave_out)
 
 
-def _table(config: EmbeddingBagConfig, path: str, constraint: Any) -> Table:
+def _config_values(name: str, table: Table) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_embeddings": table.num_embeddings,
+        "embedding_dim": table.embedding_dim,
+        "feature_names": list(feature_names(name, table)),
+        "data_type": DataType[table.data_type.upper()],
+    }
+
+
+def _configs(
+    collection: EmbeddingBagCollection | EmbeddingCollection,
+) -> list[EmbeddingBagConfig] | list[EmbeddingConfig]:
+    if isinstance(collection, EmbeddingBagCollection):
+        return collection.embedding_bag_configs()
+    return collection.embedding_configs()
+
+
+def _table(
+    config: EmbeddingBagConfig | EmbeddingConfig,
+    collection: EmbeddingBagCollection | EmbeddingCollection,
+    path: str,
+    given: Any,
+) -> Table:
+    """The table of a configuration; `given` are TorchRec's constraints on it, or None."""
     data_type = config.data_type.name.lower()
     if data_type not in BYTES_PER_ELEMENT:
         raise PlanError(
@@ -154,11 +196,22 @@ def _table(config: EmbeddingBagConfig, path: str, constraint: Any) -> Table:
             f"{', '.join(BYTES_PER_ELEMENT)}"
         )
     factors = [DEFAULT_POOLING_FACTOR] * len(config.feature_names)
-    if constraint is not None and constraint.pooling_factors:
-        factors = list(constraint.pooling_factors)
+    if given is not None and given.pooling_factors:
+        factors = list(given.pooling_factors)
     if len(factors) != len(config.feature_names):
         raise PlanError(
             f"table {config.name!r} of {path!r} has {len(config.feature_names)} features, but its constraint has "
             f"{len(factors)} pooling_factors"
         )
-    return Table(config.name, config.num_embeddings, config.embedding_dim, float(sum(factors)), data_type=data_type)
+    is_pooled = isinstance(collection, EmbeddingBagCollection)
+    return Table(
+        config.name,
+        config.num_embeddings,
+        config.embedding_dim,
+        float(sum(factors)),
+        data_type=data_type,
+        pooling=config.pooling.name.lower() if is_pooled else "none",
+        module=path,
+        num_features=len(config.feature_names),
+        is_weighted=is_pooled and collection.is_weighted(),
+    )

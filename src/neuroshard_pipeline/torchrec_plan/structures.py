@@ -6,15 +6,18 @@ from typing import Any
 from torch import nn
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
-from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, Devices, ParameterForm, torchrec_form
+from neuroshard_pipeline.torchrec_plan.writer import Devices, ParameterForm, torchrec_form
 
 require_torchrec()
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata  # noqa: E402
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan  # noqa: E402
+
+#: TorchRec's other names of sharding types that `column_wise` covers.
+_COLUMN_TYPES = ("table_wise", "table_column_wise")
 
 
 def sharding_plan(
@@ -24,19 +27,25 @@ def sharding_plan(
     module: nn.Module,
     devices: Devices,
     leave_out: Collection[str] = (),
+    *,
+    kernels: Mapping[str, str] | None = None,
 ) -> ShardingPlan:
-    """The `ShardingPlan` of a task's shards on their ranks; `Plan.to_torchrec` documents the other arguments.
+    """The `ShardingPlan` of a task's shards on their ranks.
+
+    `Plan.to_torchrec` documents the other arguments, and `torchrec_form` documents `kernels`.
 
     Raises:
-        PlanError: the task and the model differ in the name, rows or columns of a table.
+        PlanError: the task and the model differ in the name, rows or columns of a table, only one of them has a
+            sequence table, or TorchRec cannot train the plan.
     """
-    of_model = read_module_tables(module, leave_out=leave_out)
-    _check_tables(task, [entry.table for entry in of_model])
-    paths = {entry.table.name: entry.module_path for entry in of_model}
+    of_model = {entry.table.name: entry for entry in read_module_tables(module, leave_out=leave_out)}
+    _check_tables(task, [entry.table for entry in of_model.values()])
+    tables = [of_model[table.name].table for table in task.tables]
+    paths = {name: entry.module_path for name, entry in of_model.items()}
     return ShardingPlan(
         {
-            path: EmbeddingModuleShardingPlan({table: _parameter_sharding(form) for table, form in tables.items()})
-            for path, tables in torchrec_form(task.tables, shards, ranks, devices, paths).items()
+            path: EmbeddingModuleShardingPlan({table: _parameter_sharding(form) for table, form in forms.items()})
+            for path, forms in torchrec_form(tables, shards, ranks, devices, paths, kernels).items()
         }
     )
 
@@ -45,11 +54,12 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
     """The shards of all modules of a `ShardingPlan`, and the rank of each shard.
 
     Args:
-        plan: a plan of table-wise and column-wise shards.
+        plan: a plan of any sharding types. `table_wise` and `table_column_wise` tables are read as `column_wise`.
+            Shards without rows are left out.
         tables: maps table names in `plan` to tables.
 
     Raises:
-        PlanError: the plan has any other sharding type, an unknown table, or a table with another number of rows.
+        PlanError: the plan has an unknown sharding type, an unknown table, or a table with other rows or columns.
     """
     placed: list[tuple[Shard, int]] = []
     for module in plan.plan.values():
@@ -61,28 +71,39 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
 
 
 def _parameter_sharding(form: ParameterForm) -> ParameterSharding:
-    shards = [ShardMetadata(**shard) for shard in form["sharding_spec"]["shards"]]
-    return ParameterSharding(**form | {"sharding_spec": EnumerableShardingSpec(shards)})
+    spec = form["sharding_spec"]
+    if spec is not None:
+        spec = EnumerableShardingSpec([ShardMetadata(**shard) for shard in spec["shards"]])
+    return ParameterSharding(**form | {"sharding_spec": spec})
 
 
 def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
     """Shards and ranks of one table's `ParameterSharding`."""
-    if parameter.sharding_type not in COLUMN_SHARDING_TYPES:
+    sharding_type = parameter.sharding_type
+    if sharding_type in _COLUMN_TYPES:
+        sharding_type = "column_wise"
+    if sharding_type not in SHARDING_TYPES:
+        known = ", ".join((*_COLUMN_TYPES, *SHARDING_TYPES))
+        raise PlanError(f"table {table.name!r} is sharded {sharding_type}, which is unknown; known types are {known}")
+    if sharding_type == "data_parallel":
+        return [(whole(table, sharding_type), rank) for rank in parameter.ranks]
+    shards = parameter.sharding_spec.shards
+    ends = [max(s.shard_offsets[axis] + s.shard_sizes[axis] for s in shards) for axis in (0, 1)]
+    if ends != [table.num_embeddings, table.embedding_dim]:
         raise PlanError(
-            f"table {table.name!r} is sharded {parameter.sharding_type}; only {' and '.join(COLUMN_SHARDING_TYPES)} "
-            "can be read"
+            f"table {table.name!r} has {table.num_embeddings} rows of {table.embedding_dim} columns, but in TorchRec's "
+            f"plan {ends[0]} of {ends[1]}"
         )
     placed = []
-    for shard, rank in zip(parameter.sharding_spec.shards, parameter.ranks, strict=True):
-        rows, columns = shard.shard_sizes
-        if shard.shard_offsets[0] or rows != table.num_embeddings:
-            raise PlanError(f"table {table.name!r} has {table.num_embeddings} rows, but TorchRec's plan has {rows}")
-        placed.append((Shard(table, shard.shard_offsets[1], columns), rank))
+    for shard, rank in zip(shards, parameter.ranks, strict=True):
+        (row, column), (rows, width) = shard.shard_offsets, shard.shard_sizes
+        if rows:
+            placed.append((Shard(table, column, width, row, rows, sharding_type), rank))
     return placed
 
 
 def _check_tables(task: ShardingTask, of_model: Collection[Table]) -> None:
-    """Refuse a model whose tables differ from those of the task in name, rows or columns."""
+    """Refuse a model whose tables differ from those of the task in name, rows, columns, or whether they are pooled."""
     in_task, in_model = ({table.name: table for table in tables} for tables in (task.tables, of_model))
     for name in sorted(in_task.keys() | in_model.keys()):
         ours, theirs = _describe(in_task.get(name)), _describe(in_model.get(name))
@@ -91,4 +112,7 @@ def _check_tables(task: ShardingTask, of_model: Collection[Table]) -> None:
 
 
 def _describe(table: Table | None) -> str:
-    return "is missing" if table is None else f"has {table.num_embeddings} rows of {table.embedding_dim} columns"
+    if table is None:
+        return "is missing"
+    kind = ", not pooled" if table.pooling == "none" else ""
+    return f"has {table.num_embeddings} rows of {table.embedding_dim} columns{kind}"

@@ -1,16 +1,26 @@
 """Writes a sharding plan in TorchRec's terms, as plain values that JSON can store.
 
-Every table is written as `column_wise`; an unsplit table gets a single shard. TorchRec runs one fused lookup and one
-set of collectives per sharding type of a module, and the cost models describe one fused lookup. If unsplit tables were
-table-wise, a step would run 2 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form adds a
-copy that reorders the outputs. The copy matters only if lookups take nearly all of a step.
+A table that is not cut is written as `column_wise` with a single shard. TorchRec runs one fused lookup and one set of
+collectives per sharding type of a module. If uncut tables were table-wise beside column-wise ones, a step would run 2
+lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form adds a copy that reorders the
+outputs. The copy matters only if lookups take nearly all of a step.
+
+TorchRec 1.8 accepts some plans that it trains wrongly or that fail while it trains. They are refused here:
+
+- rows in other blocks than those of `tables.row_blocks`, or on other ranks than all ranks (`row_wise`) or all ranks of
+  one host (`table_row_wise`, `grid_shard`) in their order. TorchRec sends ids to ranks by its own rule.
+- a rank without rows of a table, on CPUs: FBGEMM's backward fails.
+- sequence tables of other types than `tables.constraints.SEQUENCE_TYPES`, or with column shards of several widths.
+- some combinations of types in a module with mean pooling (`_mean_pooling_problems`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
+from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import Shard, Table
 
 ComputeDevice = Literal["cuda", "cpu"]
@@ -21,13 +31,22 @@ ParameterForm = dict[str, Any]
 #: The compute kernel that the cost models describe: FBGEMM's table-batched lookup with the optimizer in its backward.
 COMPUTE_KERNEL = "fused"
 
-#: The sharding type of every table that is written; the docstring of this module gives the reason.
-SHARDING_TYPE = "column_wise"
+#: Kernels of tables that are sharded. The last two keep weights in host memory.
+COMPUTE_KERNELS = (COMPUTE_KERNEL, "fused_uvm", "fused_uvm_caching")
 
-#: The sharding types of TorchRec that place whole columns.
+#: The compute kernel of replicated tables; the optimizer of the dense network updates them.
+REPLICA_KERNEL = "dense"
+
+#: The sharding types of TorchRec that place whole columns on any ranks.
 COLUMN_SHARDING_TYPES = ("table_wise", "column_wise")
 
+#: Types whose partial sums of rows are added by a reduce-scatter.
+_REDUCED_TYPES = ("row_wise", "table_row_wise")
+
 _Placed = list[tuple[Shard, int]]
+
+#: First row, number of rows, first column, number of columns, and rank.
+_Rectangle = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,7 @@ def torchrec_form(
     ranks: Sequence[int],
     devices: Devices,
     module_path: str | Mapping[str, str],
+    kernels: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, ParameterForm]]:
     """The plan in TorchRec's terms.
 
@@ -79,24 +99,31 @@ def torchrec_form(
         shards: the shards of all tables.
         ranks: `ranks[i]` is the rank of `shards[i]`.
         devices: the devices of the ranks.
-        module_path: fully qualified name of the `EmbeddingBagCollection` that holds the tables, or a mapping from every
-            table's name to the name of its collection.
+        module_path: fully qualified name of the collection that holds the tables, or a mapping from every table's name
+            to the name of its collection.
+        kernels: table → one of `COMPUTE_KERNELS`, for sharded tables that do not use `COMPUTE_KERNEL`.
 
     Returns:
-        Module path → table → the fields of `ParameterSharding`, with shards in the order of their columns.
+        Module path → table → the fields of `ParameterSharding`, with shards in the order of their columns and rows.
 
     Raises:
-        PlanError: a table has no module path.
+        PlanError: a table has no module path, or TorchRec cannot train the plan; the message names table and remedy.
     """
     placed: dict[str, _Placed] = {table.name: [] for table in tables}
-    for shard, rank in sorted(zip(shards, ranks, strict=True), key=lambda entry: entry[0].column_offset):
+    for shard, rank in zip(shards, ranks, strict=True):
         placed[shard.table.name].append((shard, int(rank)))
     modules: dict[str, dict[str, ParameterForm]] = {}
-    for table, entries in placed.items():
-        path = module_path if isinstance(module_path, str) else module_path.get(table)
+    for name, entries in placed.items():
+        path = module_path if isinstance(module_path, str) else module_path.get(name)
         if path is None:
-            raise PlanError(f"table {table!r} has no module path; add it to module_path")
-        modules.setdefault(path, {})[table] = _parameter_form(with_equal_widths(entries), devices)
+            raise PlanError(f"table {name!r} has no module path; add it to module_path")
+        kernel = (kernels or {}).get(name, COMPUTE_KERNEL)
+        modules.setdefault(path, {})[name] = _parameter_form(entries, devices, kernel)
+    pooling = {table.name: table.pooling for table in tables}
+    for forms in modules.values():
+        types = {name: form["sharding_type"] for name, form in forms.items()}
+        for problem in (*_sequence_problems(forms, pooling), *_mean_pooling_problems(types, pooling)):
+            raise PlanError(problem)
     return modules
 
 
@@ -125,18 +152,117 @@ def with_equal_widths(placed: _Placed) -> _Placed:
     return joined
 
 
-def _parameter_form(placed: _Placed, devices: Devices) -> ParameterForm:
+def _parameter_form(placed: _Placed, devices: Devices, kernel: str) -> ParameterForm:
+    table, sharding_type = placed[0][0].table, placed[0][0].sharding_type
+    if sharding_type == "data_parallel":
+        ranks = list(range(devices.world_size))
+        return _form(sharding_type, REPLICA_KERNEL, ranks, None)
+    if kernel not in COMPUTE_KERNELS:
+        raise PlanError(f"table {table.name!r}: kernel {kernel!r} is unknown; use one of {', '.join(COMPUTE_KERNELS)}")
+    rectangles = _column_rectangles(placed) if sharding_type == "column_wise" else _row_rectangles(placed, devices)
     shards = [
         {
-            "shard_offsets": [0, int(shard.column_offset)],
-            "shard_sizes": [shard.table.num_embeddings, int(shard.embedding_dim)],
+            "shard_offsets": [int(row), int(column)],
+            "shard_sizes": [int(rows), int(width)],
             "placement": devices.placement(rank),
         }
-        for shard, rank in placed
+        for row, rows, column, width, rank in rectangles
     ]
-    return {
-        "sharding_type": SHARDING_TYPE,
-        "compute_kernel": COMPUTE_KERNEL,
-        "ranks": [rank for _, rank in placed],
-        "sharding_spec": {"shards": shards},
-    }
+    return _form(sharding_type, kernel, [rank for *_, rank in rectangles], {"shards": shards})
+
+
+def _form(sharding_type: str, kernel: str, ranks: list[int], spec: Mapping[str, Any] | None) -> ParameterForm:
+    return {"sharding_type": sharding_type, "compute_kernel": kernel, "ranks": ranks, "sharding_spec": spec}
+
+
+def _column_rectangles(placed: _Placed) -> list[_Rectangle]:
+    ordered = sorted(placed, key=lambda entry: entry[0].column_offset)
+    return [
+        (0, shard.num_rows, shard.column_offset, shard.embedding_dim, rank)
+        for shard, rank in with_equal_widths(ordered)
+    ]
+
+
+def _row_rectangles(placed: _Placed, devices: Devices) -> list[_Rectangle]:
+    """The rectangles of a table whose rows are cut, with rectangles of 0 rows for ranks that get none.
+
+    Column blocks of a grid on one host must have equal widths, as column shards on one rank must.
+    """
+    table, sharding_type = placed[0][0].table, placed[0][0].sharding_type
+    group = devices.world_size if sharding_type == "row_wise" else devices.ranks_per_host
+    blocks: dict[int, _Placed] = {}
+    for shard, rank in sorted(placed, key=lambda entry: (entry[0].column_offset, entry[0].row_offset)):
+        blocks.setdefault(shard.column_offset, []).append((shard, rank))
+    of_ranks = row_blocks(table.num_embeddings, group)
+    if devices.compute_device == "cpu" and of_ranks[-1][1] == 0:
+        raise PlanError(
+            f"table {table.name!r} is {sharding_type}, but its {table.num_embeddings} rows leave ranks without rows "
+            f"when {group} ranks hold them, and CPUs cannot train that; make it column_wise or data_parallel"
+        )
+    for block in blocks.values():
+        _check_block(block, of_ranks)
+    hosts = [
+        (Shard(table, offset, block[0][0].embedding_dim), block[0][1] // group) for offset, block in blocks.items()
+    ]
+    return [
+        (row, rows, shard.column_offset, shard.embedding_dim, host * group + at)
+        for shard, host in with_equal_widths(hosts)
+        for at, (row, rows) in enumerate(of_ranks)
+    ]
+
+
+def _check_block(block: _Placed, of_ranks: Sequence[tuple[int, int]]) -> None:
+    """Refuse a column block whose rows are not cut and placed as TorchRec does it."""
+    first = block[0][1] // len(of_ranks) * len(of_ranks)
+    expected = [(row, rows, first + at) for at, (row, rows) in enumerate(of_ranks) if rows]
+    if [(shard.row_offset, shard.num_rows, rank) for shard, rank in block] != expected:
+        table, name = block[0][0].table, block[0][0].sharding_type
+        found = ", ".join(f"{shard.num_rows} on rank {rank}" for shard, rank in block[:4])
+        where = f"all {len(of_ranks)} ranks{'' if name == 'row_wise' else ' of one host'}"
+        raise PlanError(
+            f"table {table.name!r} is {name} with rows {found}{' ...' if len(block) > 4 else ''}; TorchRec gives "
+            f"{where} {of_ranks[0][1]} rows each in the order of the ranks, and fewer at the end; cut its "
+            f"{table.num_embeddings} rows so (tables.row_blocks.row_shards), and check local_world_size"
+        )
+
+
+def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str, str]) -> Iterator[str]:
+    """Sequence tables with types that TorchRec refuses, or with column shards of several widths in one kernel."""
+    sequences = {name: form for name, form in forms.items() if pooling[name] == "none"}
+    for name, form in sequences.items():
+        if form["sharding_type"] not in SEQUENCE_TYPES:
+            yield (
+                f"table {name!r} is a sequence table and {form['sharding_type']}, which TorchRec cannot train; make it "
+                f"{' or '.join(SEQUENCE_TYPES)}"
+            )
+    cut = {name: form for name, form in sequences.items() if form["sharding_type"] == "column_wise"}
+    widths = {shard["shard_sizes"][1]: name for name, form in cut.items() for shard in form["sharding_spec"]["shards"]}
+    if len(widths) > 1:
+        yield (
+            f"sequence tables of one module have column shards of {' and '.join(map(str, sorted(widths)))} columns, "
+            f"such as {widths[min(widths)]!r}; TorchRec can train only one width, so leave them whole or cut all alike"
+        )
+
+
+def _mean_pooling_problems(types: Mapping[str, str], pooling: Mapping[str, str]) -> Iterator[str]:
+    """Combinations of types in one module that TorchRec 1.8 computes wrongly.
+
+    If the rows of a mean-pooled table are cut, ranks add up their partial sums, and the module divides its outputs by
+    the numbers of ids afterwards (`embeddingbag._create_mean_pooling_divisor`). For `grid_shard` tables it does not
+    divide. Otherwise it divides the outputs of all tables of other types as well, whose outputs were right before.
+    """
+    mean = {name: sharding_type for name, sharding_type in types.items() if pooling[name] == "mean"}
+    for name, sharding_type in mean.items():
+        if sharding_type == "grid_shard":
+            yield (
+                f"table {name!r} has mean pooling and is grid_shard, which TorchRec computes wrongly; make it "
+                "column_wise"
+            )
+    reduced = [name for name, sharding_type in mean.items() if sharding_type in _REDUCED_TYPES]
+    others = [name for name, sharding_type in types.items() if sharding_type not in _REDUCED_TYPES]
+    if reduced and others:
+        yield (
+            f"table {reduced[0]!r} has mean pooling and is {types[reduced[0]]}; TorchRec then computes the outputs of "
+            f"{others[0]!r}, which is {types[others[0]]}, wrongly; make {reduced[0]!r} column_wise, or give all tables "
+            f"of the module one of the types {' and '.join(_REDUCED_TYPES)}"
+        )

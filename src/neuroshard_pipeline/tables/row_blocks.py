@@ -1,0 +1,32 @@
+"""The blocks of rows that TorchRec gives to the ranks of a row-wise table."""
+
+from neuroshard_pipeline.tables.table import Shard, ShardingType, Table
+
+
+def row_blocks(num_embeddings: int, num_ranks: int) -> list[tuple[int, int]]:
+    """First row and number of rows of every rank, in the order of the ranks.
+
+    TorchRec cuts rows into blocks of `ceil(num_embeddings / num_ranks)`. The last ranks get fewer rows or none: 10 rows
+    on 4 ranks are blocks of 3, 3, 3 and 1 rows. It sends ids to ranks by this rule, whatever sizes a plan has
+    (`rw_sharding.RwSparseFeaturesDist` of TorchRec 1.8).
+    """
+    size = -(-num_embeddings // num_ranks)
+    starts = (min(rank * size, num_embeddings) for rank in range(num_ranks))
+    return [(start, min(size, num_embeddings - start)) for start in starts]
+
+
+def row_shards(
+    table: Table, sharding_type: ShardingType, num_ranks: int, column_offset: int = 0, embedding_dim: int | None = None
+) -> list[Shard]:
+    """The shards of one column block whose rows `num_ranks` ranks hold, one for every rank that gets rows.
+
+    Args:
+        table: the table.
+        sharding_type: `row_wise` on all ranks of the task; `table_row_wise` or `grid_shard` on all ranks of one host.
+        num_ranks: number of these ranks. The shards belong to them in their order.
+        column_offset: first column of the block.
+        embedding_dim: number of columns of the block; None for all columns of the table.
+    """
+    width = table.embedding_dim if embedding_dim is None else embedding_dim
+    blocks = row_blocks(table.num_embeddings, num_ranks)
+    return [Shard(table, column_offset, width, start, rows, sharding_type) for start, rows in blocks if rows]
