@@ -96,7 +96,7 @@ def set_rate(hosts: tuple[int, int], mbit: float) -> None:
 def started_ranks(hosts: tuple[int, int], ranks_per_host: int) -> Iterator[None]:
     """Run torchrun on both hosts."""
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(ranks_per_host)),
+        *(str(Path(sys.executable).with_name("torchrun")), "--nnodes", "2", "--nproc-per-node", str(ranks_per_host)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", ENDPOINT, "--rdzv-id", "ranks"),
     ]
     # Both hosts have the same name, so torchrun cannot decide by name which one holds the store.

@@ -1,5 +1,9 @@
 """Fixtures for the tests of several packages: a finished run in the `test` environment, and a Ray cluster."""
 
+import copy
+import functools
+import gc
+import io
 import multiprocessing
 import os
 import shutil
@@ -11,6 +15,8 @@ from filelock import FileLock
 from hypothesis import settings
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from omegaconf import DictConfig, OmegaConf
+from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,17 +29,14 @@ settings.register_profile("project", deadline=None)
 settings.load_profile("project")
 
 
-#: Modules of the worker processes of all tests.
-WORKER_MODULES = [
-    "neuroshard_pipeline.measurement.compute_bench",
-    "neuroshard_pipeline.measurement.fbgemm",
-    "neuroshard_pipeline.measurement.pools",
-    "neuroshard_pipeline.sharders.registry",
-    "neuroshard_pipeline.torchrec_bridge.planner",
-    "neuroshard_pipeline.torchrec_bridge.train_check.run",
-    "torch.distributed.optim",
-    "torchrec.models.dlrm",
-]
+@functools.cache
+def _parsed(text: str) -> DictConfig:
+    return _load(io.StringIO(text))
+
+
+# Hundreds of tests start a run, and every run reads the same 26 files of configuration. Each text is parsed once.
+_load = OmegaConf.load
+OmegaConf.load = staticmethod(lambda file: copy.deepcopy(_parsed(file.read())))
 
 
 def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_versions: dict | None = None) -> str:
@@ -51,15 +54,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection_finish() -> None:
+    """Exempt the imported modules from garbage collection, which would search them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
-    """In a parallel run, start the server that forks worker processes with the modules of all tests.
+    """In a parallel run, start the server that forks worker processes and programs with the modules of all tests.
 
     A program has one server. Otherwise it would have the modules of the first team, and every worker of another team
     would import its own for seconds. A few tests alone need no such server.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(WORKER_MODULES)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
         forkserver.ensure_running()
 
 

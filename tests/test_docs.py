@@ -53,9 +53,9 @@ def code_of(page: Path) -> str:
 
 
 @cache
-def configuration() -> OmegaConfigLoader:
+def configuration(kind: str) -> dict:
     bootstrap_project(ROOT)
-    return OmegaConfigLoader(str(ROOT / "conf"), base_env="base", default_run_env="base")
+    return OmegaConfigLoader(str(ROOT / "conf"), base_env="base", default_run_env="base")[kind]
 
 
 @cache
@@ -65,7 +65,7 @@ def runtime_parameters() -> set[str]:
 
 def has_parameter(name: str) -> bool:
     """Whether conf/base has a parameter of this dotted name, or a mapping with keys that the user chooses."""
-    value = configuration()["parameters"]
+    value = configuration("parameters")
     for part in name.split("."):
         if value == {}:
             return True
@@ -165,7 +165,7 @@ def test_parameters_of_commands_exist(page):
 # The changelog also names parameters that were removed.
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_dotted_names_are_parameters_or_datasets(page):
-    catalog = configuration()["catalog"]
+    catalog = configuration("catalog")
     for name in DOTTED.findall(page.read_text()):
         assert name in catalog or has_parameter(name), f"{name_of(page)} names {name}"
 
@@ -185,7 +185,7 @@ def test_every_parameter_has_a_meaning_and_a_default(parameter_reference, refere
 def test_every_parameter_of_conf_is_in_the_reference(reference_page):
     """A group that no node reads, or whose type is not checked, would be left out of the page."""
     documented = set(re.findall(r"^### `([\w.]+)`$", reference_page, re.MULTILINE))
-    for name, value in configuration()["parameters"].items():
+    for name, value in configuration("parameters").items():
         groups = {f"{name}.{group}" for group, entries in value.items() if isinstance(entries, dict)}
         missing = set() if name in documented else groups - documented
         assert not missing, f"parameters without a type: {sorted(missing)}"

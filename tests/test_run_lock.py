@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_pipeline
+import warm
+from conftest import run_pipeline
 
 from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.run_lock import LOCK_FILE, DataFolderInUseError, RunLock, locked
@@ -37,7 +38,7 @@ def held_by_another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_run_ends_at_once_and_names_the_first(tmp_path):
     command = ["-m", "kedro", "run", "--env", "test", "--pipeline", "augment", "--params", f"data_root={tmp_path}"]
     with held_by_another_process(tmp_path) as holder:
-        second = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        second = warm.run(*command)
     assert second.returncode == 1
     message = second.stderr.splitlines()[-1]
     assert message.startswith(f"Error: the data folder {tmp_path} is in use by another run: process {holder.pid} on ")
@@ -67,9 +68,10 @@ while times:
 
 def test_processes_that_compete_for_a_folder_never_hold_it_together(tmp_path):
     (tmp_path / "count").write_text("0")
-    command = [sys.executable, "-c", _COUNT, str(tmp_path), "100"]
-    for process in [subprocess.Popen(command) for _ in range(3)]:
-        assert process.wait() == 0
+    (tmp_path / "count.py").write_text(_COUNT)
+    for process in [warm.start([tmp_path / "count.py", tmp_path, "100"], tmp_path) for _ in range(3)]:
+        process.join()
+        assert process.exitcode == 0
     assert (tmp_path / "count").read_text() == "300"
     assert not (tmp_path / LOCK_FILE).exists()
 

@@ -7,9 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import warm
 from conftest import ROOT, run_pipeline
 
 from measurement.conftest import COMM
@@ -19,7 +21,8 @@ from neuroshard_pipeline.tables.samples import CommSample
 
 SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
 RANKS = "neuroshard_pipeline.measurement.torchrun_ranks"
-MORTAL_RANKS = "measurement.mortal_ranks"
+AGENT = Path(__file__).with_name("agent.py")
+MORTAL_RANKS = Path(__file__).with_name("mortal_ranks.py")
 SLOW_MBIT, FAST_MBIT = 40.0, 4000.0
 HANGS_AFTER_S = 10.0
 FATES = ["deadly", "endless"]
@@ -52,20 +55,18 @@ def fatal(fate):
 def agents(tmp_path_factory):
     """The endpoint of two agents with two ranks each, which die or hang in the samples of `FATES`."""
     endpoint = free_endpoint()
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--max-restarts", "20", "-m", MORTAL_RANKS, endpoint),
-    ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
-    with (tmp_path_factory.mktemp("agents") / "agents.log").open("w") as log:
-        agents = [subprocess.Popen(command, env=environment, stdout=log, stderr=log) for _ in range(2)]
-        try:
-            yield endpoint
-        finally:
-            for agent in agents:
-                agent.terminate()
-            for agent in agents:
-                agent.wait(60)
+    hosts = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    # Agents and ranks are forks, because new interpreters would import torch at every death of a rank.
+    forked = ["--max-restarts", "20", "--start-method", "fork", "--run-path", MORTAL_RANKS, endpoint]
+    folders = [tmp_path_factory.mktemp("agent") for _ in range(2)]
+    agents = [warm.start([AGENT, *hosts, *forked], folder) for folder in folders]
+    try:
+        yield endpoint
+    finally:
+        for agent in agents:
+            agent.terminate()
+        for agent in agents:
+            agent.join(60)
 
 
 def params_for(endpoint, **changes):

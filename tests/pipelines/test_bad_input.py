@@ -1,12 +1,11 @@
 """Every wrong input is refused with a clear message, before anything is written."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_pipeline
+import warm
+from conftest import run_pipeline
 
 from neuroshard_pipeline.cli import explain
 
@@ -180,11 +179,6 @@ def test_the_lineage_of_a_failed_run_says_that_it_failed(finished_run):
     assert json.loads(newest.read_text())["status"] == "failed"
 
 
-def command_line(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "kedro", "run", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -201,7 +195,7 @@ def command_line(*arguments: str) -> subprocess.CompletedProcess:
     ],
 )
 def test_the_command_line_prints_the_problem_once_and_fails(arguments, message):
-    done = command_line(*arguments)
+    done = warm.run("-m", "kedro", "run", *arguments)
     assert done.returncode == 1
     assert done.stderr.count(message) == 1
     assert "Traceback" not in done.stderr
@@ -209,7 +203,7 @@ def test_the_command_line_prints_the_problem_once_and_fails(arguments, message):
 
 def test_a_failure_inside_a_node_is_printed_once(finished_run):
     params = f"data_root={finished_run},plan.task.memory_gib=0.000001"
-    done = command_line("--env", "test", "--pipeline", "plan", "--params", params)
+    done = warm.run("-m", "kedro", "run", "--env", "test", "--pipeline", "plan", "--params", params)
     assert done.returncode == 1
     assert done.stderr.count("Error: ") == 1
     assert done.stderr.count("criteo_kaggle: ") == 1

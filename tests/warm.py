@@ -1,0 +1,92 @@
+"""Programs that start at once, because they are forked from a process that has imported the modules of all tests.
+
+A new interpreter takes five seconds of a core to import Kedro, torch and this project. A fork behaves in the same way
+afterwards: it has its own arguments, folder, output, process group and exit code. Tests of the imports themselves, and
+of what happens when an interpreter ends, must start a new one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import runpy
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Modules that the server imports before it forks the programs and worker processes of all tests.
+MODULES = [
+    "neuroshard_pipeline.measurement.compute_bench",
+    "neuroshard_pipeline.measurement.fbgemm",
+    "neuroshard_pipeline.measurement.pools",
+    "neuroshard_pipeline.sharders.registry",
+    "neuroshard_pipeline.torchrec_bridge.planner",
+    "neuroshard_pipeline.torchrec_bridge.train_check.run",
+    "torch.distributed.optim",
+    "torchrec.models.dlrm",
+    "kedro.framework.cli.cli",
+    "neuroshard_pipeline.cli",
+    "neuroshard_pipeline.settings",
+    "neuroshard_pipeline.pipeline_registry",
+]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a program ended; `cpu_s` are the seconds of computation of the program and of its ended children."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    cpu_s: float
+
+
+def start(arguments: Sequence[str], output: Path) -> BaseProcess:
+    """Start what `python <arguments>` starts: `-m`, the name of a module and its arguments, or a script and its own.
+
+    The program runs in the root of the project and leads a process group. Its streams go to the files `stdout` and
+    `stderr` in the folder `output`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(MODULES)  # has an effect if no server runs yet
+    process = context.Process(target=_run_program, args=([str(argument) for argument in arguments], output))
+    process.start()
+    return process
+
+
+def run(*arguments: str) -> Done:
+    """Run a program to its end (see `start`)."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder)
+        process = start(arguments, output)
+        process.join()
+        return Done(
+            int(process.exitcode or 0),
+            (output / "stdout").read_text(),
+            (output / "stderr").read_text(),
+            float((output / "cpu_s").read_text()),
+        )
+
+
+def _run_program(arguments: list[str], output: Path) -> None:
+    os.setsid()
+    os.chdir(ROOT)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        (output / "cpu_s").write_text(str(sum(usage.ru_utime + usage.ru_stime for usage in used)))
