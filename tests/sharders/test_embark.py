@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 def plan_of(task, network_slowdown=10.0):
     problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
-    placement = EmbarkSharder(network_slowdown).shard(problem, np.random.default_rng(0))
+    placement = EmbarkSharder(network_slowdown, 0.14).shard(problem, np.random.default_rng(0))
     return Plan(task, placement.shards, placement.ranks, "embark")
 
 

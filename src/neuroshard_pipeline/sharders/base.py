@@ -38,6 +38,7 @@ class RivalParams(Parameters):
         milp_gap: `milp` stops when its plan's cost minus the proven lower bound is at most this share of the cost.
         embark_network_slowdown: hardware assumption of `embark`: time to send a byte between ranks, divided by the time
             to read a byte from memory.
+        embark_replica_rows_per_sample: `embark` replicates a table with at most this many rows per sample of the batch.
         policy_rollouts: number of plans that `autoshard` and `dreamshard` each make for a task; the one with the lowest
             predicted cost is returned.
     """
@@ -45,6 +46,7 @@ class RivalParams(Parameters):
     milp_time_limit_seconds: float = Field(gt=0.0, allow_inf_nan=False)
     milp_gap: float = Field(ge=0.0, lt=1.0)
     embark_network_slowdown: float = Field(ge=0.0, allow_inf_nan=False)
+    embark_replica_rows_per_sample: float = Field(ge=0.0, allow_inf_nan=False)
     policy_rollouts: int = Field(ge=1, le=10_000)
 
 

@@ -1,10 +1,12 @@
 """HugeCTR's planner EMBark [Liu2024]: it repeatedly splits the shard with the highest load and places all shards again.
 
-EMBark distributes ranges of rows and whole tables. This version places column shards, as all plans of this project do.
+EMBark distributes whole tables, ranges of rows and replicas (`embark_rows`). Cost models without a step cost model can
+price none of the last two. With such models, this version splits columns instead.
 
 Shapes: N shards.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,7 @@ from neuroshard_pipeline.search.memory import OUTPUT_BYTES
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.embark_rows import EmbarkRows, Found, no_room
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT
 
 #: A placement counts as better if the load of its busiest rank is lower by at least this share, because a split has a
@@ -30,23 +33,32 @@ class EmbarkSharder:
     """Balances a load: bytes read from memory plus bytes sent to other ranks, weighted by `network_slowdown`.
 
     The load of a shard is `pooling factor * width * bytes per element + network_slowdown * width * 4 * (W - 1) / W`,
-    per sample. Each step halves the shard with the highest load or, if some have no rank, the largest of these. It then
+    per sample. Each step splits the shard with the highest load or, if some have no rank, the largest of these. It then
     places all shards in descending order of load, each on the rank with the lowest load that has room. The best
     placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
 
+    With a step cost model, tables of few rows are replicated and the rows of others are split. A range of rows reads
+    its share of the ids, but sends all columns. The plan that splits the rows of all tables over all ranks is one of
+    the candidates, as in HugeCTR. If no placement has room beside the replicas, nothing is replicated.
+
     Attributes:
         network_slowdown: time of a byte sent between ranks, divided by the time of a byte read from memory.
+        replica_rows_per_sample: a table is replicated if its number of rows is at most this many times the batch size.
     """
 
     network_slowdown: float
+    replica_rows_per_sample: float
     name: str = "embark"
 
     def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:  # noqa: ARG002
         """The placement with the least load on the busiest rank.
 
         Raises:
-            DoesNotFitError: shards have no room and nothing can be halved any more.
+            DoesNotFitError: shards have no room and nothing can be split any more.
+            NeuroShardError: the constraints allow none of EMBark's forms for a table.
         """
+        if problem.models.step is not None:
+            return self._by_rows(problem)
         check_room(problem.task, problem.memory)
         state, best, least, stale = problem.whole_tables, None, np.inf, 0
         while stale < _PATIENCE:
@@ -63,6 +75,16 @@ class EmbarkSharder:
             state = np.concatenate([np.delete(state, chosen), halves])
         assert best is not None  # `stale` counts only after a first placement
         return problem.placement(*best)
+
+    def _by_rows(self, problem: Problem) -> Placement:
+        """The placement of whole tables, ranges of rows and replicas."""
+        for threshold in (self.replica_rows_per_sample, 0.0):
+            rows = EmbarkRows(problem, self.network_slowdown, threshold)
+            tried = (*_tried(rows), rows.place(rows.splits.clip(0))) if rows.replicas_fit else ()
+            candidates = [found for found in tried if not len(found.without_rank)]
+            if candidates:
+                return rows.placement(min(candidates, key=lambda found: found.busiest))
+        raise no_room(problem, self.name)
 
     def _loads(self, problem: Problem, state: IntArray) -> FloatArray:
         """(N,) load of each shard of `state`: bytes read plus weighted bytes sent, per sample."""
@@ -100,6 +122,22 @@ class EmbarkSharder:
             f"table {name!r} ({problem.bytes[first]} bytes), although every table is split as far as allowed; "
             "use neuroshard, which also packs by size, or raise memory_bytes"
         )
+
+
+def _tried(rows: EmbarkRows) -> Iterator[Found]:
+    """The placements that the planner tries, until splits no longer lower the load of the busiest rank."""
+    state, least, stale = np.zeros(len(rows.forms), dtype=np.int64), np.inf, 0
+    while stale < _PATIENCE:
+        found = rows.place(state)
+        yield found
+        stale += least < np.inf
+        if not len(found.without_rank) and found.busiest < least * (1.0 - _LEAST_GAIN):
+            least, stale = found.busiest, 0
+        unit = rows.next_split(found)
+        if unit is None:
+            return
+        state = state.copy()
+        state[unit] += 1
 
 
 def _place(loads: FloatArray, problem: Problem, state: IntArray) -> tuple[IntArray, float, IntArray]:

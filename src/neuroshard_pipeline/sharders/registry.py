@@ -77,7 +77,7 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
     makers: dict[str, Callable[[], Sharder]] = {
         "random": RandomSharder,
         "torchrec": TorchRecSharder,
-        "embark": lambda: EmbarkSharder(rivals.embark_network_slowdown),
+        "embark": lambda: EmbarkSharder(rivals.embark_network_slowdown, rivals.embark_replica_rows_per_sample),
         "milp": lambda: MilpSharder(rivals.milp_time_limit_seconds, rivals.milp_gap),
         "neuroshard": lambda: NeuroShard(settings.search),
         "neuroshard_plus": lambda: NeuroShard(settings.search, settings.local_search),

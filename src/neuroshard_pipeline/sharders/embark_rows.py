@@ -1,0 +1,192 @@
+"""EMBark's own forms of tables [Liu2024]: whole tables, ranges of rows, and replicas.
+
+HugeCTR cuts rows into 1, 2, 4, ... parts on any ranks. TorchRec can hold a table whole on one rank, in equal parts on
+all ranks of one host (`table_row_wise`), or in equal parts on all ranks (`row_wise`). A split turns a table from one
+of these forms into the next one.
+
+Shapes: U units, W ranks, K ranks that a form needs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.search.memory import OUTPUT_BYTES
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.units import Unit
+from neuroshard_pipeline.sharders.usable_types import usable_types
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, whole
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to hold a unit on K neighbouring ranks.
+
+    Attributes:
+        shards: the shards of each of these ranks.
+        bytes: (K,) memory.
+        load: the same on each of these ranks.
+    """
+
+    shards: tuple[tuple[Shard, ...], ...]
+    bytes: IntArray
+    load: float
+
+    @property
+    def num_ranks(self) -> int:
+        """K."""
+        return len(self.shards)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A placement of all units that have room.
+
+    Attributes:
+        state: (U,) the form of every unit.
+        first_rank: (U,) the first rank of every unit; -1 for replicas, and where there is no room.
+        without_rank: the units that have no room.
+        busiest: load of the busiest rank.
+    """
+
+    state: IntArray
+    first_rank: IntArray
+    without_rank: IntArray
+    busiest: float
+
+
+class EmbarkRows:
+    """The forms of all units of a problem, and a greedy placement of units in given forms.
+
+    Args:
+        problem: the task, the models and the memory model.
+        network_slowdown: see `EmbarkSharder`.
+        replica_rows_per_sample: see `EmbarkSharder`; 0 replicates nothing.
+
+    Raises:
+        NeuroShardError: the constraints allow none of EMBark's forms for a table.
+    """
+
+    def __init__(self, problem: Problem, network_slowdown: float, replica_rows_per_sample: float) -> None:
+        self._problem = problem
+        self._network_slowdown = network_slowdown
+        self._most_replica_rows = replica_rows_per_sample * problem.task.batch_size
+        self.forms = [list(self._forms(unit)) for unit in problem.units]
+        self._replicas = [unit for unit, forms in zip(problem.units, self.forms, strict=True) if not forms]
+
+    @cached_property
+    def splits(self) -> IntArray:
+        """(U,) how often every unit can be split; -1 for a replica."""
+        return np.array([len(forms) - 1 for forms in self.forms], dtype=np.int64)
+
+    @property
+    def replicas_fit(self) -> bool:
+        """Whether every rank has room for all replicas."""
+        return self._replica_bytes <= int(self._problem.limits.min())
+
+    def place(self, state: IntArray) -> Found:
+        """Place every unit in its form `state` (U,), those on most ranks first, then by descending load.
+
+        Of the ranks, or hosts, with room, the one with the lowest load is chosen. Replicas add the same load to all
+        ranks, which is left out.
+        """
+        free, carried = self._problem.limits - self._replica_bytes, np.zeros(self._problem.task.world_size)
+        chosen = [forms[at] if forms else None for forms, at in zip(self.forms, state, strict=True)]
+        first = np.full(len(chosen), -1, dtype=np.int64)
+        placed = [(index, form) for index, form in enumerate(chosen) if form is not None]
+        for index, form in sorted(placed, key=lambda entry: (-entry[1].num_ranks, -entry[1].load, -entry[1].bytes[0])):
+            fits = (free.reshape(-1, form.num_ranks) >= form.bytes).all(axis=1)
+            if self._problem.rank_allowed is not None:
+                fits &= self._problem.rank_allowed[index].reshape(-1, form.num_ranks).all(axis=1)
+            if fits.any():
+                loads = carried.reshape(-1, form.num_ranks).max(axis=1)
+                start = int(np.where(fits, loads, np.inf).argmin()) * form.num_ranks
+                first[index] = start
+                free[start : start + form.num_ranks] -= form.bytes
+                carried[start : start + form.num_ranks] += form.load
+        without_rank = np.flatnonzero((first < 0) & (self.splits >= 0))
+        return Found(state, first, without_rank, float(carried.max()))
+
+    def next_split(self, found: Found) -> int | None:
+        """The unit to split, or None if no unit can be: of those without ranks the largest, else that of most load."""
+        state, without_rank = found.state, found.without_rank
+        can = state < self.splits
+        if not can.any():
+            return None
+        sizes = [(forms[at].bytes.max(), forms[at].load) if forms else (-1, -1.0) for forms, at in self._chosen(state)]
+        of_size, of_load = np.array(sizes, dtype=np.float64).T
+        urgent = np.zeros(len(state), dtype=bool)
+        urgent[without_rank] = True
+        candidates = can & urgent if (can & urgent).any() else can
+        return int(np.where(candidates, of_size if len(without_rank) else of_load, -1.0).argmax())
+
+    def placement(self, found: Found) -> Placement:
+        """Shards and ranks of a placement in which every unit has room."""
+        placed = [
+            (shard, first + offset)
+            for (forms, at), first in zip(self._chosen(found.state), found.first_rank.tolist(), strict=True)
+            if forms
+            for offset, shards in enumerate(forms[at].shards)
+            for shard in shards
+        ]
+        for unit in self._replicas:
+            replica = whole(self._problem.task.tables[unit.members[0]], "data_parallel")
+            placed += [(replica, rank) for rank in range(self._problem.task.world_size)]
+        return Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+
+    @cached_property
+    def _replica_bytes(self) -> int:
+        task = self._problem.task
+        replicas = (whole(task.tables[unit.members[0]], "data_parallel") for unit in self._replicas)
+        return sum(self._problem.memory.shard_bytes(replica, task) for replica in replicas)
+
+    def _chosen(self, state: IntArray) -> list[tuple[list[Form], int]]:
+        return list(zip(self.forms, state.tolist(), strict=True))
+
+    def _forms(self, unit: Unit) -> Iterator[Form]:
+        """The forms in the order of splits; none if the unit is replicated."""
+        task = self._problem.task
+        tables = [task.tables[index] for index in unit.members]
+        types = usable_types(tables[0], self._problem)
+        if "data_parallel" in types and (len(types) == 1 or tables[0].num_embeddings <= self._most_replica_rows):
+            return
+        if {*types} <= {"grid_shard", "data_parallel"}:
+            raise NeuroShardError(
+                f"{task.task_id}: table {unit.name!r} may only be {' or '.join(types)}, but embark makes whole tables, "
+                "ranges of rows and replicas; allow one of these, or use another sharder"
+            )
+        if "column_wise" in types:
+            yield self._form([[whole(table) for table in tables]])
+        for name, ranks in (("table_row_wise", task.ranks_per_host), ("row_wise", task.world_size)):
+            if name in types:
+                yield self._form([[shard] for shard in row_shards(tables[0], name, ranks)])
+
+    def _form(self, shards: list[list[Shard]]) -> Form:
+        task = self._problem.task
+        used = [sum(self._problem.memory.shard_bytes(shard, task) for shard in of_rank) for of_rank in shards]
+        load = sum(self._load(shard) for shard in shards[0])
+        return Form(tuple(map(tuple, shards)), np.array(used, dtype=np.int64), load)
+
+    def _load(self, shard: Shard) -> float:
+        """Bytes read plus weighted bytes sent per sample. Every row range sends partial sums of all columns."""
+        world_size, table = self._problem.task.world_size, shard.table
+        read = table.pooling_factor * shard.row_share * BYTES_PER_ELEMENT[table.data_type]
+        return shard.embedding_dim * (read + self._network_slowdown * OUTPUT_BYTES * (world_size - 1) / world_size)
+
+
+def no_room(problem: Problem, sharder: str) -> DoesNotFitError:
+    """The error for a task without a placement, although the rows of every table were split as far as possible."""
+    sizes = problem.bytes[problem.whole_tables]
+    largest = int(sizes.argmax())
+    return DoesNotFitError(
+        f"{problem.task.task_id}: {sharder} found no placement, although it split the rows of every table as far as "
+        f"TorchRec can; the largest table, {problem.units[largest].name!r}, needs {sizes[largest]} bytes, and the rank "
+        f"with most memory has {problem.limits.max()}; use neuroshard_plus, which also splits columns, or raise "
+        "memory_bytes"
+    )
