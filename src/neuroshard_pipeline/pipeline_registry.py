@@ -15,6 +15,7 @@ from neuroshard_pipeline.pipelines import (
     train,
     train_check,
     train_policies,
+    truth,
 )
 
 
@@ -40,6 +41,7 @@ def register_pipelines() -> dict[str, Pipeline]:
         "refine": refine.create_pipeline(),
         "train_check": train_check.create_pipeline(),
         "train_policies": train_policies.create_pipeline(),
+        "truth": truth.create_pipeline(),
         "benchmark": benchmark.create_pipeline(),
         "__default__": pretrain + stages["search"],
     }

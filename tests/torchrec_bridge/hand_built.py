@@ -27,10 +27,8 @@ class HandBuilt:
     sharder: str
     tables: dict[str, tuple[str, Rectangles]]
 
-    def to_torchrec(
-        self, module: nn.ModuleDict, local_world_size: int | None = None, compute_device: str | None = None
-    ) -> ShardingPlan:
-        """The plan of a module dictionary of collections."""
+    def to_torchrec(self, module: nn.ModuleDict, *_: object) -> ShardingPlan:
+        """The plan of a module dictionary of collections, on CPUs of one host."""
         modules = {}
         for path, collection in module.items():
             names = [config.name for config in collection.embedding_bag_configs()]

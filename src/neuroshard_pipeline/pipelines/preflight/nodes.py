@@ -43,12 +43,16 @@ from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 from neuroshard_pipeline.pipelines.refine import nodes as refine
 from neuroshard_pipeline.pipelines.search import nodes as search
 from neuroshard_pipeline.pipelines.train_check import nodes as train_check
+from neuroshard_pipeline.pipelines.truth import nodes as truth
 from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.sharders.registry import LEARNED, make_sharder
 from neuroshard_pipeline.tables import read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams, TrainTaskParams
+from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
+from neuroshard_pipeline.torchrec_bridge.truth.params import TruthTaskParams
+from neuroshard_pipeline.torchrec_bridge.truth.tasks import truth_tasks
 from neuroshard_pipeline.workers import WorkerParams
 
 TASKS = "augment.sharding_tasks"
@@ -93,7 +97,7 @@ def _compute_samples(run: PlannedRun, node: Node) -> Problems:
 def _comm_samples(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, CommMeasureParams)
     if params.backend != "topology":
-        world_sizes = run.world_sizes("augment.comm_samples")
+        world_sizes = run.world_sizes("augment.comm_samples") | run.world_sizes("augment.reduction_samples")
         yield from comm_problems(run, lambda field: f"{name}.{field}", params, world_sizes)
 
 
@@ -187,11 +191,15 @@ def _trained_task(run: PlannedRun, node: Node) -> Problems:
 
 def _trained_plans(run: PlannedRun, node: Node) -> Problems:
     yield from _contest(run, node)
-    name, params = run.given(node, TrainingParams)
+    name, params = run.given(node, RankParams)
     if params.backend == "nccl":
-        tasks = [each for each in run.pipeline.nodes if each.func == state_problem]
-        ranks = max((run.given(each, TrainTaskParams)[1].world_size for each in tasks), default=1)
-        yield from gpu_problems(run.setting(f"{name}.backend", params.backend), params.backend, ranks)
+        ranks = [
+            run.given(each, TrainTaskParams)[1].world_size for each in run.nodes_of(node.namespace, {state_problem})
+        ]
+        drawing = run.nodes_of(node.namespace, {truth_tasks})
+        ranks += [run.given(each, TruthTaskParams)[1].world_size for each in drawing]
+        setting = run.setting(f"{name}.backend", params.backend)
+        yield from gpu_problems(setting, params.backend, max(ranks, default=1))
     stored: list[Any] = [run.catalog[f"train.{kind}_cost_model"] for kind in ("compute", "comm")]
     if all(dataset.exists() for dataset in stored):
         yield from _refusals(lambda: check_hardware(CostModels(*(s.load() for s in stored)), params.compute_device))
@@ -241,4 +249,6 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     plan.search_plan: _user_search,
     state_problem: _trained_task,
     train_check.solve_task: _trained_plans,
+    truth.solve_tasks: _trained_plans,
+    truth.measure: lambda *_: extra_problems("torchrec", "the pipeline truth"),
 }

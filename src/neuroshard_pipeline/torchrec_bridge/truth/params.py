@@ -1,8 +1,35 @@
 """Parameters of the stage `truth`."""
 
-from pydantic import Field, PositiveInt
+from typing import Self
 
+from pydantic import Field, PositiveInt, model_validator
+
+from neuroshard_pipeline.augment.drawing import WorldSize
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
+
+
+class TruthTaskParams(Parameters):
+    """The sharding tasks whose plans are measured, drawn like those of `augment.sharding_tasks`.
+
+    Attributes:
+        world_size: number of ranks, one process each, all on this host.
+        drawn_for_ranks: number of ranks that the tasks are drawn for, a multiple of `world_size`. Every rank gets its
+            share of the memory of all these ranks.
+        num_tasks: number of tasks.
+    """
+
+    world_size: WorldSize
+    drawn_for_ranks: WorldSize
+    num_tasks: PositiveInt
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.drawn_for_ranks % self.world_size:
+            raise ValueError(
+                f"drawn_for_ranks {self.drawn_for_ranks} must be a multiple of world_size {self.world_size}"
+            )
+        return self
 
 
 class StepParams(RankParams):

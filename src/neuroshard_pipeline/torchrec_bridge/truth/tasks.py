@@ -1,0 +1,29 @@
+"""The sharding tasks whose plans are measured."""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from neuroshard_pipeline.augment import ShardingTaskParams, sharding_tasks
+from neuroshard_pipeline.tables.frames import tasks_from_frame, tasks_to_frame
+from neuroshard_pipeline.torchrec_bridge.truth.params import TruthTaskParams
+
+
+def truth_tasks(pool: pd.DataFrame, drawing: ShardingTaskParams, params: TruthTaskParams) -> pd.DataFrame:
+    """Draw tasks for `params.drawn_for_ranks` ranks, and give their tables to `params.world_size` ranks.
+
+    The tables of a task are those of the task of the same name in `augment.sharding_tasks`. Few ranks then have as many
+    tables in total as more ranks usually have, so that the lookups, which plans differ in, are a large part of a step.
+
+    Args:
+        pool: `augment.table_pool`.
+        drawing: `augment.sharding_tasks`; its numbers of ranks and tasks have no effect.
+        params: numbers of ranks and tasks.
+
+    Returns:
+        One row per table of a task, like `augment.sharding_tasks`.
+    """
+    counts = {"world_sizes": (params.drawn_for_ranks,), "tasks_per_world_size": (params.num_tasks,)}
+    drawn = tasks_from_frame(sharding_tasks(pool, drawing.model_copy(update=counts)))
+    memory_bytes = drawing.memory_bytes * params.drawn_for_ranks // params.world_size
+    return tasks_to_frame([replace(task, world_size=params.world_size, memory_bytes=memory_bytes) for task in drawn])

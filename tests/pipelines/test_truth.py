@@ -1,0 +1,43 @@
+"""`kedro run --pipeline truth` at a small scale, with real plans, ranks and steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import run_pipeline
+from torchrec_bridge.needs_torchrec import QUIET
+
+from neuroshard_pipeline.tables.frames import tasks_from_frame
+
+pytestmark = [pytest.mark.slow, *QUIET]
+
+SHARDERS = ["size_lookup_greedy", "torchrec", "neuroshard"]
+
+
+def newest(data_root: Path, name: str) -> Path:
+    return sorted((data_root / name).iterdir())[-1] / Path(name).name
+
+
+def test_the_stage_prints_predicted_beside_measured_steps(finished_run, capfd):
+    run_pipeline(finished_run, "truth")
+    steps = pd.read_parquet(newest(finished_run, "07_model_output/truth_steps.parquet"))
+    assert steps.groupby(["task_id", "sharder"], sort=False).size().tolist() == [2 * 2 * 3] * 6
+    summary = json.loads(newest(finished_run, "08_reporting/truth_summary.json").read_text())
+    assert list(summary["sharders"]) == SHARDERS
+    assert all(plan["predicted_ms"] > 0 and plan["measured_ms"] > 0 for plan in summary["plans"])
+    plans = pd.read_parquet(newest(finished_run, "07_model_output/truth_plans.parquet"))
+    assert set(plans["sharder"]) == set(SHARDERS)
+    table = newest(finished_run, "08_reporting/truth_table.txt").read_text()
+    assert table in capfd.readouterr().out
+    assert all(name in table for name in [*SHARDERS, "input dist", "Kendall's tau"])
+
+
+def test_tasks_are_those_of_the_search_on_fewer_ranks(finished_run):
+    run_pipeline(finished_run, "truth", params={"truth": {"task": {"drawn_for_ranks": 4, "num_tasks": 1}}})
+    (task,) = tasks_from_frame(pd.read_parquet(newest(finished_run, "03_primary/truth_tasks.parquet")))
+    drawing = tasks_from_frame(pd.read_parquet(newest(finished_run, "03_primary/sharding_tasks.parquet")))[0]
+    assert (task.task_id, task.world_size) == ("4-ranks-000", 2)
+    assert task.memory_bytes == 2 * drawing.memory_bytes
