@@ -1,4 +1,4 @@
-"""Random plans of random tables with the lab's price of their steps. The step cost model of a cluster is fitted to them.
+"""Random plans of random tables with the lab's price of their steps, to fit the step cost model of a cluster to.
 
 Shapes: N ranks of all plans, Q quantities of work (`tables.step_work`).
 """
