@@ -20,6 +20,7 @@ from neuroshard_pipeline.search.moves import (
 )
 from neuroshard_pipeline.search.plan import Placement, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import column_part, column_problem, spread_of
 
 #: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
 _MAX_SOURCES, _MAX_TARGETS = 8, 16
@@ -36,11 +37,18 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
-    of columns and merges. The embedding cost is predicted for the most promising ones only.
+    of columns and merges. Tables that are not column-wise stay as they are. The embedding cost is predicted for the
+    most promising changes only.
     """
     count = min(_NUM_EXACT, _NUM_EXACT_RANKS // problem.task.world_size)
-    if not count:
+    columns = column_problem(problem, spread_of(placement)) if count else None
+    if columns is None:
         return ()
+    return _changes_of(columns, column_part(placement), count)
+
+
+def _changes_of(problem: Problem, placement: Placement, count: int) -> tuple[RejectedChange, ...]:
+    """The changes of a placement of column shards; the cost of at most `count` of each kind is predicted."""
     layout = layout_of(*problem.kinds_of(placement), problem)
     price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims

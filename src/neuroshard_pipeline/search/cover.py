@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from neuroshard_pipeline.tables.constraints import TableConstraint
+from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -60,19 +61,23 @@ def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str
 
 
 def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
-    """Row shards lie on different ranks, those of a `table_row_wise` table or of a grid's column block on one host."""
-    of_block: dict[int, list[int]] = defaultdict(list)
+    """Rows are cut as `row_shards` cuts them, because TorchRec sends ids to ranks by that rule, whatever plans say."""
+    sharding_type = placed[0][0].sharding_type
+    if sharding_type == "column_wise":
+        return
+    blocks: dict[tuple[int, int], Placed] = defaultdict(list)
     for shard, rank in placed:
-        if shard.sharding_type != "column_wise":
-            of_block[shard.column_offset].append(rank)
-    for ranks in of_block.values():
-        if len(set(ranks)) < len(ranks):
-            yield f"has several row shards on one rank: {sorted(ranks)}; give every rank at most one"
-        hosts = {rank // task.ranks_per_host for rank in ranks}
-        if len(hosts) > 1 and placed[0][0].sharding_type != "row_wise":
+        blocks[shard.column_offset, shard.embedding_dim].append((shard, rank))
+    for (column_offset, width), block in blocks.items():
+        ranks = [rank for _, rank in block]
+        count = task.world_size if sharding_type == "row_wise" else task.ranks_per_host
+        first = 0 if sharding_type == "row_wise" else min(ranks) // count * count
+        expected = row_shards(placed[0][0].table, sharding_type, count, column_offset, width)
+        if sorted(block, key=lambda entry: entry[1]) != list(zip(expected, range(first, first + count), strict=False)):
+            where = "all ranks" if sharding_type == "row_wise" else f"the {count} ranks of one host"
             yield (
-                f"is {placed[0][0].sharding_type}, but its rows lie on ranks {sorted(ranks)} of {len(hosts)} hosts; "
-                f"keep them on one host of {task.ranks_per_host} ranks"
+                f"is {sharding_type}, but its row shards on ranks {sorted(ranks)} are not the blocks of "
+                f"{expected[0].num_rows} rows, in order, on {where}; TorchRec would look up wrong rows"
             )
 
 

@@ -214,7 +214,7 @@ class Plan:
 
         Args:
             module: the unsharded model, possibly on the meta device, with exactly the tables of the plan.
-            local_world_size: ranks per host, or None where all ranks are on one host.
+            local_world_size: ranks per host, or None for those of the task.
             compute_device: kind of device that trains the tables; None for the one the cost models were measured on.
             leave_out: fully qualified names of modules that the plan does not cover.
 
@@ -240,7 +240,8 @@ class Plan:
                 f"{self.task.task_id}: the cost models of this plan do not say which device they were measured on; "
                 "give compute_device='cuda' or 'cpu', the device that trains the tables"
             )
-        return Devices(self.task.world_size, local_world_size, device)
+        local = self.task.local_world_size if local_world_size is None else local_world_size
+        return Devices(self.task.world_size, local, device)
 
     def explain(self) -> str:
         """The plan in words: shards, memory and predicted cost per rank, the slowest rank, and the assumptions."""

@@ -31,12 +31,10 @@ class Background:
     Attributes:
         ms: (W,) compute and other costs, without all-to-alls.
         dims: (W,) floats per sample that every rank sends in all-to-alls.
-        bytes: (W,) memory.
     """
 
     ms: FloatArray
     dims: FloatArray
-    bytes: IntArray
 
 
 class Problem:
@@ -49,7 +47,7 @@ class Problem:
         task: the sharding task.
         models: the cost models.
         memory: the memory model.
-        background: costs and memory of shards that are not part of the problem, on every rank.
+        background: costs of shards that are not part of the problem, on every rank.
         prices: prices of the whole step, or None where the cost is the published one: lookups and all-to-all.
         limits: (W,) bytes that shards may use on each rank.
         units: the units of the task, in the order of their first tables.
@@ -80,11 +78,11 @@ class Problem:
         self.models = models
         self.memory = memory
         none = np.zeros(task.world_size)
-        self.background = background or Background(none, none, none.astype(np.int64))
+        self.background = background or Background(none, none)
         self.prices = prices
         if prices is not None:
             self.models = WholeStepModels(models, prices)
-        self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64) - self.background.bytes
+        self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
         self.units = units_of(task)
         self.rank_allowed = allowed_ranks(self.units, task.world_size)
         self.min_width: IntArray = np.array([unit.min_width for unit in self.units], dtype=np.int64)

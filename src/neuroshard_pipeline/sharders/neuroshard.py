@@ -9,15 +9,17 @@ from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.whole_step import whole_step_placements
 
 
 @dataclass(frozen=True)
 class NeuroShard:
-    """Column-wise and table-wise sharding that minimises the predicted embedding cost.
+    """Sharding that minimises the predicted embedding cost.
 
-    `neuroshard` is a beam search over column splits around a greedy grid search; it is deterministic.
-    `neuroshard_plus` improves its result by a local search (`search.local_search`) and never returns a worse plan. It
-    is deterministic for a seed, unless `local_search.time_budget_seconds` ends the search.
+    `neuroshard` is the published search: a beam search over column splits around a greedy grid search. It minimises the
+    costs of lookups and of all-to-alls, and is deterministic. `neuroshard_plus` improves the result by a local search
+    (`search.local_search`). With a step cost model, it minimises the cost of the whole step over all sharding types
+    (`sharders.whole_step`). It is deterministic for a seed, unless `local_search.time_budget_seconds` ends the search.
 
     Attributes:
         search: parameters of the beam search.
@@ -48,6 +50,8 @@ class NeuroShard:
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
         """
+        if self.local_search is not None and problem.models.step is not None:
+            return whole_step_placements(problem, self.search, self.local_search, rng, count)
         found = beam_search(problem, self.search)
         if self.local_search is not None:
             found = local_search(found[0], problem, self.local_search, rng)

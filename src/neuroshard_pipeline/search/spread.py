@@ -1,0 +1,175 @@
+"""Tables that a search spreads: replicas on all ranks, and rows over all ranks or over the ranks of one host.
+
+A `Spread` gives such tables their shards and ranks. The other tables are searched as columns, beside the costs and the
+memory of the spread ones (`column_problem`).
+
+Shapes: W ranks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import BoolArray
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Background, Problem
+from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.step_work import QUANTITIES
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Shards of tables that are not searched as columns.
+
+    Attributes:
+        types: sharding type by table.
+        shards: their shards.
+        ranks: the rank of each.
+    """
+
+    types: Mapping[str, ShardingType]
+    shards: tuple[Shard, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+
+def spread_of(placement: Placement) -> Spread:
+    """The tables of a placement that are not column-wise."""
+    pairs = zip(placement.shards, placement.ranks, strict=True)
+    placed = [(shard, rank) for shard, rank in pairs if shard.sharding_type != "column_wise"]
+    types = {shard.table.name: shard.sharding_type for shard, _ in placed}
+    return Spread(types, tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+
+
+def column_part(placement: Placement) -> Placement:
+    """The column-wise tables of a placement."""
+    pairs = zip(placement.shards, placement.ranks, strict=True)
+    placed = [(shard, rank) for shard, rank in pairs if shard.sharding_type == "column_wise"]
+    return Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+
+
+def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory: MemoryModel) -> Spread:
+    """Give tables of these types their shards and ranks.
+
+    Replicas and rows of a row-wise table lie on all ranks. The tables that lie on one host are distributed in
+    descending order of bytes, each to the host whose fullest rank has most memory left. The column blocks of a
+    grid-sharded table, one per host or fewer, are distributed in the same way.
+
+    Raises:
+        DoesNotFitError: a rank has too little memory.
+    """
+    free = np.array(memory.limits(task), dtype=np.int64)
+    placed: list[tuple[Shard, int]] = []
+    tables = {table.name: table for table in task.tables}
+    for name, sharding_type in types.items():
+        if sharding_type == "data_parallel":
+            placed += [(whole(tables[name], sharding_type), rank) for rank in range(task.world_size)]
+        elif sharding_type == "row_wise":
+            rows = row_shards(tables[name], sharding_type, task.world_size)
+            placed += list(zip(rows, range(len(rows)), strict=True))
+    for shard, rank in placed:
+        free[rank] -= memory.shard_bytes(shard, task)
+    local = task.ranks_per_host
+    for block in sorted(_host_blocks(types, tables, task), key=lambda block: -sum(s.weight_bytes for s in block)):
+        needed = np.zeros(local, dtype=np.int64)
+        needed[: len(block)] = [memory.shard_bytes(shard, task) for shard in block]
+        left = free.reshape(task.num_hosts, local) - needed
+        allowed = _allowed_hosts(task, block[0].table.name)
+        host = int(np.where(allowed, left.min(axis=1), np.iinfo(np.int64).min).argmax())
+        free.reshape(task.num_hosts, local)[host] -= needed
+        placed += [(shard, host * local + place) for place, shard in enumerate(block)]
+    if (free < 0).any():
+        rank = int(free.argmin())
+        raise DoesNotFitError(
+            f"{task.task_id}: rank {rank} lacks {-int(free[rank])} bytes for its parts of spread tables"
+        )
+    return Spread(dict(types), tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+
+
+def column_problem(problem: Problem, spread: Spread) -> Problem | None:
+    """The problem of the tables that are not spread, beside those that are; None if all tables are spread.
+
+    Its costs are those of the whole step if the models price it, and otherwise the published ones.
+
+    Raises:
+        DoesNotFitError: the spread tables leave a rank without memory.
+    """
+    task, models = problem.task, problem.models
+    tables = [table for table in task.tables if table.name not in spread.types]
+    prices = None if models.step is None else step_prices(models.step, task)
+    if not spread.types:
+        return Problem(task, models, problem.memory, prices=prices)
+    used = np.zeros(task.world_size, dtype=np.int64)
+    np.add.at(used, list(spread.ranks), [problem.memory.shard_bytes(shard, task) for shard in spread.shards])
+    left = problem.limits - used
+    if (left < 1).any():
+        raise DoesNotFitError(f"{task.task_id}: rank {int(left.argmin())} has no memory left beside spread tables")
+    if not tables:
+        return None
+    rest = replace(
+        task,
+        tables=tables,
+        memory_bytes=tuple(left.tolist()),
+        constraints=_constraints_of({table.name for table in tables}, task.constraints),
+    )
+    memory = problem.memory.model_copy(update={"reserve_fraction": 0.0})
+    background = _background(task, models, spread)
+    if prices is not None:  # the column-wise tables are one more group
+        background = replace(background, ms=background.ms + prices.per_unit[list(QUANTITIES).index("groups")])
+    return Problem(rest, models, memory, background, prices)
+
+
+def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placement:
+    """The placement of all tables of `problem`, in the order of its tables."""
+    order = {table.name: number for number, table in enumerate(problem.task.tables)}
+    shards = (*(found.shards if found else ()), *spread.shards)
+    ranks = (*(found.ranks if found else ()), *spread.ranks)
+    placed = sorted(zip(shards, ranks, strict=True), key=lambda entry: order[entry[0].table.name])
+    return Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+
+
+def _host_blocks(
+    types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask
+) -> list[list[Shard]]:
+    """The row shards of every column block that lies on one host."""
+    blocks = []
+    for name, sharding_type in types.items():
+        table = tables[name]
+        if sharding_type == "table_row_wise":
+            blocks.append(row_shards(table, sharding_type, task.ranks_per_host))
+        elif sharding_type == "grid_shard":
+            width = -(-table.embedding_dim // task.num_hosts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+            for at in range(0, table.embedding_dim, width):
+                columns = min(width, table.embedding_dim - at)
+                blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))
+    return blocks
+
+
+def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
+    """(hosts,) whether all ranks of a host may hold the table."""
+    allowed = np.isin(np.arange(task.world_size), task.constraints.of(table).allowed_ranks(task.world_size))
+    return np.asarray(allowed.reshape(task.num_hosts, task.ranks_per_host).all(axis=1))
+
+
+def _background(task: ShardingTask, models: Models, spread: Spread) -> Background:
+    parts = step_parts(task, spread.shards, spread.ranks, models)
+    further = (parts.input_dist_ms, parts.module_ms, parts.reduction_ms)
+    ms = parts.compute_ms.sum(axis=-1) + sum(part for part in further if part is not None)
+    dims = np.sum([np.zeros(task.world_size), *parts.dim_sums.values()], axis=0)
+    return Background(ms, dims)
+
+
+def _constraints_of(names: set[str], constraints: Constraints) -> Constraints:
+    """The constraints of some of the tables."""
+    if not constraints:
+        return constraints
+    own = [entry for entry in constraints.tables if entry.table in names]
+    return replace(constraints, tables=own, together=[group for group in constraints.together if group[0] in names])
