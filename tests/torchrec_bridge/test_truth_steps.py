@@ -9,24 +9,28 @@ import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
-from torchrec_bridge.hand_built import HandBuilt, expected_sums, trained_sums
 from torchrec_bridge.ranks import run_ranks
+from torchrec_bridge.truth_ranks import Rows, trained_rows, unsharded_rows
 
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
+from neuroshard_pipeline.torchrec_bridge.truth.embeddings import ids_of_features
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import BACKWARD_PARTS, STEP_PARTS, measure_steps, task_batches
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
 TABLES = [
-    Table("a", 301, 32, 5.0),
+    Table("a", 301, 32, 5.0, num_features=2),
     Table("b", 50, 4, 1.0),
-    Table("c", 2000, 12, 2.5, module="other"),
-    Table("d", 7, 64, 0.5),
+    Table("c", 2000, 12, 2.5, module="other", is_weighted=True),
+    Table("d", 7, 64, 0.5, module="mean", pooling="mean"),
+    Table("s", 90, 8, 1.5, pooling="none"),
 ]
 TASK = ShardingTask(TABLES, world_size=2, batch_size=32, memory_bytes=2**30)
 BATCHES = drawn_batches(TABLES, 32, num_batches=3, seed=0)
@@ -42,45 +46,61 @@ PARAMS = StepParams(
     most_plans_held=2,
     seed=0,
 )
+PLACEMENTS = [(0, 0, 1, 1, 0), (0, 1, 0, 1, 1), (1, 1, 1, 1, 1)]
 
-WHOLE_A = ("column_wise", [(0, 0, 301, 32, 0)])
-WHOLE_B = ("column_wise", [(0, 0, 50, 4, 1)])
-WHOLE_C = ("column_wise", [(0, 0, 2000, 12, 1)])
-WHOLE_D = ("column_wise", [(0, 0, 7, 64, 0)])
-ROWS_A = [(0, 0, 151, 32, 0), (151, 0, 150, 32, 1)]
+
+def plan_of(**cut: list[tuple[Shard, int]]) -> Plan:
+    """A plan with the given shards of some tables; other tables are whole and alternate between the ranks."""
+    placed = [entry for at, table in enumerate(TABLES) for entry in cut.get(table.name, [(whole(table), at % 2)])]
+    shards, ranks = zip(*placed, strict=True)
+    return Plan(TASK, shards, ranks, "/".join(sorted(cut)), compute_device="cpu")
+
+
+def columns_of(table: Table, *widths: int) -> list[tuple[Shard, int]]:
+    """Column shards of these widths, which alternate between the ranks."""
+    return [(Shard(table, sum(widths[:at]), width), at % 2) for at, width in enumerate(widths)]
+
+
+def rows_of(table: Table, sharding_type: ShardingType) -> list[tuple[Shard, int]]:
+    return [(shard, rank) for rank, shard in enumerate(row_shards(table, sharding_type, 2))]
+
+
+def replicas_of(table: Table) -> list[tuple[Shard, int]]:
+    return [(whole(table, "data_parallel"), rank) for rank in (0, 1)]
+
+
+A, B, C, D, S = TABLES
 PLANS = {
-    "column_wise": {
-        "a": ("column_wise", [(0, 0, 301, 16, 0), (0, 16, 301, 16, 1)]),
-        "b": WHOLE_B,
-        "c": WHOLE_C,
-        "d": WHOLE_D,
-    },
-    "row_wise": {"a": ("row_wise", ROWS_A), "b": WHOLE_B, "c": WHOLE_C, "d": WHOLE_D},
-    "table_row_wise": {"a": ("table_row_wise", ROWS_A), "b": WHOLE_B, "c": WHOLE_C, "d": WHOLE_D},
-    "data_parallel": {
-        "a": WHOLE_A,
-        "b": ("data_parallel", [(0, 0, 50, 4, 0), (0, 0, 50, 4, 1)]),
-        "c": WHOLE_C,
-        "d": ("data_parallel", [(0, 0, 7, 64, 0), (0, 0, 7, 64, 1)]),
-    },
-    "one idle rank": {
-        name: ("column_wise", [(0, 0, t.num_embeddings, t.embedding_dim, 1)])
-        for name, t in zip("abcd", TABLES, strict=True)
-    },
+    "column_wise": plan_of(a=columns_of(A, 16, 16), d=columns_of(D, 40, 24)),
+    "row_wise": plan_of(a=rows_of(A, "row_wise"), d=rows_of(D, "row_wise"), s=rows_of(S, "row_wise")),
+    "table_row_wise": plan_of(a=rows_of(A, "table_row_wise"), c=rows_of(C, "table_row_wise")),
+    "data_parallel": plan_of(b=replicas_of(B), d=replicas_of(D)),
+    "one idle rank": plan_of(**{table.name: [(whole(table), 1)] for table in TABLES}),
 }
 
 
+@pytest.fixture(scope="module")
+def expected() -> Rows:
+    return unsharded_rows(TASK, BATCHES, PARAMS.learning_rate)
+
+
 @pytest.mark.parametrize("name", PLANS)
-def test_a_timed_step_trains_every_sharding_type(name: str, tmp_path: Path):
-    plan = HandBuilt(TASK, name, PLANS[name])
-    answers = run_ranks(2, tmp_path, trained_sums, plan, BATCHES, PARAMS)
-    for table, expected in expected_sums(TASK, list(BATCHES), PARAMS.learning_rate).items():
-        pooled = np.concatenate([np.array(pooled[table]) for _, pooled in answers])
-        np.testing.assert_allclose(pooled, expected, rtol=1e-5, atol=1e-5)
+def test_timed_steps_train_every_sharding_type_like_an_unsharded_module(name: str, expected: Rows, tmp_path: Path):
+    answers = run_ranks(2, tmp_path, trained_rows, PLANS[name], BATCHES, PARAMS)
+    for feature, rows in expected.items():
+        found = np.concatenate([np.array(own[feature]) for _, own in answers])
+        np.testing.assert_allclose(found, np.array(rows), rtol=1e-5, atol=1e-5, err_msg=feature)
     for times in (times for of_rank, _ in answers for times in of_rank):
         assert sum(times[part] for part in STEP_PARTS) == pytest.approx(times["step_ms"])
         assert 0 < sum(times[part] for part in BACKWARD_PARTS) < times["backward_ms"]
         assert (times["dense_optimizer_ms"] > 0) == (name == "data_parallel")
+
+
+def test_the_ids_of_a_sample_are_dealt_to_the_features_in_turn():
+    ids = TableIds(np.array([5, 6, 7, 8, 9, 1]), np.array([0, 3, 3, 6]))
+    first, second = ids_of_features(ids, 2)
+    assert (first.indices.tolist(), first.offsets.tolist()) == ([5, 7, 8, 1], [0, 2, 2, 4])
+    assert (second.indices.tolist(), second.offsets.tolist()) == ([6, 9], [0, 1, 1, 2])
 
 
 def test_plans_of_several_tasks_take_turns():
@@ -99,11 +119,8 @@ def test_plans_of_several_tasks_take_turns():
     np.testing.assert_allclose(frame[list(STEP_PARTS)].sum(axis=1), frame["step_ms"])
 
 
-PLACEMENTS = [(0, 0, 1, 1), (0, 1, 0, 1), (1, 1, 1, 0)]
-
-
 def test_plans_that_cannot_be_measured_together_are_refused():
-    plan = Plan(TASK, tuple(map(whole, TABLES)), (0, 0, 1, 1), "same", compute_device="cpu")
+    plan = Plan(TASK, tuple(map(whole, TABLES)), PLACEMENTS[0], "same", compute_device="cpu")
     with pytest.raises(RankError, match="two plans have the sharder name 'same'"):
         measure_steps([plan, plan], {"task": BATCHES}, PARAMS)
     with pytest.raises(RankError, match="batches_by_task has no batches"):
@@ -111,6 +128,8 @@ def test_plans_that_cannot_be_measured_together_are_refused():
 
 
 def test_a_rank_that_fails_is_reported_with_its_plans():
-    broken = HandBuilt(TASK, "broken", {"a": WHOLE_A})
-    with pytest.raises(RankError, match=r"task: the measurement under the plans of broken stopped: worker \d failed"):
-        measure_steps([broken], {"task": BATCHES}, PARAMS)  # type: ignore[list-item]
+    table = Table("a.b", 10, 4, 1.0)
+    task = ShardingTask([table], world_size=2, batch_size=2, memory_bytes=2**20)
+    plan = Plan(task, (whole(table),), (0,), "dotted", compute_device="cpu")
+    with pytest.raises(RankError, match=r"task: the measurement under the plans of dotted stopped: worker \d failed"):
+        measure_steps([plan], task_batches([plan], PARAMS), PARAMS)

@@ -1,12 +1,13 @@
 """TorchRec's embedding module under one plan, on one rank, and one timed step of it.
 
-Shapes: B samples of this rank, T tables, D the sum of the widths of all tables.
+Shapes: B samples of this rank, D the sum of the widths of all features of a module.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,15 +18,16 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config, feature_names
 
 require_torchrec()
 from torchrec.distributed import DistributedModelParallel  # noqa: E402
+from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
-from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad  # noqa: E402
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor  # noqa: E402
 
 #: The optimizer class of every name in `tables.task.OPTIMIZERS`.
 OPTIMIZER_CLASSES: dict[str, type[Any]] = {
@@ -36,21 +38,27 @@ OPTIMIZER_CLASSES: dict[str, type[Any]] = {
 
 
 def tables_by_module(tables: Sequence[Table]) -> dict[str, list[Table]]:
-    """The tables of every embedding module, by a name that PyTorch accepts, in the order of the tables."""
-    names = {module: f"module_{at}" for at, module in enumerate(dict.fromkeys(table.module for table in tables))}
-    return {name: [table for table in tables if table.module == module] for module, name in names.items()}
+    """The tables of every embedding module, by a name that PyTorch accepts, in the order of the tables.
+
+    Sequence tables, and tables with weighted ids, are in TorchRec modules of their own.
+    """
+    found: dict[tuple[str, bool, bool], list[Table]] = {}
+    for table in tables:
+        found.setdefault((table.module, table.pooling == "none", table.is_weighted), []).append(table)
+    return {f"module_{at}": own for at, own in enumerate(found.values())}
 
 
 def unsharded_embeddings(tables: Sequence[Table]) -> nn.ModuleDict:
-    """One `EmbeddingBagCollection` on the meta device per module; every table has one feature of the same name."""
-    return nn.ModuleDict(
-        {
-            name: EmbeddingBagCollection(
-                tables=[embedding_bag_config(table.name, table) for table in own], device=torch.device("meta")
-            )
-            for name, own in tables_by_module(tables).items()
-        }
-    )
+    """One collection on the meta device per module; `feature_names` gives the features of a table."""
+    return nn.ModuleDict({name: _collection(own) for name, own in tables_by_module(tables).items()})
+
+
+def _collection(tables: Sequence[Table]) -> EmbeddingBagCollection | EmbeddingCollection:
+    meta = torch.device("meta")
+    if tables[0].pooling == "none":
+        return EmbeddingCollection(tables=[embedding_config(table.name, table) for table in tables], device=meta)
+    configs = [embedding_bag_config(table.name, table) for table in tables]
+    return EmbeddingBagCollection(tables=configs, device=meta, is_weighted=tables[0].is_weighted)
 
 
 class RankIds:
@@ -60,13 +68,23 @@ class RankIds:
         of_table = {table.name: own for table, own in zip(tables, ids, strict=True)}
         self._parts = []
         for own in tables_by_module(tables).values():
-            names = [table.name for table in own]
-            keyed = keyed_ids(names, [of_table[name] for name in names], part).to(device)
-            self._parts.append((names, keyed.values(), keyed.lengths()))
+            names = [name for table in own for name in feature_names(table.name, table)]
+            of_features = [each for table in own for each in ids_of_features(of_table[table.name], table.num_features)]
+            keyed = keyed_ids(names, of_features, part).to(device)
+            weights = torch.ones(len(keyed.values()), device=device) if own[0].is_weighted else None
+            self._parts.append((names, keyed.values(), weights, keyed.lengths()))
 
     def keyed(self) -> list[KeyedJaggedTensor]:
         """The ids of every module, as a data loader hands them to a training step."""
-        return [KeyedJaggedTensor(names, values, lengths=lengths) for names, values, lengths in self._parts]
+        return [KeyedJaggedTensor(*names_and_values, lengths=lengths) for *names_and_values, lengths in self._parts]
+
+
+def ids_of_features(ids: TableIds, num_features: int) -> list[TableIds]:
+    """Deal the ids of every sample to the features of a table in turn."""
+    lengths = np.diff(ids.offsets)
+    feature = (np.arange(len(ids.indices)) - np.repeat(ids.offsets[:-1], lengths)) % num_features
+    dealt = [(lengths - at + num_features - 1) // num_features for at in range(num_features)]
+    return [TableIds(ids.indices[feature == at], np.concatenate([[0], np.cumsum(own)])) for at, own in enumerate(dealt)]
 
 
 class Stopwatch:
@@ -113,7 +131,7 @@ class ShardedEmbeddings:
             unsharded,
             device=device,
             plan=sharding_plan,
-            sharders=[EmbeddingBagCollectionSharder()],
+            sharders=[EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()],
             init_data_parallel=False,
         )
         self.collections = [sharded.module[name] for name in unsharded]
@@ -134,13 +152,13 @@ class ShardedEmbeddings:
         sent = [c.input_dist(*of) for c, *of in zip(self.collections, contexts, keyed, strict=True)]
         received = [sizes.wait().wait() for sizes in sent]
         watch.mark("input_dist_ms")
-        rows = [c.compute(*of) for c, *of in zip(self.collections, contexts, received, strict=True)]
+        found = [c.compute(*of) for c, *of in zip(self.collections, contexts, received, strict=True)]
         watch.mark("lookup_forward_ms")
-        lookups = LookupBackward(watch, [tensor for of_module in rows for tensor in of_module])
-        outputs = [c.output_dist(*of) for c, *of in zip(self.collections, contexts, rows, strict=True)]
-        pooled = [output.wait().values() for output in outputs]  # (B, D) per module
+        lookups = LookupBackward(watch, [tensor for of_module in found for tensor in of_module])
+        outputs = [c.output_dist(*of) for c, *of in zip(self.collections, contexts, found, strict=True)]
+        returned = [rows for output in outputs for rows in _rows(output.wait())]
         watch.mark("output_dist_ms")
-        torch.autograd.backward(pooled, [torch.ones_like(values) for values in pooled])
+        torch.autograd.backward(returned, [torch.ones_like(rows) for rows in returned])
         if self._dense is not None:
             start = watch.now()
             self._dense.step()
@@ -148,6 +166,11 @@ class ShardedEmbeddings:
             watch.parts["dense_optimizer_ms"] = watch.now() - start
         watch.mark("backward_ms")
         return {"dense_optimizer_ms": 0.0, **watch.parts, **lookups.parts, "step_ms": watch.total_ms}
+
+
+def _rows(output: KeyedTensor | dict[str, JaggedTensor]) -> list[torch.Tensor]:
+    """The pooled rows (B, D) of a module, or the rows of every feature of a module of sequence tables."""
+    return [output.values()] if isinstance(output, KeyedTensor) else [rows.values() for rows in output.values()]
 
 
 class LookupBackward:
@@ -195,8 +218,7 @@ def _nodes_below(node: Any) -> Iterator[Any]:
 
 
 def _replicas(collection: nn.Module, plan: Mapping[str, Any]) -> Iterator[nn.Parameter]:
-    """The weights of the data-parallel tables of a sharded collection."""
+    """The weights of the data-parallel tables of a collection, which are called `embedding_bags.<table>.weight`."""
     for name, weight in collection.named_parameters():
-        table = name.removeprefix("embedding_bags.").removesuffix(".weight")
-        if plan[table].sharding_type == "data_parallel":
+        if plan[name.split(".", 1)[1].removesuffix(".weight")].sharding_type == "data_parallel":
             yield weight
