@@ -3,22 +3,27 @@
 TorchRec can write its plans but cannot read them, so this project stores plans in this format. Neither writing nor
 reading needs TorchRec.
 
-The document, version 1 (`SCHEMA`, `SCHEMA_VERSION`):
+The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
 
     schema, version     name and version of this format
     sharder             the sharder that made the plan
     compute_device      "cuda" or "cpu"
     local_world_size    ranks per host, which determines the device index of a rank
     task                the task that the plan solves: task_id, world_size, batch_size (global), memory_bytes,
-                        optimizer, constraints (or null), tables (every field of every table) and tables_sha256, the
-                        hash of `tables`
-    shards              every shard of the plan as [table, column offset, columns, rank]
+                        optimizer, local_world_size (or null), pipelines_input_dist, constraints (or null), tables (the
+                        fields of every table; pooling, module, num_features and is_weighted only where they are not
+                        the defaults) and tables_sha256, the hash of `tables`
+    shards              every shard of the plan as [table, column offset, columns, rank, row offset, rows,
+                        sharding_type]
     plan                the same shards as `torchrec_plan.writer.torchrec_form` writes them: module path -> table ->
-                        sharding_type, compute_kernel, ranks and
-                        sharding_spec.shards[*] = {shard_offsets: [0, column], shard_sizes: [rows, columns],
-                        placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}
-    predicted           the four fields of `PlanCost`, each a list of ms per rank; or null
+                        sharding_type, compute_kernel, ranks and sharding_spec, which is null for replicas and else
+                        {shards: [{shard_offsets: [row, column], shard_sizes: [rows, columns],
+                        placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}, ...]}
+    predicted           the fields of `PlanCost`, each a list of ms per rank (empty where it was not priced); or null
     memory              parameters of the memory model that the plan was made with
+
+Version 1 knew only column shards: `shards` end with the rank, and the task has neither `local_world_size` nor
+`pipelines_input_dist`. Such documents are still read.
 """
 
 import hashlib
@@ -31,14 +36,19 @@ from neuroshard_pipeline.errors import PlanError, TaskError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
-from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
 
 Json = dict[str, Any]
 
 SCHEMA = "neuroshard_pipeline.torchrec_plan"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_READABLE_VERSIONS = (1, SCHEMA_VERSION)
+
+#: Fields that tables did not have in version 1, and their defaults. They are written only where they differ from these,
+#: so that the hash of other tables is the same in both versions.
+_NEW_TABLE_FIELDS = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"}
 
 #: Path of the embedding tables in TorchRec's own DLRM (`torchrec.models.dlrm.DLRM`).
 DLRM_MODULE_PATH = "sparse_arch.embedding_bag_collection"
@@ -54,16 +64,19 @@ def plan_to_json(
 
     Args:
         plan: any plan.
-        local_world_size: ranks per host, or None where all ranks are on one host.
+        local_world_size: ranks per host, or None for those of the task.
         compute_device: kind of device that trains the tables; None for the one that the plan's cost models were
             measured on.
-        module_path: fully qualified name of the `EmbeddingBagCollection` that holds the tables, or a mapping from every
-            table's name to the name of its collection.
+        module_path: fully qualified name of the collection that holds the tables whose `module` is empty, or a mapping
+            from every table's name to the name of its collection.
 
     Raises:
-        PlanError: `local_world_size` does not divide the world size, the device is unknown, or a table has no module.
+        PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, or
+            TorchRec cannot train the plan.
     """
     devices = plan.devices(local_world_size, compute_device)
+    if isinstance(module_path, str):
+        module_path = {table.name: table.module or module_path for table in plan.task.tables}
     predicted = None
     if plan.predicted is not None:
         predicted = {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(plan.predicted).items()}
@@ -74,10 +87,7 @@ def plan_to_json(
         "compute_device": devices.compute_device,
         "local_world_size": devices.ranks_per_host,
         "task": _task_to_json(plan.task),
-        "shards": [
-            [shard.table.name, int(shard.column_offset), int(shard.embedding_dim), int(rank)]
-            for shard, rank in zip(plan.shards, plan.ranks, strict=True)
-        ],
+        "shards": [_shard_to_json(shard, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True)],
         "plan": torchrec_form(plan.task.tables, plan.shards, plan.ranks, devices, module_path),
         "predicted": predicted,
         "memory": plan.memory.model_dump(),
@@ -91,10 +101,10 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         PlanError: the document has another schema or version, lacks a field, contradicts itself, or its tables were
             changed.
     """
-    if document.get("schema") != SCHEMA or document.get("version") != SCHEMA_VERSION:
+    if document.get("schema") != SCHEMA or document.get("version") not in _READABLE_VERSIONS:
         raise PlanError(
             f"this version cannot read the plan document: it has schema {document.get('schema')!r}, version "
-            f"{document.get('version')!r}; expected {SCHEMA!r}, version {SCHEMA_VERSION}"
+            f"{document.get('version')!r}; expected {SCHEMA!r}, version {' or '.join(map(str, _READABLE_VERSIONS))}"
         )
     try:
         return _read_plan(document)
@@ -103,7 +113,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
 
 
 def tables_sha256(tables: Sequence[Table]) -> str:
-    """Hash of every field of the tables; a plan is valid only for the tables that it was made for."""
+    """Hash of the fields of the tables; a plan is valid only for the tables that it was made for."""
     text = json.dumps([_table_to_json(table) for table in tables], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -120,6 +130,8 @@ def _task_to_json(task: ShardingTask) -> Json:
         "batch_size": task.batch_size,
         "memory_bytes": memory,
         "optimizer": task.optimizer,
+        "local_world_size": task.local_world_size,
+        "pipelines_input_dist": task.pipelines_input_dist,
         "tables_sha256": tables_sha256(task.tables),
         "tables": [_table_to_json(table) for table in task.tables],
         "constraints": constraints,
@@ -128,11 +140,28 @@ def _task_to_json(task: ShardingTask) -> Json:
 
 def _table_to_json(table: Table) -> Json:
     """The fields of a table, with statistics as Python floats, so that equal tables have equal hashes."""
-    return _fields_of(table) | {
+    values = _fields_of(table) | {
         "pooling_factor": float(table.pooling_factor),
         "unique_rows": None if table.unique_rows is None else float(table.unique_rows),
         "reuse": None if table.reuse is None else [float(share) for share in table.reuse],
     }
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _NEW_TABLE_FIELDS or value != _NEW_TABLE_FIELDS[name]
+    }
+
+
+def _shard_to_json(shard: Shard, rank: int) -> list[Any]:
+    numbers = (shard.column_offset, shard.embedding_dim, rank, shard.row_offset, shard.num_rows)
+    return [shard.table.name, *map(int, numbers), shard.sharding_type]
+
+
+def _read_shard(tables: Mapping[str, Table], entry: Sequence[Any]) -> tuple[Shard, int]:
+    name, column, width, rank, *rectangle = entry  # nothing after the rank in version 1
+    if len(rectangle) not in (0, 3):
+        raise ValueError(f"a shard has {len(entry)} values, not 4 or 7")
+    return Shard(tables[name], column, width, *rectangle), rank
 
 
 def _fields_of(record: Table | Constraints | TableConstraint | PlanCost) -> Json:
@@ -144,18 +173,21 @@ def _read_plan(document: Mapping[str, Any]) -> Plan:
     task = _read_task(document["task"])
     tables = {table.name: table for table in task.tables}
     costs = document["predicted"]
+    placed = [_read_shard(tables, entry) for entry in document["shards"]]
     plan = Plan(
         task=task,
-        shards=tuple(Shard(tables[table], offset, width) for table, offset, width, _ in document["shards"]),
-        ranks=tuple(rank for *_, rank in document["shards"]),
+        shards=tuple(shard for shard, _ in placed),
+        ranks=tuple(rank for _, rank in placed),
         sharder=document["sharder"],
         predicted=None if costs is None else PlanCost(**{name: tuple(ms) for name, ms in costs.items()}),
         memory=MemoryModel(**document["memory"]),
         compute_device=document["compute_device"],
     )
-    paths = {table: module for module, tables in document["plan"].items() for table in tables}
+    forms = {name: (path, form) for path, module in document["plan"].items() for name, form in module.items()}
+    paths = {name: path for name, (path, _) in forms.items()}
+    kernels = {name: form["compute_kernel"] for name, (_, form) in forms.items()}
     devices = Devices(task.world_size, document["local_world_size"], document["compute_device"])
-    if torchrec_form(task.tables, plan.shards, plan.ranks, devices, paths) != document["plan"]:
+    if torchrec_form(task.tables, plan.shards, plan.ranks, devices, paths, kernels) != document["plan"]:
         raise PlanError(f"{task.task_id}: the fields 'plan' and 'shards' of the plan document contradict each other")
     return plan
 
@@ -172,4 +204,5 @@ def _read_task(task: Mapping[str, Any]) -> ShardingTask:
     if task["constraints"] is not None:
         entries = [TableConstraint(**entry) for entry in task["constraints"]["tables"]]
         constraints = Constraints(**task["constraints"] | {"tables": entries})
-    return ShardingTask(tables, **values, constraints=constraints)
+    since_version_2 = {name: task[name] for name in ("local_world_size", "pipelines_input_dist") if name in task}
+    return ShardingTask(tables, **values, **since_version_2, constraints=constraints)
