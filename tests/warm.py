@@ -46,12 +46,13 @@ class Done:
     cpu_s: float
 
 
-def start(arguments: Sequence[str], output: Path) -> BaseProcess:
+def start(arguments: Sequence[object], output: Path) -> BaseProcess:
     """Start what `python <arguments>` starts: `-m`, the name of a module and its arguments, or a script and its own.
 
     The program runs in the root of the project and leads a process group. Its streams go to the files `stdout` and
     `stderr` in the folder `output`.
     """
+    (output / "stdout").touch()  # so that others may read it at once
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(MODULES)  # has an effect if no server runs yet
     process = context.Process(target=_run_program, args=([str(argument) for argument in arguments], output))
@@ -59,7 +60,7 @@ def start(arguments: Sequence[str], output: Path) -> BaseProcess:
     return process
 
 
-def run(*arguments: str) -> Done:
+def run(*arguments: object) -> Done:
     """Run a program to its end (see `start`)."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder)

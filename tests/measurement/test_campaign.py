@@ -3,8 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
+import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+import warm
 
 from measurement.killed_campaign import PARAMS, SAMPLES
 from measurement.team_functions import (
@@ -240,9 +240,7 @@ def killed_campaigns(tmp_path_factory):
     """Folder of records of a campaign that was killed `KILLS` times at random moments and then finished."""
     folder = tmp_path_factory.mktemp("killed")
     script = Path(__file__).with_name("killed_campaign.py")
-    done = subprocess.run(
-        [sys.executable, script, folder, str(KILLS)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = warm.run(script, folder, KILLS)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
@@ -272,12 +270,13 @@ def test_twenty_kills_lose_nothing(killed_campaigns):
 
 def test_workers_of_a_killed_campaign_end_by_themselves(tmp_path):
     script = Path(__file__).with_name("killed_campaign.py")
-    campaign = subprocess.Popen([sys.executable, script, tmp_path, "0", "announce"], stdout=subprocess.PIPE, text=True)
-    with campaign:
-        pids = [int(word) for word in campaign.stdout.readline().split()]
-        assert pids
-        os.kill(campaign.pid, signal.SIGKILL)
-        campaign.wait()
+    campaign = warm.start([script, tmp_path, 0, "announce"], tmp_path)
+    while campaign.is_alive() and not (tmp_path / "stdout").read_text().endswith("\n"):
+        time.sleep(0.02)
+    pids = [int(word) for word in (tmp_path / "stdout").read_text().split()]
+    assert pids
+    os.kill(campaign.pid, signal.SIGKILL)
+    campaign.join()
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
     assert not alive
 

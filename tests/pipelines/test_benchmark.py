@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import ROOT, run_pipeline
+import warm
+from conftest import run_pipeline
 
 pytestmark = pytest.mark.slow
 
@@ -97,18 +96,15 @@ def test_a_killed_run_loses_one_record_at_most(benchmark_run, tmp_path):
     data_root = tmp_path / "data"
     (data_root / "06_models").parent.mkdir()
     (data_root / "06_models").symlink_to(benchmark_run / "06_models")
-    command = [sys.executable, "-m", "kedro", "run", "--env", "test", "--pipeline", "benchmark"]
+    command = ["-m", "kedro", "run", "--env", "test", "--pipeline", "benchmark", "--params", f"data_root={data_root}"]
     kept: dict[Path, int] = {}
     for folder, at_least in (("solve", 3), ("compute", 1)):
-        process = subprocess.Popen(
-            [*command, "--params", f"data_root={data_root}"], cwd=ROOT, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        process = warm.start(command, tmp_path)
         pattern = f"07_model_output/benchmark_{folder}_records"
-        while process.poll() is None and len(list((data_root / pattern).rglob("*.parquet"))) < at_least:
+        while process.is_alive() and len(list((data_root / pattern).rglob("*.parquet"))) < at_least:
             time.sleep(0.03)
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.join()
         now = record_times(data_root)
         assert kept.items() <= now.items()
         kept = now

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+import warm
 
 from neuroshard_pipeline.errors import TaskError, TooLargeError
 from neuroshard_pipeline.host import available_memory_bytes
@@ -61,10 +59,9 @@ def test_the_number_in_the_message_is_the_largest_that_fits():
         require_room(task(1), "a test", per_rank, 2000 * per_rank)
 
 
-def test_in_little_memory_a_search_is_refused_before_it_allocates_and_a_smaller_one_succeeds():
+def test_in_little_memory_a_search_is_refused_before_it_allocates_and_a_smaller_one_succeeds(tmp_path):
     code = """
-import resource, psutil, sys
-sys.path.insert(0, "tests")
+import resource, psutil
 from search.test_room import task, small_models, shard, TooLargeError
 shard(task(4), small_models(), "neuroshard")  # compiles and imports everything
 limit = psutil.Process().memory_info().vms + 400 * 2**20
@@ -75,7 +72,9 @@ try:
 except TooLargeError as refusal:
     print(refusal)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    (tmp_path / "program.py").write_text(code)
+    done = warm.run(tmp_path / "program.py")
+    assert done.returncode == 0, done.stderr
     assert re.search(r"10 tables on 5000 ranks needs up to .* GiB left; use at most \d+ ranks", done.stdout)
 
 
@@ -98,15 +97,15 @@ def test_the_largest_batches_are_answered(batch_size):
     assert plan.task.batch_size == batch_size
 
 
-def test_thousands_of_tables_on_few_ranks_need_no_quadratic_memory():
+def test_thousands_of_tables_on_few_ranks_need_no_quadratic_memory(tmp_path):
     code = """
-import resource, psutil, sys
-sys.path.insert(0, "tests")
+import resource, psutil
 from search.test_room import task, small_models, shard
 shard(task(4), small_models(), "lookup_greedy")
-limit = psutil.Process().memory_info().vms + 2**30
+limit = psutil.Process().memory_info().vms + 2**29
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-print(shard(task(8, num_tables=20_000, memory_bytes=2**44), small_models(), "lookup_greedy"))
+print(shard(task(8, num_tables=10_000, memory_bytes=2**44), small_models(), "lookup_greedy"))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "20000 tables in 20000 shards on 8 ranks" in done.stdout, done.stderr[-500:]
+    (tmp_path / "program.py").write_text(code)
+    done = warm.run(tmp_path / "program.py")
+    assert "10000 tables in 10000 shards on 8 ranks" in done.stdout, done.stderr[-500:]
