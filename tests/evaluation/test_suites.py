@@ -6,27 +6,34 @@ import pytest
 from conftest import ROOT
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
+from search.small_step import step_models
 
 from neuroshard_pipeline.augment import PoolParams
 from neuroshard_pipeline.errors import DoesNotFitError, TaskError
 from neuroshard_pipeline.evaluation.suite_params import (
+    GiantNarrowSuiteParams,
+    ManyTinySuiteParams,
     PaperSuiteParams,
     PublicSuiteParams,
     PublicTask,
     ScaleSuiteParams,
+    SeveralHostsSuiteParams,
     SuiteParams,
     SuiteSettings,
     TightSuiteParams,
 )
 from neuroshard_pipeline.evaluation.suites import draw_suites
 from neuroshard_pipeline.evaluation.tight_tasks import is_tight
-from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.registry import make_sharder, shard
 from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.tables.table import Shard
 
 DIMS = (8, 32)
 SETTINGS = SuiteSettings(
     suites=SuiteParams(
-        names=("paper_4", "paper_8", "criteo", "scale", "tight"),
+        names=("paper_4", "paper_8", "criteo", "scale", "tight", "giant_narrow", "many_tiny", "several_hosts"),
         user={},
         tasks=5,
         batch_size=64,
@@ -55,6 +62,13 @@ SETTINGS = SuiteSettings(
             ),
         )
     ),
+    giant_narrow=GiantNarrowSuiteParams(
+        tasks=4, world_sizes=(2, 4), giants_per_4_ranks=1, widths=(4,), excess=1.25, memory_fill=0.8
+    ),
+    many_tiny=ManyTinySuiteParams(
+        tasks=3, world_sizes=(2, 4), min_tables=50, max_tables=60, min_rows=8, memory_fill=0.05
+    ),
+    several_hosts=SeveralHostsSuiteParams(tasks=3, world_sizes=(4, 8), local_world_sizes=(2, 4)),
     memory=WEIGHTS_AND_OPTIMIZER,
 )
 
@@ -70,7 +84,8 @@ def with_suites(**changes):
 
 def test_every_suite_is_as_asked(drawn):
     assert drawn.groupby("suite", sort=False)["task_id"].nunique().to_dict() == {
-        "paper_4": 5, "paper_8": 5, "criteo": 1, "scale": 2, "tight": 5
+        "paper_4": 5, "paper_8": 5, "criteo": 1, "scale": 2, "tight": 5,
+        "giant_narrow": 4, "many_tiny": 3, "several_hosts": 3,
     }  # fmt: skip
     by_task = drawn.drop_duplicates("task_id").set_index("task_id")
     assert by_task["is_measured"].eq(by_task["world_size"] <= 8).all()
@@ -111,6 +126,46 @@ def test_tight_tasks_fit_no_whole_tables_and_are_solved_by_splitting(drawn):
                 shard(task, small_models(), name)
         plan = shard(task, small_models(), "neuroshard")
         assert max(plan.memory_bytes) <= max(task.memory_limits)
+
+
+def test_no_column_split_holds_the_giant_tables_but_rows_do(drawn):
+    tasks = tasks_from_frame(drawn[drawn["suite"] == "giant_narrow"])
+    assert [task.world_size for task in tasks] == [2, 4, 2, 4]
+    for task in tasks:
+        giants = [
+            table for table in task.tables if 4 * table.weight_bytes > task.memory_limits[0] * table.embedding_dim
+        ]
+        assert [table.name[-8:] for table in giants] == ["_giant_0"]
+        assert sum(table.weight_bytes for table in task.tables) < 0.81 * sum(task.memory_limits)
+        for name in ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard"):
+            with pytest.raises(DoesNotFitError, match=f"{giants[0].name!r} does not fit"):
+                shard(task, small_models(), name)
+        problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+        placement = make_sharder("embark").shard(problem, np.random.default_rng(0))
+        plan = Plan(task, placement.shards, placement.ranks, "embark", memory=WEIGHTS_AND_OPTIMIZER)
+        assert {each.sharding_type for each in plan.shards if each.table == giants[0]} == {"row_wise"}
+
+
+def test_giants_that_cannot_fit_together_are_refused():
+    wide = SETTINGS.giant_narrow.model_copy(update={"widths": (32,)})
+    settings = dataclasses.replace(with_suites(names=("giant_narrow",)), giant_narrow=wide)
+    with pytest.raises(TaskError, match="lower excess, giants_per_4_ranks or widths"):
+        draw_suites(settings)
+
+
+def test_tiny_tables_have_fewer_rows_than_the_batch_has_samples_and_room_for_replicas(drawn):
+    for task in tasks_from_frame(drawn[drawn["suite"] == "many_tiny"]):
+        assert 50 <= len(task.tables) <= 60
+        assert all(8 <= table.num_embeddings < task.batch_size for table in task.tables)
+        replicas = [Shard(table, 0, table.embedding_dim, sharding_type="data_parallel") for table in task.tables]
+        needed = sum(WEIGHTS_AND_OPTIMIZER.shard_bytes(replica, task) for replica in replicas)
+        assert needed <= min(task.memory_limits)
+
+
+def test_tasks_of_several_hosts_state_the_ranks_per_host(drawn):
+    tasks = tasks_from_frame(drawn[drawn["suite"] == "several_hosts"])
+    assert [(task.world_size, task.num_hosts) for task in tasks] == [(4, 2), (8, 2), (4, 2)]
+    assert len({tuple(task.tables) for task in tasks}) == len(tasks)
 
 
 def test_a_roomy_task_is_not_tight(drawn):

@@ -5,14 +5,16 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from neuroshard_pipeline.augment.drawing import TableLimits
+from neuroshard_pipeline.augment.drawing import Dimensions, TableLimits, check_range
 from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.sharders.registry import SharderNames
 
 #: Suites of this project. Users add theirs under other names.
-SUITES: tuple[str, ...] = ("paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight")
+SUITES: tuple[str, ...] = (
+    "paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight", "giant_narrow", "many_tiny", "several_hosts",
+)  # fmt: skip
 
 
 def _known_suites(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -30,7 +32,7 @@ class SuiteParams(Parameters):
     Attributes:
         names: the suites from `SUITES` that are run.
         user: suites of the user; maps the name of a suite to the path of a file of sharding tasks (`tables.task_file`).
-        tasks: number of tasks in each random suite (`paper_4`, `paper_8`, `tight`); other suites have fixed tasks.
+        tasks: number of tasks in each of the random suites `paper_4`, `paper_8` and `tight`.
         batch_size: global batch of every task, except for the tasks of the user.
         most_measured_ranks: largest number of ranks of a task whose plans are measured.
         seed: seed of the tasks that are drawn.
@@ -78,6 +80,74 @@ class TightSuiteParams(Parameters):
 
     world_sizes: tuple[int, ...] = Field(min_length=1)
     memory_fill: float = Field(gt=0, lt=1)
+
+
+class GiantNarrowSuiteParams(Parameters):
+    """Tasks with tables that no column split can hold, beside tables drawn as for `paper_4` and `paper_8`.
+
+    Attributes:
+        tasks: number of tasks.
+        world_sizes: numbers of ranks; the tasks cycle through them.
+        giants_per_4_ranks: number of giant tables for every 4 ranks.
+        widths: columns of a giant table, drawn uniformly.
+        excess: size of a giant table's narrowest column shard, as a multiple of the memory of a rank.
+        memory_fill: size of all tables, as a share of the memory of all ranks.
+    """
+
+    tasks: int = Field(ge=1, le=10_000)
+    world_sizes: tuple[int, ...] = Field(min_length=1)
+    giants_per_4_ranks: int = Field(ge=1)
+    widths: Dimensions
+    excess: float = Field(gt=1)
+    memory_fill: float = Field(gt=0, lt=1)
+
+
+class ManyTinySuiteParams(Parameters):
+    """Tasks of tables with fewer rows than the batch has samples.
+
+    Attributes:
+        tasks: number of tasks.
+        world_sizes: numbers of ranks; the tasks cycle through them.
+        min_tables: smallest number of tables of a task.
+        max_tables: largest number of tables of a task.
+        min_rows: smallest number of rows; the logarithm of the rows is drawn uniformly.
+        memory_fill: size of all tables, as a share of the memory of all ranks. Replicas of all tables, with their
+            gradients, fit up to `1 / (2 * world_size)`.
+    """
+
+    tasks: int = Field(ge=1, le=10_000)
+    world_sizes: tuple[int, ...] = Field(min_length=1)
+    min_tables: int = Field(ge=1)
+    max_tables: int = Field(ge=1)
+    min_rows: int = Field(ge=1)
+    memory_fill: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_range(self, "min_tables", "max_tables")
+        return self
+
+
+class SeveralHostsSuiteParams(Parameters):
+    """Tasks drawn as for `paper_4` and `paper_8`, on several hosts.
+
+    Attributes:
+        tasks: number of tasks.
+        world_sizes: numbers of ranks; the tasks cycle through them.
+        local_world_sizes: ranks per host, one number for each of `world_sizes`.
+    """
+
+    tasks: int = Field(ge=1, le=10_000)
+    world_sizes: tuple[int, ...] = Field(min_length=1)
+    local_world_sizes: tuple[int, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.world_sizes) != len(self.local_world_sizes):
+            raise ValueError(
+                f"world_sizes {self.world_sizes} and local_world_sizes {self.local_world_sizes} need one value per turn"
+            )
+        return self
 
 
 class ScaleSuiteParams(Parameters):
@@ -143,6 +213,9 @@ class SuiteSettings:
         tight: tasks of the suite `tight`.
         scale: tasks of the suite `scale`.
         public: tasks of the suites `criteo` and `hugectr_t510`.
+        giant_narrow: tasks of the suite `giant_narrow`.
+        many_tiny: tasks of the suite `many_tiny`.
+        several_hosts: tasks of the suite `several_hosts`.
         memory: what counts against the memory of a rank.
     """
 
@@ -152,6 +225,9 @@ class SuiteSettings:
     tight: TightSuiteParams
     scale: ScaleSuiteParams
     public: PublicSuiteParams
+    giant_narrow: GiantNarrowSuiteParams
+    many_tiny: ManyTinySuiteParams
+    several_hosts: SeveralHostsSuiteParams
     memory: MemoryModel
 
 

@@ -12,8 +12,14 @@ import pandas as pd
 from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool
 from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.evaluation.suite_params import SuiteParams, SuiteSettings
+from neuroshard_pipeline.evaluation.suite_params import (
+    GiantNarrowSuiteParams,
+    ManyTinySuiteParams,
+    SuiteParams,
+    SuiteSettings,
+)
 from neuroshard_pipeline.evaluation.tight_tasks import tight_task
+from neuroshard_pipeline.evaluation.type_tasks import giant_narrow_task, many_tiny_task, several_hosts_task
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.table_file import read_tables
@@ -48,6 +54,9 @@ def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
         "hugectr_t510": lambda: _public(settings, "hugectr_t510"),
         "scale": lambda: _scale(settings),
         "tight": lambda: _tight(pool, settings),
+        "giant_narrow": lambda: _cycled("giant_narrow", settings.giant_narrow, giant_narrow_task, pool, settings),
+        "many_tiny": lambda: _cycled("many_tiny", settings.many_tiny, many_tiny_task, pool, settings),
+        "several_hosts": lambda: _several_hosts(pool, settings),
     }
     frames = [_frame(name, makers[name](), settings.suites) for name in settings.suites.names]
     frames += [_frame(name, _of_user(name, path), settings.suites) for name, path in settings.suites.user.items()]
@@ -111,6 +120,30 @@ def _tight(pool: Sequence[Table], settings: SuiteSettings) -> Iterable[GroupedTa
         world_size = world_sizes[index % len(world_sizes)]
         task_id = f"tight-{world_size}-ranks-{index // len(world_sizes):03d}"
         yield f"{world_size} ranks", tight_task(pool, settings, task_id, world_size)
+
+
+def _cycled(
+    suite: str,
+    params: GiantNarrowSuiteParams | ManyTinySuiteParams,
+    draw: Callable[[Sequence[Table], SuiteSettings, str, int], ShardingTask],
+    pool: Sequence[Table],
+    settings: SuiteSettings,
+) -> Iterable[GroupedTask]:
+    """Draw tasks whose numbers of ranks cycle through `params.world_sizes`."""
+    for index in range(params.tasks):
+        turn, at = divmod(index, len(params.world_sizes))
+        world_size = params.world_sizes[at]
+        yield f"{world_size} ranks", draw(pool, settings, f"{suite}-{world_size}-ranks-{turn:03d}", world_size)
+
+
+def _several_hosts(pool: Sequence[Table], settings: SuiteSettings) -> Iterable[GroupedTask]:
+    params = settings.several_hosts
+    for index in range(params.tasks):
+        turn, at = divmod(index, len(params.world_sizes))
+        world_size, local = params.world_sizes[at], params.local_world_sizes[at]
+        hosts = f"{world_size // local}x{local}"
+        task_id = f"several_hosts-{hosts}-ranks-{turn:03d}"
+        yield f"{hosts} ranks", several_hosts_task(pool, settings, task_id, world_size, local)
 
 
 def _scale(settings: SuiteSettings) -> Iterable[GroupedTask]:

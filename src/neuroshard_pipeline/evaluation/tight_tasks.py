@@ -35,10 +35,7 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
     fewest, most = settings.paper.table_limits(world_size)
     rng = np.random.default_rng([_TIGHT_STREAM, settings.suites.seed, *task_id.encode()])
     for _ in range(_MAX_DRAWS):
-        count = int(rng.integers(fewest, min(most, len(pool)) + 1))
-        chosen = rng.choice(len(pool), size=count, replace=False)
-        dims = rng.choice(settings.paper.dimensions, size=count)
-        tables = [replace(pool[at], embedding_dim=int(dim)) for at, dim in zip(chosen, dims, strict=True)]
+        tables = random_tables(pool, settings, world_size, rng)
         roomless = ShardingTask(tables, world_size, batch_size, memory_bytes=1, task_id=task_id)
         task = _with_just_enough_memory(roomless, settings.memory, fill)
         if is_tight(task, settings.memory):
@@ -47,6 +44,17 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
         f"{task_id}: none of {_MAX_DRAWS} drawn tasks with {fewest} to {most} tables has a table that is larger than "
         f"the memory of a rank and can be split to fit at memory_fill {fill}; raise memory_fill or draw fewer tables"
     )
+
+
+def random_tables(
+    pool: Sequence[Table], settings: SuiteSettings, world_size: int, rng: np.random.Generator
+) -> list[Table]:
+    """Draw different tables of the pool with random widths, as many as the suites `paper_4` and `paper_8` have."""
+    fewest, most = settings.paper.table_limits(world_size)
+    count = int(rng.integers(fewest, min(most, len(pool)) + 1))
+    chosen = rng.choice(len(pool), size=count, replace=False)
+    dims = rng.choice(settings.paper.dimensions, size=count)
+    return [replace(pool[at], embedding_dim=int(dim)) for at, dim in zip(chosen, dims, strict=True)]
 
 
 def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:

@@ -14,7 +14,12 @@ from neuroshard_pipeline.report import benchmark_table, render_benchmark
 from neuroshard_pipeline.sharders.policies.policy import Policies
 
 POLICIES = {"autoshard": "policies.autoshard", "dreamshard": "policies.dreamshard"}
-SUITES = [f"params:{name}" for name in ("suites", "pool", "paper", "tight", "scale", "public", "memory")]
+SUITES = [
+    f"params:{name}"
+    for name in (
+        "suites", "pool", "paper", "tight", "scale", "public", "giant_narrow", "many_tiny", "several_hosts", "memory",
+    )
+]  # fmt: skip
 
 SOLVING = [
     models_node(),

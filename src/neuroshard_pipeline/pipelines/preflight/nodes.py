@@ -132,8 +132,9 @@ def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
     if not suites:
         return run.world_sizes(TASKS)
     settings = SuiteSettings(*(run.catalog[name].load() for name in suites[0].inputs))
-    of_suite = {"paper_4": {4}, "paper_8": {8}, "tight": {*settings.tight.world_sizes}}
-    of_suite["scale"] = {*settings.scale.world_sizes}
+    of_suite = {"paper_4": {4}, "paper_8": {8}}
+    for name in ("tight", "scale", "giant_narrow", "many_tiny", "several_hosts"):
+        of_suite[name] = {*getattr(settings, name).world_sizes}
     for task in settings.public.tasks:
         of_suite.setdefault(task.suite, set()).add(task.world_size)
     sizes = {size for name in settings.suites.names for size in of_suite.get(name, ())}
