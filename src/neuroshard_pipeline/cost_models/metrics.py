@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.stats import kendalltau
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.intervals import coverage, relative_width
@@ -23,6 +22,8 @@ def mape(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 def kendall_tau(measured: ArrayLike, predicted: ArrayLike) -> float:
     """Kendall's tau-b of measured and predicted costs: 1 for the same ranking, NaN if one array is constant."""
+    from scipy.stats import kendalltau  # imported late: this takes half a second
+
     return float(kendalltau(*_pair(measured, predicted)).statistic)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from neuroshard_pipeline.arrays import FloatArray
 
@@ -65,6 +64,8 @@ def _line(first: FloatArray, later: FloatArray) -> tuple[float, float]:
     """The Theil-Sen line, which is robust against single disturbed anchors."""
     if np.ptp(later) == 0:
         return _scale(first, later)
+    from scipy import stats  # imported late: this takes half a second
+
     slope, intercept, *_ = stats.theilslopes(first, later)
     return float(intercept), float(slope)
 

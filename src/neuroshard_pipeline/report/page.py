@@ -8,7 +8,6 @@ from typing import Any
 
 import jinja2
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from neuroshard_pipeline.evaluation.comparison import OURS
 
@@ -31,6 +30,8 @@ def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any)
         figures: all figures of the page by name.
         **context: variables of the template.
     """
+    from plotly.offline import get_plotlyjs  # imported late: this also imports IPython
+
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
