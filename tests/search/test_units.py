@@ -47,3 +47,11 @@ def test_tables_kept_together_are_one_unit_on_their_common_ranks():
 def test_the_finest_split_keeps_the_constraints(constraint, widths):
     units = units_of(a_task(Constraints([TableConstraint("c", **constraint)])))
     assert units[2].finest == widths
+
+
+def test_a_sequence_table_is_not_split_by_columns():
+    pooled, sequence = Table("pooled", 100, 64, 1.0), Table("sequence", 100, 64, 1.0, pooling="none")
+    for constraints in (UNCONSTRAINED, Constraints([TableConstraint("pooled", max_shards=8)])):
+        units = units_of(ShardingTask([pooled, sequence], 4, 32, 2**30, constraints=constraints))
+        assert len(units[0].finest) > 1
+        assert units[1].finest == [64]

@@ -19,7 +19,6 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json, plan_to_json, tables_sha256
 
-
 WIDE, SMALL = Table("wide", 100, 64, 3.0), Table("small", 10, 8, 1.0)
 
 

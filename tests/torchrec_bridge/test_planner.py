@@ -11,16 +11,21 @@ from search.small_models import small_models
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec import DataType, EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.types import CacheParams, KeyValueParams
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec_bridge.training import Batches, built, planner
 
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError, PlanError, TaskError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions
+from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions, constraints
+from neuroshard_pipeline.torchrec_bridge.constraints import KERNEL_SETTINGS
 
 pytestmark = QUIET
 META = torch.device("meta")
@@ -68,15 +73,21 @@ def test_id_statistics_come_from_batches():
     model = built("several_collections")
     task = planner(model, 2).task(model)
     for table in task.tables:
-        assert 2.0 < table.pooling_factor < 3.0, "uniform lengths of 0 to 5"
+        assert 2.0 < table.pooling_factor / table.num_features < 3.0, "uniform lengths of 0 to 5"
         assert 0 < table.unique_rows <= table.num_embeddings
 
 
-def test_a_table_of_two_features_counts_the_ids_of_both_and_warns():
+def test_a_table_of_two_features_has_the_ids_of_both():
     model = collection(bag("a", feature_names=["f", "g"]))
-    with pytest.warns(UserWarning, match=r"1 tables \(such as 'a'\) have several features"):
-        task = make({"a": ParameterConstraints(pooling_factors=[2.0, 3.0])}).task(model)
+    task = make({"a": ParameterConstraints(pooling_factors=[2.0, 3.0])}).task(model)
     assert task.tables[0].pooling_factor == 5.0
+    assert task.tables[0].num_features == 2
+
+
+def test_the_task_has_the_hosts_of_the_topology_and_says_whether_the_trainer_pipelines():
+    task = make(pipelines_input_dist=True).task(collection())
+    assert (task.world_size, task.local_world_size, task.pipelines_input_dist) == (4, 2, True)
+    assert not make().task(collection()).pipelines_input_dist
 
 
 def test_the_reservation_is_subtracted_from_the_memory():
@@ -85,13 +96,37 @@ def test_the_reservation_is_subtracted_from_the_memory():
     assert make().task(collection()).memory_limits == (int(0.85 * 2**24),) * 4
 
 
-def test_other_modules_can_be_left_out():
+def with_sequences() -> torch.nn.ModuleDict:
     model = collection()
-    sequence = EmbeddingConfig(name="s", num_embeddings=10, embedding_dim=8, feature_names=["fs"])
-    model["sequence"] = EmbeddingCollection(tables=[sequence], device=META)
-    with pytest.raises(PlanError, match="'sequence' is a EmbeddingCollection"):
+    tables = [
+        EmbeddingConfig(name=f"s{at}", num_embeddings=10**at, embedding_dim=64, feature_names=[f"fs{at}"])
+        for at in range(1, 5)
+    ]
+    model["sequence"] = EmbeddingCollection(tables=tables, device=META)
+    return model
+
+
+@pytest.mark.parametrize("sharder", ["neuroshard", "neuroshard_plus"])
+def test_sequence_tables_are_planned_beside_pooled_tables_and_not_split_by_columns(sharder):
+    plan = make(sharder=sharder).plan(with_sequences()).plan
+    assert set(plan) == {"ebc", "sequence"}
+    shards = [shard for table in plan["sequence"].values() for shard in table.sharding_spec.shards]
+    assert {shard.shard_sizes[1] for shard in shards} == {64}
+
+
+def test_every_kind_of_collection_needs_its_sharder():
+    with pytest.raises(PlanError, match=r"EmbeddingCollection 'sequence' is given; add EmbeddingCollectionSharder\(\)"):
+        make().plan(with_sequences(), [EmbeddingBagCollectionSharder()])
+
+
+def test_other_modules_can_be_left_out():
+    assert set(make(leave_out=["sequence"]).plan(with_sequences()).plan) == {"ebc"}
+    model = collection()
+    fused = [bag("x")]
+    model["fused"] = FusedEmbeddingBagCollection(fused, torch.optim.SGD, {"lr": 0.1}, device=META)
+    with pytest.raises(PlanError, match="'fused' is a FusedEmbeddingBagCollection"):
         make().plan(model)
-    assert set(make(leave_out=["sequence"]).plan(model).plan) == {"ebc"}
+    assert set(make(leave_out=["fused"]).plan(model).plan) == {"ebc"}
 
 
 def test_models_of_other_hardware_are_refused():
@@ -110,15 +145,37 @@ def test_models_of_other_hardware_are_refused():
 @pytest.mark.parametrize(
     ("model", "constraints", "message"),
     [
-        (torch.nn.Linear(2, 2), {}, "Linear holds no EmbeddingBagCollection"),
+        (torch.nn.Linear(2, 2), {}, "Linear holds no EmbeddingBagCollection and no EmbeddingCollection"),
         (collection(bag("a", embedding_dim=6)), {}, "table 'a': embedding_dim 6 is not a multiple of 4"),
         (collection(bag("a", data_type=DataType.INT8)), {}, "'a' of 'ebc' has the data type INT8"),
         (torch.nn.ModuleList([collection(), collection()]), {}, "'a' is in '0.ebc' and in '1.ebc'"),
         (collection(), {"c": ParameterConstraints()}, "names the table 'c', which the model does not have"),
         (collection(), {"a": ParameterConstraints(pooling_factors=[1.0, 2.0])}, "1 features, .* 2 pooling_factors"),
-        (collection(), {"a": ParameterConstraints(sharding_types=["row_wise"])}, r"'a': .* \['row_wise'\]"),
-        (collection(), {"a": ParameterConstraints(compute_kernels=["dense"])}, r"'a': .* \['dense'\]"),
-        (collection(), {"a": ParameterConstraints(device_group="cpu")}, "'a': its constraint sets device_group"),
+        (collection(), {"a": ParameterConstraints(sharding_types=["by_moon"])}, r"'a': .* \['by_moon'\]"),
+        (collection(), {"a": ParameterConstraints(compute_kernels=["quant"])}, r"'a': .* \['quant'\]"),
+        (
+            collection(),
+            {"a": ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["dense"])},
+            r"'a': .* \['row_wise'\] and compute_kernels \['dense'\]; plans use .* 'dense' for data_parallel",
+        ),
+        *[
+            (
+                collection(),
+                {"a": ParameterConstraints(**{field: value})},
+                f"'a': its constraint sets {field}, .*because",
+            )
+            for field, value in {
+                "device_group": "cpu",
+                "cache_params": CacheParams(),
+                "key_value_params": KeyValueParams(),
+                "num_poolings": [2.0],
+                "batch_sizes": [4],
+                "output_dtype": DataType.FP16,
+                "use_virtual_table": True,
+            }.items()
+        ],
+        (collection(), {"a": ParameterConstraints(is_weighted=True)}, "'a': .* is_weighted, but its collection is not"),
+        (collection(), {"a": ParameterConstraints(feature_names=["g"])}, r"'a': .* \['g'\], but the model \['f_a'\]"),
         (collection(bag("a", num_embeddings=10**6)), {}, "bytes"),
     ],
 )
@@ -142,6 +199,45 @@ def test_the_search_respects_torchrecs_constraints():
     assert min(widths(None)) < 128
     assert widths(ParameterConstraints(sharding_types=["table_wise"])) == [256]
     assert min(widths(ParameterConstraints(min_partition=128))) >= 128
+
+
+def test_settings_of_kernels_are_passed_on():
+    settings = {"enforce_hbm": True, "stochastic_rounding": False, "bounds_check_mode": BoundsCheckMode.FATAL}
+    plan = make({"a": ParameterConstraints(feature_names=["f_a"], **settings)}).plan(collection()).plan["ebc"]
+    assert {name: getattr(plan["a"], name) for name in settings} == settings
+    assert {name: getattr(plan["b"], name) for name in settings} == dict.fromkeys(settings)
+
+
+def test_every_field_of_torchrecs_constraints_is_respected_passed_on_or_refused():
+    respected = {
+        "sharding_types",
+        "compute_kernels",
+        "min_partition",
+        "pooling_factors",
+        "is_weighted",
+        "feature_names",
+    }
+    fields = {field.name for field in dataclasses.fields(ParameterConstraints)}
+    assert fields == respected | set(KERNEL_SETTINGS) | set(constraints._UNSUPPORTED_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "types"),
+    [
+        (ParameterConstraints(), None),
+        (ParameterConstraints(sharding_types=["row_wise", "table_column_wise"]), ("row_wise",)),
+        (ParameterConstraints(sharding_types=["data_parallel", "table_wise"]), ("table_wise", "data_parallel")),
+        (ParameterConstraints(compute_kernels=["dense", "quant"]), ("data_parallel",)),
+        (
+            ParameterConstraints(compute_kernels=["fused"]),
+            ("table_wise", "column_wise", "row_wise", "table_row_wise", "grid_shard"),
+        ),
+    ],
+)
+def test_types_and_kernels_become_the_types_of_the_task(constraint, types):
+    task = make({"a": constraint}).task(collection())
+    assert task.constraints.of("a").sharding_types == types
+    assert bool(task.constraints) == (types is not None)
 
 
 def test_the_default_sharder_is_neuroshard_plus():

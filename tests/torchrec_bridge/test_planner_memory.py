@@ -138,7 +138,7 @@ def test_constraints_on_left_out_tables_are_ignored_and_the_others_hold():
     task = planner(constraints=constraints, leave_out=["sequence"]).task(model)
     assert [table.name for table in task.tables] == ["t0", "t1", "t2"]
     assert task.tables[1].pooling_factor == 7.5
-    assert not task.constraints.of("t1").split
+    assert task.constraints.of("t1").max_shards == 1
     with pytest.raises(PlanError, match="names the table 'nobody', which the model does not have"):
         planner(constraints={"nobody": ParameterConstraints()}, leave_out=["sequence"]).task(model)
     with pytest.raises(PlanError, match="leave_out names the module 'sequences', which the model does not have"):

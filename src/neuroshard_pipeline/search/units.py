@@ -22,7 +22,8 @@ class Unit:
         width: columns of all its tables.
         ranks: the ranks that it may be placed on, ascending, or None for all.
         min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
-        max_shards: largest number of shards allowed.
+        max_shards: largest number of shards allowed; 1 for a sequence table, because TorchRec trains column shards of
+            sequence tables only if all of a module are equally wide.
     """
 
     members: tuple[int, ...]
@@ -49,7 +50,7 @@ class Unit:
 
 def units_of(task: ShardingTask) -> tuple[Unit, ...]:
     """Units in the order of their first tables; without tables kept together, unit i is table i."""
-    if not task.constraints:
+    if not task.constraints and all(table.pooling != "none" for table in task.tables):
         return tuple(Unit((i,), table.name, table.embedding_dim) for i, table in enumerate(task.tables))
     index = {table.name: i for i, table in enumerate(task.tables)}
     grouped = {index[name]: group for group in task.constraints.together for name in group}
@@ -79,7 +80,7 @@ def _single(index: int, table: Table, task: ShardingTask) -> Unit:
         width=table.embedding_dim,
         ranks=_ranks({*constraint.allowed_ranks(task.world_size)}, task),
         min_width=min(least, table.embedding_dim),
-        max_shards=constraint.max_shards or UNLIMITED,
+        max_shards=1 if table.pooling == "none" else constraint.max_shards or UNLIMITED,
     )
 
 

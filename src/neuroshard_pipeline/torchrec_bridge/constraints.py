@@ -3,46 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
-from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL
+from neuroshard_pipeline.tables.constraints import TABLE_WISE, Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES
+from neuroshard_pipeline.torchrec_plan.writer import COMPUTE_KERNEL, REPLICA_KERNEL
 
 if TYPE_CHECKING:
     from torchrec.distributed.planner import ParameterConstraints
+    from torchrec.distributed.types import ShardingPlan
 
-_UNSUPPORTED_FIELDS = ("cache_params", "key_value_params", "device_group", "num_poolings", "batch_sizes")
+    from neuroshard_pipeline.torchrec_plan.modules import ModuleTable
+
+#: Settings of a table's kernel, which plans pass on to TorchRec.
+KERNEL_SETTINGS = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode")
+
+#: Fields that plans cannot meet, and why.
+_UNSUPPORTED_FIELDS = {
+    "cache_params": "tables are not cached",
+    "key_value_params": "tables are held in memory",
+    "use_virtual_table": "tables have a fixed number of rows",
+    "device_group": "all tables are on the devices of the topology",
+    "num_poolings": "every feature is pooled once per sample",
+    "batch_sizes": "all features have the planner's batch size",
+    "output_dtype": "the cost models describe fp32 outputs",
+}
 
 
-def search_constraints(constraints: Mapping[str, ParameterConstraints]) -> Constraints:
+def search_constraints(constraints: Mapping[str, ParameterConstraints], tables: Collection[ModuleTable]) -> Constraints:
     """TorchRec's constraints by table, as constraints of a sharding task.
 
-    `sharding_types` without `column_wise` keeps a table whole; `min_partition` is the least width of its shards.
+    `sharding_types` and `compute_kernels` together limit the types of a table: `data_parallel` uses the kernel `dense`,
+    and all other types use `fused`. `min_partition` is the least width of column shards. `pooling_factors` are read
+    with the tables, and `with_kernel_settings` passes on `KERNEL_SETTINGS`.
 
     Raises:
-        PlanError: a constraint cannot be met by column shards with the fused kernel; the message names its table.
+        PlanError: a constraint cannot be met, or contradicts the model; the message names its table and field.
     """
-    return Constraints(tuple(_translated(table, constraint) for table, constraint in constraints.items()))
+    read = {entry.table.name: entry for entry in tables}
+    translated = (_translated(read[name], given) for name, given in constraints.items())
+    return Constraints(tuple(entry for entry in translated if entry != TableConstraint(entry.table)))
 
 
-def _translated(table: str, constraint: ParameterConstraints) -> TableConstraint:
-    if not any(_allowed(sharding_type, constraint.sharding_types) for sharding_type in COLUMN_SHARDING_TYPES):
-        raise PlanError(
-            f"table {table!r}: its constraint allows sharding_types {constraint.sharding_types}; plans use "
-            f"{' or '.join(COLUMN_SHARDING_TYPES)} only"
-        )
-    if not _allowed(COMPUTE_KERNEL, constraint.compute_kernels):
-        raise PlanError(
-            f"table {table!r}: its constraint allows compute_kernels {constraint.compute_kernels}; the cost models "
-            f"describe {COMPUTE_KERNEL!r} only"
-        )
-    for field in _UNSUPPORTED_FIELDS:
+def with_kernel_settings(plan: ShardingPlan, constraints: Mapping[str, ParameterConstraints]) -> ShardingPlan:
+    """The plan with the `KERNEL_SETTINGS` of the constraints on its tables."""
+
+    def settings(table: str) -> dict[str, object]:
+        return {name: getattr(constraints.get(table), name, None) for name in KERNEL_SETTINGS}
+
+    modules = {
+        path: type(module)({table: replace(sharding, **settings(table)) for table, sharding in module.items()})
+        for path, module in plan.plan.items()
+    }
+    return type(plan)(modules)
+
+
+def _translated(entry: ModuleTable, constraint: ParameterConstraints) -> TableConstraint:
+    table = entry.table
+    for field, reason in _UNSUPPORTED_FIELDS.items():
         if getattr(constraint, field, None):
-            raise PlanError(f"table {table!r}: its constraint sets {field}, which plans cannot meet; leave it out")
+            raise PlanError(
+                f"table {table.name!r}: its constraint sets {field}, which plans cannot meet, because {reason}; leave "
+                "it out"
+            )
+    if constraint.is_weighted and not table.is_weighted:
+        raise PlanError(f"table {table.name!r}: its constraint sets is_weighted, but its collection is not weighted")
+    if constraint.feature_names and sorted(constraint.feature_names) != sorted(entry.feature_names):
+        raise PlanError(
+            f"table {table.name!r}: its constraint has the feature_names {constraint.feature_names}, but the model "
+            f"{list(entry.feature_names)}"
+        )
     min_width = max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY)
-    return TableConstraint(table, min_width=min_width, split=_allowed("column_wise", constraint.sharding_types))
+    return TableConstraint(table.name, min_width=min_width, sharding_types=_types(table.name, constraint))
+
+
+def _types(table: str, constraint: ParameterConstraints) -> tuple[str, ...] | None:
+    """The sharding types that `sharding_types` and `compute_kernels` allow; None for all."""
+    if not constraint.sharding_types and not constraint.compute_kernels:
+        return None
+    known = (TABLE_WISE, *SHARDING_TYPES)
+    allowed = tuple(
+        name
+        for name in known
+        if _allowed(name, constraint.sharding_types)
+        and _allowed(REPLICA_KERNEL if name == "data_parallel" else COMPUTE_KERNEL, constraint.compute_kernels)
+    )
+    if not allowed:
+        raise PlanError(
+            f"table {table!r}: its constraint allows sharding_types {constraint.sharding_types or 'of any kind'} and "
+            f"compute_kernels {constraint.compute_kernels or 'of any kind'}; plans use {', '.join(known)}, with the "
+            f"kernel {REPLICA_KERNEL!r} for data_parallel and {COMPUTE_KERNEL!r} for all others"
+        )
+    return allowed
 
 
 def _allowed(value: str, allowed: Collection[str] | None) -> bool:

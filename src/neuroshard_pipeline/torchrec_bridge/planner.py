@@ -1,6 +1,5 @@
 """A planner for TorchRec. It makes the plans with which `DistributedModelParallel` shards a model."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,20 +23,26 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.agreement import agree, computed_on_first_rank, process_group
-from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints
+from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints, with_kernel_settings
 from neuroshard_pipeline.torchrec_bridge.plan_json import tables_sha256
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.left_out import left_out_bytes
-from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, read_module_tables, read_optimizer
+from neuroshard_pipeline.torchrec_plan.modules import (
+    ModuleTable,
+    embedding_modules,
+    read_module_tables,
+    read_optimizer,
+)
 
 require_torchrec()
+from torchrec.distributed.comm import get_local_size  # noqa: E402
+from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.distributed.planner import ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
 from torchrec.distributed.planner.types import StorageReservation  # noqa: E402
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlanner  # noqa: E402
-from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 #: Default share of a rank's memory that tables may not use, as in TorchRec's `EmbeddingShardingPlanner`.
@@ -57,6 +62,8 @@ class PlannerOptions:
         leave_out: fully qualified names of modules that are planned elsewhere. A rank loses the memory of their shards
             that `left_out_plan` places on it. If that plan lacks a module, every rank loses the module's whole memory.
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
+        pipelines_input_dist: whether the trainer hides the exchange of ids behind the batch before, as TorchRec's
+            `TrainPipelineSparseDist` does.
     """
 
     sharder: str = "neuroshard_plus"
@@ -65,6 +72,7 @@ class PlannerOptions:
     storage_reservation: StorageReservation | None = None
     leave_out: Collection[str] = ()
     left_out_plan: ShardingPlan | None = None
+    pipelines_input_dist: bool = False
 
     @property
     def sharder_settings(self) -> SharderSettings:
@@ -74,7 +82,7 @@ class PlannerOptions:
 
 
 class NeuroShardPlanner(ShardingPlanner):
-    """Plans the `EmbeddingBagCollection`s of a model with a search over predicted costs.
+    """Plans the `EmbeddingBagCollection`s and `EmbeddingCollection`s of a model with a search over predicted costs.
 
     It has the interface of TorchRec's `EmbeddingShardingPlanner`: `plan` on one rank, `collective_plan` on all ranks.
 
@@ -83,7 +91,8 @@ class NeuroShardPlanner(ShardingPlanner):
         topology: TorchRec's topology with ranks, ranks per host, and memory per rank (HBM for `cuda`, DDR for `cpu`).
         batch_size: samples per rank and iteration, as for TorchRec's planner.
         constraints: TorchRec's constraints by table. `pooling_factors`, `sharding_types`, `min_partition` and
-            `compute_kernels` are respected; constraints that no plan can meet are refused.
+            `compute_kernels` are respected, `enforce_hbm`, `stochastic_rounding` and `bounds_check_mode` are passed on;
+            constraints that no plan can meet are refused.
         batches: a sample of real batches, together at least one global batch, from which pooling factors and reuse
             profiles are measured. If None, the pooling factors of the constraints and default profiles are used.
             `collective_plan` uses the batches of the first rank only.
@@ -123,9 +132,10 @@ class NeuroShardPlanner(ShardingPlanner):
         Raises:
             NeuroShardError: the model cannot be planned; the message names the table or module and the remedy.
         """
-        return self.search(module, sharders).to_torchrec(
+        plan = self.search(module, sharders).to_torchrec(
             module, self.topology.local_world_size, self.topology.compute_device, self.options.leave_out
         )
+        return with_kernel_settings(plan, self.constraints)
 
     def collective_plan(
         self,
@@ -143,7 +153,9 @@ class NeuroShardPlanner(ShardingPlanner):
         """
         pg = process_group(pg, self.topology.world_size)
         agree(pg, lambda: self._fingerprint(module))
-        return computed_on_first_rank(pg, lambda: self.plan(module, sharders))
+        plan = computed_on_first_rank(pg, lambda: self.plan(module, sharders))
+        _check_hosts(plan, self.topology)
+        return plan
 
     def search(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> Plan:
         """The plan as this project's `Plan`, for `explain()` or `plan_to_json`.
@@ -160,13 +172,15 @@ class NeuroShardPlanner(ShardingPlanner):
         Raises:
             NeuroShardError: as `plan`.
         """
-        sharders = [EmbeddingBagCollectionSharder()] if sharders is None else sharders
-        if not any(sharder.module_type is EmbeddingBagCollection for sharder in sharders):
-            raise PlanError("no sharder for EmbeddingBagCollection is given; add EmbeddingBagCollectionSharder()")
+        sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()] if sharders is None else sharders
+        known = [sharder.module_type for sharder in sharders]
+        for path, collection in embedding_modules(module, self.options.leave_out).items():
+            if type(collection) not in known:
+                name = type(collection).__name__
+                raise PlanError(f"no sharder for the {name} {path!r} is given; add {name}Sharder()")
         read = read_module_tables(module, self.constraints, self.options.leave_out)
         planned = {entry.table.name for entry in read}
-        constraints = search_constraints({name: each for name, each in self.constraints.items() if name in planned})
-        _warn_of_shared_tables(read)
+        given = {name: each for name, each in self.constraints.items() if name in planned}
         return ShardingTask(
             self._with_profiles(read),
             world_size=self.topology.world_size,
@@ -174,7 +188,9 @@ class NeuroShardPlanner(ShardingPlanner):
             memory_bytes=self._memory_bytes(module, sharders),
             optimizer=self.optimizer or read_optimizer(module, self.options.leave_out),
             task_id=type(module).__name__,
-            constraints=constraints,
+            constraints=search_constraints(given, read),
+            local_world_size=self.topology.local_world_size,
+            pipelines_input_dist=self.options.pipelines_input_dist,
         )
 
     def _with_profiles(self, read: Sequence[ModuleTable]) -> list[Table]:
@@ -214,12 +230,12 @@ class NeuroShardPlanner(ShardingPlanner):
         return f"{paths} {tables_sha256([entry.table for entry in read])}"
 
 
-def _warn_of_shared_tables(read: Sequence[ModuleTable]) -> None:
-    """Warn of tables with several features: they send one pooled row per feature, but the cost models count one."""
-    shared = [entry.table.name for entry in read if len(entry.feature_names) > 1]
-    if shared:
-        warnings.warn(
-            f"{len(shared)} tables (such as {shared[0]!r}) have several features; their lookups are counted in full, "
-            "but their communication is counted only once per table",
-            stacklevel=4,
+def _check_hosts(plan: ShardingPlan, topology: Topology) -> None:
+    """Refuse a plan that keeps tables on hosts other than those that TorchRec reads from the environment."""
+    types = {sharding.sharding_type for module in plan.plan.values() for sharding in module.values()}
+    local = get_local_size(topology.world_size)
+    if types & {"table_row_wise", "grid_shard"} and local != topology.local_world_size:
+        raise PlanError(
+            f"the plan has tables on hosts of {topology.local_world_size} ranks, as the topology says, but TorchRec "
+            f"reads {local} ranks per host from the environment; set LOCAL_WORLD_SIZE to the topology's number"
         )
