@@ -123,9 +123,8 @@ class CommMeasureParams(CampaignParams):
     """Parameters of a campaign of communication costs.
 
     Attributes:
-        backend: which collectives run. `gloo`: torch.distributed's all-to-all between processes. `nccl`: the same
-            between GPUs. `topology`: none; costs come from a model of a cluster (`TopologyParams`), and the protocol
-            does not apply.
+        backend: which collectives run. `gloo`: torch.distributed's, between processes. `nccl`: the same between GPUs.
+            `topology`: none; costs come from a model of a cluster (`TopologyParams`), and the protocol does not apply.
         local_world_size: ranks per host. A larger world size is measured across hosts, by ranks that torchrun has
             started there (`torchrun_ranks`). Null: all ranks are processes of this host.
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.

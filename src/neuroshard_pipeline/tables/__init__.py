@@ -1,7 +1,7 @@
 """Embedding tables, sharding tasks and samples, and one reader per kind of file.
 
 - types: `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint), `samples`
-  (ComputeSample, CommSample)
+  (ComputeSample, CommSample, ReductionSample)
 - ids and reuse: `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
 - a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`
   (links between ranks); `records` reads the CSV, Parquet and JSON files of tables and tasks
