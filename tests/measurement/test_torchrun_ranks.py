@@ -21,7 +21,7 @@ from neuroshard_pipeline.tables.samples import CommSample
 
 SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
 RANKS = "neuroshard_pipeline.measurement.torchrun_ranks"
-AGENT = Path(__file__).with_name("agent.py")
+AGENT = ROOT / "tests/torchrun_agent.py"
 MORTAL_RANKS = Path(__file__).with_name("mortal_ranks.py")
 SLOW_MBIT, FAST_MBIT = 40.0, 4000.0
 HANGS_AFTER_S = 10.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from cost_models.conftest import FIT, HEAD
 from cost_models.machine import make_comm_sample, make_shards, make_table, true_comm_ms, true_compute_ms
 from torchrec_bridge import needs_torchrec  # noqa: F401, skips this module where TorchRec is absent
@@ -21,6 +20,7 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrain
 from neuroshard_pipeline.tables.samples import ComputeSample
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
+AGENT = Path(__file__).parents[1] / "torchrun_agent.py"
 RUN_IT = Path(__file__).with_name("run_and_list_threads.py")
 QUICK = FIT | {"epochs": 3}
 
@@ -47,15 +47,9 @@ def models_folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_example_trains_on_two_ranks(models_folder):
     assert len(EXAMPLE.read_text().splitlines()) < 100
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(
-        [*launch, str(RUN_IT), str(EXAMPLE), str(models_folder)],
-        capture_output=True,
-        text=True,
-        timeout=180,  # guards against a hang
-        env=environment,
-    )
+    # The agent is a fork. Its ranks are new interpreters, because the end of an interpreter is tested, too.
+    rank = ["--no-python", "env", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "timeout", "180", sys.executable]
+    result = warm.run(AGENT, "--standalone", "--nproc_per_node", "2", *rank, RUN_IT, EXAMPLE, models_folder)
     assert result.returncode == 0, result.stderr[-3000:]
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", result.stdout)]
     assert len(losses) == 5
