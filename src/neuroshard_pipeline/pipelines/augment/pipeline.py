@@ -11,6 +11,7 @@ PUBLIC_SETS = ("mlperf_dlrm_v2", "criteo_kaggle", "hugectr_t510")
 
 def create_pipeline() -> Pipeline:
     """Table pool → compute samples, communication samples, samples of reductions, sharding tasks."""
+    drawing = ["params:compute_samples", "params:variation", "params:varied_samples", "params:recording"]
     stage = [
         Node(nodes.gather_public_tables, list(PUBLIC_SETS), "public_tables", name="gather_public_tables"),
         Node(
@@ -27,14 +28,7 @@ def create_pipeline() -> Pipeline:
         ),
         Node(
             nodes.provide_compute_samples,
-            [
-                "table_pool",
-                "public_tables",
-                "params:compute_samples",
-                "params:variation",
-                "params:varied_samples",
-                "params:recording",
-            ],
+            ["table_pool", "public_tables", *drawing],
             ["compute_samples", "compute_sample_settings"],
             name="provide_compute_samples",
         ),
