@@ -21,7 +21,7 @@ from neuroshard_pipeline.augment import (
     varied_samples,
 )
 from neuroshard_pipeline.augment.variation import is_derived
-from neuroshard_pipeline.tables import Table, draw_ids, reuse_histogram, tables_from_frame
+from neuroshard_pipeline.tables import Table, compute_samples_from_frame, draw_ids, reuse_histogram, tables_from_frame
 
 VARIATION = {
     "tables_per_batch_size": 60, "batch_sizes": (16, 64), "interpolation_batch_size": 32,
@@ -35,7 +35,8 @@ COMPUTE = ComputeSampleParams(
 )
 VARIED = {
     "num_samples": 60, "samples_per_group": 8, "dimensions": (4, 8, 12, 256), "dimension_weights": (1.0, 1.0, 1.0, 0.5),
-    "rowwise_adagrad_share": 0.5, "similar_tables_share": 0.5, "similar_rows_share": 0.5, "seed": 2,
+    "rowwise_adagrad_share": 0.5, "similar_tables_share": 0.5, "similar_rows_share": 0.5,
+    "spread_share": 0.5, "spread_world_sizes": (2, 8), "seed": 2,
 }  # fmt: skip
 PUBLIC = {"shop": [Table("items", 10_000, 16, 1.0), Table("users", 700, 64, 3.0)]}
 
@@ -144,7 +145,7 @@ def test_a_samples_tables_share_batch_and_data_type_and_fit_the_memory(pool, dra
 def test_evaluation_samples_have_the_tables_and_batches_of_their_purpose(pool, evaluation, variation):
     samples, settings = evaluation
     assert settings.groupby("purpose").size().to_dict() == dict.fromkeys(
-        ("unseen_tables", "batch_interpolation", "batch_extrapolation", "shop"), 8
+        ("unseen_tables", "batch_interpolation", "batch_extrapolation", "shop", "row_shards", "replicas"), 8
     )
     joined = samples.merge(settings, on="sample_id").merge(pool[["table", "origin", "held_out"]], on="table")
     groups = dict(list(joined.groupby("purpose")))
@@ -158,6 +159,40 @@ def test_evaluation_samples_have_the_tables_and_batches_of_their_purpose(pool, e
     widths = groups["shop"].groupby("table")["embedding_dim"].max()
     assert widths["shop/items"] <= 16
     assert widths["shop/users"] <= 64
+
+
+def test_spread_samples_are_row_shards_or_replicas_of_ordinary_samples(pool, variation, drawn):
+    samples, settings = drawn
+    ordinary, column_wise = varied_samples(
+        pool, COMPUTE, variation, VariedSampleParams(**VARIED | {"spread_share": 0.0})
+    )
+    pd.testing.assert_frame_equal(samples, ordinary)
+    pd.testing.assert_frame_equal(settings[["sample_id", "optimizer", "purpose"]], column_wise.iloc[:, :3])
+    assert set(column_wise["sharding_type"]) == {"column_wise"}
+    assert set(column_wise["world_size"]) == {1}
+    counts = settings.groupby("sharding_type").size()
+    assert set(counts.index) == {"column_wise", "row_wise", "data_parallel"}
+    assert 20 <= counts["column_wise"] <= 40
+    spread = settings["sharding_type"] != "column_wise"
+    assert set(settings.loc[spread, "world_size"]) == {2, 8}
+    assert set(settings.loc[~spread, "world_size"]) == {1}
+
+
+def test_spread_evaluation_samples_have_tables_of_training(pool, evaluation, variation):
+    samples, settings = evaluation
+    spread = settings[settings["world_size"] > 1]
+    assert {*zip(spread["purpose"], spread["sharding_type"], strict=True)} == {
+        ("row_shards", "row_wise"),
+        ("replicas", "data_parallel"),
+    }
+    joined = samples.merge(spread, on="sample_id").merge(pool[["table", "held_out"]], on="table")
+    assert not joined["held_out"].any()
+    assert set(joined["batch_size"]) == set(variation.batch_sizes)
+    read = compute_samples_from_frame(samples, pool, settings)
+    row_shards = [sample for sample in read if sample.sample_id.startswith("row_shards")]
+    assert min(shard.table.pooling_factor for sample in row_shards for shard in sample.shards) < 0.5
+    replicas = {sample.batch_size for sample in read if sample.sample_id.startswith("replicas")}
+    assert replicas <= {16 // 2, 16 // 8, 64 // 2, 64 // 8}
 
 
 @pytest.mark.parametrize("in_rows", [0.0, 1.0])
@@ -207,6 +242,11 @@ def test_statistics_and_comm_samples_use_generated_tables_only(pool, generated):
 def test_impossible_variations_are_refused(change):
     with pytest.raises(ValidationError):
         VariationParams(**{**VARIATION, **change})
+
+
+def test_a_table_is_spread_over_at_least_two_ranks():
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        VariedSampleParams(**{**VARIED, "spread_world_sizes": (1, 2)})
 
 
 def test_every_width_needs_a_weight():

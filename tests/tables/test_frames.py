@@ -3,6 +3,7 @@
 import dataclasses
 import io
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from neuroshard_pipeline.tables.frames import (
     tasks_from_frame,
     tasks_to_frame,
 )
+from neuroshard_pipeline.tables.lookups import local_table
 from neuroshard_pipeline.tables.table import POOLINGS, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -179,6 +181,36 @@ def test_missing_ranks_are_refused(pool):
     )  # fmt: skip
     with pytest.raises(TaskError, match="ranks are"):
         comm_samples_from_frame(comm_samples(pool, params).iloc[:-1])
+
+
+def test_a_spread_sample_has_the_lookups_of_one_rank(pool):
+    samples = compute_samples(
+        pool,
+        ComputeSampleParams(
+            num_samples=3, batch_size=64, dimensions=(8,), min_tables=2, max_tables=5, memory_bytes=2**24, seed=0
+        ),
+    )
+    names = samples["sample_id"].unique()
+    settings = pd.DataFrame({"sample_id": names, "optimizer": "sgd"})
+    whole_tables = compute_samples_from_frame(samples, pool, settings)
+    types = ["column_wise", "row_wise", "data_parallel"]
+    ordinary, rows, replicas = compute_samples_from_frame(
+        samples, pool, settings.assign(sharding_type=types, world_size=[1, 4, 4])
+    )
+    assert ordinary == whole_tables[0]
+    assert (rows.batch_size, replicas.batch_size) == (64, 16)
+    for seen, table in zip(rows.shards, (shard.table for shard in whole_tables[1].shards), strict=True):
+        assert seen.num_rows == seen.table.num_embeddings == -(-table.num_embeddings // 4)
+        share = seen.num_rows / table.num_embeddings
+        assert seen.table.pooling_factor == pytest.approx(table.pooling_factor * share)
+        assert seen.table.unique_rows == pytest.approx(table.unique_rows * share)
+    for seen, table in zip(replicas.shards, (shard.table for shard in whole_tables[2].shards), strict=True):
+        assert seen.table == local_table(table, 64, 4)
+    # Settings of earlier versions, joined with newer ones, have empty cells.
+    empty = settings.assign(sharding_type=[None, None, "row_wise"], world_size=[np.nan, np.nan, 2])
+    read = compute_samples_from_frame(samples, pool, empty)
+    assert read[:2] == whole_tables[:2]
+    assert read[2].shards[0].num_rows == -(-whole_tables[2].shards[0].num_rows // 2)
 
 
 def test_settings_give_every_sample_its_optimizer(pool):

@@ -89,8 +89,9 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
 
 
 def paper_settings(samples: pd.DataFrame) -> pd.DataFrame:
-    """`sample_id, optimizer, purpose` of samples that are drawn as in the paper: all are for training and use SGD."""
-    return pd.DataFrame({"sample_id": samples["sample_id"].unique(), "optimizer": "sgd", "purpose": TRAINING})
+    """Settings of samples that are drawn as in the paper (see `varied_samples`): all are for training and use SGD."""
+    common = {"optimizer": "sgd", "purpose": TRAINING, "sharding_type": "column_wise", "world_size": 1}
+    return pd.DataFrame({"sample_id": samples["sample_id"].unique(), **common})
 
 
 def _compute_sample(index: int, name: str, weight_bytes: IntArray, params: ComputeSampleParams) -> IntArray:

@@ -2,10 +2,13 @@
 
 `varied_samples` are for training. `evaluation_samples` have tables or batch sizes that no training sample has; they
 measure how well a model generalises. A sample depends on the seed and on its own index only.
+
+A spread sample is what one rank looks up if all tables of the sample are row-wise or data-parallel: row shards, with
+few ids per sample of the batch, or replicas, with the batch of one rank (`tables.lookups`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -20,13 +23,16 @@ from neuroshard_pipeline.augment.variation import VariationParams, is_derived, i
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import TRAINING
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, ShardingType, Table
 
 #: First number in the seeds of the random generators, one per kind of sample.
 _VARIED_STREAM, _EVALUATION_STREAM = 6, 7
 
 #: Purposes of evaluation samples, in addition to the names of the public table sets.
 UNSEEN_TABLES, INTERPOLATION, EXTRAPOLATION = "unseen_tables", "batch_interpolation", "batch_extrapolation"
+
+#: Purposes of evaluation samples that are spread, and their sharding types.
+SPREAD_PURPOSES: dict[str, ShardingType] = {"row_shards": "row_wise", "replicas": "data_parallel"}
 
 
 class VariedSampleParams(Parameters):
@@ -42,6 +48,8 @@ class VariedSampleParams(Parameters):
             are close in the order of pooling factors, and each width is one drawn width or its half, its quarter, …
         similar_rows_share: share of the samples of similar tables in which tables of equal pooling factor also have
             similar numbers of rows. A small table uses the caches better among small tables than among large ones.
+        spread_share: share of training samples that are spread, half of them row-wise and half data-parallel.
+        spread_world_sizes: numbers of ranks over which the tables of a sample are spread.
         seed: seed of all draws.
     """
 
@@ -52,6 +60,8 @@ class VariedSampleParams(Parameters):
     rowwise_adagrad_share: Share
     similar_tables_share: Share
     similar_rows_share: Share
+    spread_share: Share
+    spread_world_sizes: tuple[Annotated[int, Field(ge=2, le=2**20)], ...] = Field(min_length=1)
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
@@ -68,13 +78,15 @@ _FIELDS = ["batch_size", "data_type", "default_profile", "pooling_factor", "tabl
 
 
 class _Sample(NamedTuple):
-    """One drawn sample: its settings, its tables (rows of a group), and their widths."""
+    """One drawn sample: its settings, its tables (rows of a group), their widths, and how the tables are spread."""
 
     sample_id: str
     purpose: str
     optimizer: str
     tables: _Group
     dims: IntArray
+    sharding_type: ShardingType = "column_wise"
+    world_size: int = 1
 
 
 def varied_samples(
@@ -83,7 +95,8 @@ def varied_samples(
     """Draw training samples of derived tables that are not held out, and cycle through `variation.batch_sizes`.
 
     Returns:
-        Samples in the format of `compute_samples`, and settings `sample_id, optimizer, purpose`, one row per sample.
+        Samples in the format of `compute_samples`, and settings with one row per sample: `sample_id, optimizer,
+        purpose, sharding_type, world_size`. The last two are `column_wise` and 1 if the sample is not spread.
     """
     derived = pool[is_derived(pool["table"])]
     groups = _groups(derived[~is_held_out(derived)])
@@ -91,7 +104,11 @@ def varied_samples(
     for index in range(varied.num_samples):
         rng = np.random.default_rng([_VARIED_STREAM, varied.seed, index])
         own = _of_batch(groups, variation.batch_sizes[index % len(variation.batch_sizes)])
-        samples.append(_varied_sample(f"varied-{index:06d}", TRAINING, rng, own, params, varied))
+        sample = _varied_sample(f"varied-{index:06d}", TRAINING, rng, own, params, varied)
+        is_spread, is_replica = rng.random(2) < (varied.spread_share, 0.5)
+        samples.append(
+            _spread(sample, "data_parallel" if is_replica else "row_wise", rng, varied) if is_spread else sample
+        )
     return _frames(samples)
 
 
@@ -107,6 +124,7 @@ def evaluation_samples(
     - `unseen_tables`: held-out tables at the batch sizes of training; every second sample has derived tables
     - `batch_interpolation`, `batch_extrapolation`: tables not held out, at batch sizes that no training sample has
     - the name of each public table set: tables of that set, each with its width halved a random number of times
+    - `row_shards`, `replicas`: spread samples of tables and batch sizes of training
 
     Returns:
         Samples and settings in the format of `varied_samples`.
@@ -126,6 +144,10 @@ def evaluation_samples(
         for purpose, groups in groups_of_purpose.items():
             samples.append(_varied_sample(f"{purpose}-{index:04d}", purpose, rng, groups, params, varied))
         samples += [_public_sample(name, tables, pool, index, rng, params) for name, tables in public.items()]
+        trained = _of_batch(seen, variation.batch_sizes[index % len(variation.batch_sizes)])
+        for purpose, sharding_type in SPREAD_PURPOSES.items():
+            sample = _varied_sample(f"{purpose}-{index:04d}", purpose, rng, trained, params, varied)
+            samples.append(_spread(sample, sharding_type, rng, varied))
     return _frames(sorted(samples, key=lambda sample: sample.sample_id))
 
 
@@ -147,6 +169,13 @@ def _varied_sample(
     tables, dims = redraw_until_fits(draw, _weight_bytes, params.memory_bytes, sample_id)
     optimizer = "rowwise_adagrad" if rng.random() < varied.rowwise_adagrad_share else "sgd"
     return _Sample(sample_id, purpose, optimizer, tables, dims)
+
+
+def _spread(
+    sample: _Sample, sharding_type: ShardingType, rng: np.random.Generator, varied: VariedSampleParams
+) -> _Sample:
+    """The sample, with all its tables spread over a random number of ranks."""
+    return sample._replace(sharding_type=sharding_type, world_size=int(rng.choice(varied.spread_world_sizes)))
 
 
 def _choose(
@@ -222,8 +251,9 @@ def _frames(samples: Sequence[_Sample]) -> tuple[pd.DataFrame, pd.DataFrame]:
         for row in zip(sample.tables["batch_size"], sample.tables["table"], sample.dims, strict=True)
     ]
     columns = {"sample_id": str, "batch_size": np.int64, "table": str, "embedding_dim": np.int64}
-    settings = [(sample.sample_id, sample.optimizer, sample.purpose) for sample in samples]
+    names = ["sample_id", "optimizer", "purpose", "sharding_type", "world_size"]
+    settings = [tuple(getattr(sample, name) for name in names) for sample in samples]
     return (
         pd.DataFrame(rows, columns=list(columns)).astype(columns),
-        pd.DataFrame(settings, columns=["sample_id", "optimizer", "purpose"]),
+        pd.DataFrame(settings, columns=names).astype({"world_size": np.int64}),
     )

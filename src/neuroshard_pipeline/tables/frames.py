@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.lookups import first_shard, lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import TRAINING, CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import (
@@ -19,8 +20,8 @@ from neuroshard_pipeline.tables.table import (
     PROFILE_COLUMNS,
     TABLE_DEFAULTS,
     Shard,
+    ShardingType,
     Table,
-    whole,
 )
 from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_DEFAULTS, TASK_ONLY_COLUMNS, ShardingTask
 
@@ -30,6 +31,10 @@ TABLE_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "p
 POOL_COLUMNS: tuple[str, ...] = tuple(column for column in TABLE_COLUMNS if column != "embedding_dim")
 
 TASK_COLUMNS: tuple[str, ...] = (*TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
+
+#: Settings of a compute sample, and their values where a frame has none.
+_SETTINGS = ("optimizer", "sharding_type", "world_size")
+_DEFAULT_SETTINGS: tuple[str, ShardingType, int] = (DEFAULT_OPTIMIZER, "column_wise", 1)
 
 _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
@@ -157,11 +162,13 @@ def compute_samples_from_frame(
     """Join the three frames of compute samples.
 
     Shards with the same table and width are the same object in all samples, so that callers can process each one once.
+    A spread sample has the shards and the batch size that its kernel sees on one rank (`tables.lookups`).
 
     Args:
         samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
         pool: the dataset `augment.table_pool`, which holds the properties of the tables.
-        settings: `sample_id, optimizer`, one row per sample; None if all samples use SGD.
+        settings: `sample_id, optimizer`, one row per sample; None if all samples use SGD. The columns `sharding_type`
+            and `world_size` may be missing or empty, as in files of earlier versions: no sample is then spread.
 
     Returns:
         The samples in the order of their first rows.
@@ -170,23 +177,42 @@ def compute_samples_from_frame(
         TaskError: a sample names a table that the pool does not have, or has no settings.
     """
     by_name = {table.name: table for table in tables_from_frame(pool)}
-    made: dict[tuple[str, int], Shard] = {}
+    of_sample = _settings_of_samples(settings)
+    made: dict[tuple[str, int, ShardingType, int], Shard] = {}
     shards: dict[str, list[Shard]] = {}
     columns = (samples[name].tolist() for name in ("sample_id", "table", "embedding_dim"))
     for sample_id, name, dim in zip(*columns, strict=True):
         if name not in by_name:
             raise TaskError(f"{sample_id}: table {name!r} is not in the pool; use the pool that the samples came from")
-        if (name, dim) not in made:
-            made[name, dim] = whole(replace(by_name[name], embedding_dim=dim))
-        shards.setdefault(sample_id, []).append(made[name, dim])
-    batch_sizes = dict(zip(samples["sample_id"].tolist(), samples["batch_size"].tolist(), strict=True))
-    optimizers = dict.fromkeys(shards, DEFAULT_OPTIMIZER)
-    if settings is not None:
-        optimizers = dict(zip(settings["sample_id"].tolist(), settings["optimizer"].tolist(), strict=True))
-    for sample_id in shards:
-        if sample_id not in optimizers:
+        if settings is not None and sample_id not in of_sample:
             raise TaskError(f"{sample_id}: has no settings; use the settings that were drawn with the samples")
-    return [ComputeSample(name, batch_sizes[name], tuple(own), optimizers[name]) for name, own in shards.items()]
+        _, sharding_type, world_size = of_sample.get(sample_id, _DEFAULT_SETTINGS)
+        key = (name, dim, sharding_type, world_size)
+        if key not in made:
+            made[key] = first_shard(replace(by_name[name], embedding_dim=dim), sharding_type, world_size)
+        shards.setdefault(sample_id, []).append(made[key])
+    batch_sizes = dict(zip(samples["sample_id"].tolist(), samples["batch_size"].tolist(), strict=True))
+    return [
+        _compute_sample(name, own, batch_sizes[name], *of_sample.get(name, _DEFAULT_SETTINGS))
+        for name, own in shards.items()
+    ]
+
+
+def _settings_of_samples(settings: pd.DataFrame | None) -> dict[str, tuple[str, ShardingType, int]]:
+    """Optimizer, sharding type and world size by sample."""
+    if settings is None:
+        return {}
+    given = settings.reindex(columns=list(_SETTINGS)).astype(object).to_numpy()
+    values = np.where(pd.isna(given), np.array(_DEFAULT_SETTINGS, dtype=object), given).tolist()
+    return {name: (own[0], own[1], int(own[2])) for name, own in zip(settings["sample_id"], values, strict=True)}
+
+
+def _compute_sample(
+    sample_id: str, shards: Sequence[Shard], batch_size: int, optimizer: str, _: ShardingType, world_size: int
+) -> ComputeSample:
+    """The sample that the kernel of one rank sees."""
+    seen = tuple(lookup_shard(shard, batch_size, world_size) for shard in shards)
+    return ComputeSample(sample_id, lookup_batch_size(shards[0], batch_size, world_size), seen, optimizer)
 
 
 def compute_samples_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:

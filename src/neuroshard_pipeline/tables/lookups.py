@@ -12,11 +12,18 @@ from scipy.special import betainc
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard, Table
+from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard, ShardingType, Table
 
 _COUNTS_PER_BIN = 16
 #: A shard that expects less than one unique row per batch still has a reuse profile.
 _LEAST_UNIQUE_ROWS = 1e-3
+
+
+def first_shard(table: Table, sharding_type: ShardingType, world_size: int) -> Shard:
+    """The shard of all columns that the first rank has of a table that is spread over `world_size` ranks."""
+    is_cut = sharding_type not in ("column_wise", "data_parallel")
+    rows = -(-table.num_embeddings // world_size) if is_cut else table.num_embeddings
+    return Shard(table, 0, table.embedding_dim, 0, rows, sharding_type)
 
 
 def lookup_batch_size(shard: Shard, batch_size: int, world_size: int) -> int:

@@ -21,7 +21,8 @@ class ComputeSample:
 
     Attributes:
         sample_id: name; equal names mean equal shards.
-        batch_size: global batch size, because every rank looks up its tables for the whole batch.
+        batch_size: number of samples whose ids are looked up. Every rank looks up its shards for the whole batch, and
+            replicas of data-parallel tables for its own part of the batch.
         shards: at least one shard; several shards may belong to one table.
         optimizer: optimizer that is fused into the backward pass, one of `task.OPTIMIZERS`.
     """
