@@ -1,0 +1,85 @@
+"""The step cost model of a modelled cluster: prices and costs of reductions that follow the formulas of the lab."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from neuroshard_pipeline.cost_models.caveats import COSTS_ARE
+from neuroshard_pipeline.cost_models.reduction_fitting import fit_reductions
+from neuroshard_pipeline.cost_models.reductions import ReductionCosts
+from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_prices
+from neuroshard_pipeline.lab.device import ModelledDevice
+from neuroshard_pipeline.lab.network import NetworkParams, collective_us
+from neuroshard_pipeline.lab.step_samples import StepSamples, step_samples
+from neuroshard_pipeline.tables.samples import REDUCTIONS
+from neuroshard_pipeline.tables.step_work import QUANTITIES
+
+#: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
+_REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
+#: One of so many plans only tells the error of the prices.
+_HELD_OUT = 4
+
+
+def modelled_step_model(
+    device: ModelledDevice,
+    network: NetworkParams,
+    world_sizes: Sequence[int],
+    ranks_per_size: int,
+    hardware: Mapping[str, Any],
+) -> StepCostModel:
+    """Fit prices to the lab's steps of random plans, and take costs of reductions from the lab.
+
+    Args:
+        device: GPU of every rank.
+        network: links inside and between hosts.
+        world_sizes: numbers of ranks, each at least 2.
+        ranks_per_size: number of ranks of all plans of one world size, about.
+        hardware: the hardware in the provenance of the cluster's other cost models.
+    """
+    prices: dict[int, dict[str, dict[str, float]]] = {}
+    errors: dict[str, list[float]] = {part: [] for part in PARTS}
+    for world_size in world_sizes:
+        num_plans = max(ranks_per_size // world_size, 2 * _HELD_OUT)
+        samples = step_samples(device, network, world_size, num_plans, np.random.default_rng(world_size))
+        prices[world_size] = {part: _prices(part, samples) for part in PARTS}
+        for part, of in prices[world_size].items():
+            errors[part].append(_error(part, of, samples))
+    provenance = {"hardware": dict(hardware), COSTS_ARE: {"prices": "modelled", "reductions": "modelled"}}
+    mean_errors = {part: float(np.mean(of)) for part, of in errors.items()}
+    return StepCostModel(prices, _reductions(network, world_sizes), mean_errors, provenance)
+
+
+def _prices(part: str, samples: StepSamples) -> dict[str, float]:
+    chosen = (samples.cost_ms[part] > 0) & (samples.plan % _HELD_OUT > 0)
+    return fit_prices(part, samples.work[chosen], samples.cost_ms[part][chosen])
+
+
+def _error(part: str, prices: Mapping[str, float], samples: StepSamples) -> float:
+    """Mean relative error on plans that the prices were not fitted to."""
+    chosen = (samples.cost_ms[part] > 0) & (samples.plan % _HELD_OUT == 0)
+    predicted = samples.work[chosen] @ np.array([prices.get(name, 0.0) for name in QUANTITIES])
+    return float(np.abs(predicted / samples.cost_ms[part][chosen] - 1.0).mean())
+
+
+def _reductions(network: NetworkParams, world_sizes: Sequence[int]) -> ReductionCosts:
+    rows = pd.DataFrame(_reduction_rows(network, world_sizes))
+    samples = rows.drop(columns="cost_ms")
+    return fit_reductions(samples, rows[["sample_id", "cost_ms"]].assign(error=None))[0]
+
+
+def _reduction_rows(network: NetworkParams, world_sizes: Sequence[int]) -> Iterator[dict[str, object]]:
+    groups = {(world_size, network.hosts_of(world_size)) for world_size in world_sizes}
+    for collective in REDUCTIONS:
+        for world_size, hosts in sorted(groups):
+            us = collective_us(collective, _REDUCTION_BYTES, world_size, hosts, network)
+            for size, cost_us in zip(_REDUCTION_BYTES.tolist(), us.tolist(), strict=True):
+                yield {
+                    "sample_id": f"{collective}-{world_size}-{hosts}-{size:g}",
+                    "collective": collective,
+                    "world_size": world_size,
+                    "hosts": hosts,
+                    "size_bytes": size,
+                    "cost_ms": cost_us / 1e3,
+                }

@@ -1,0 +1,46 @@
+"""The step cost model of a modelled cluster agrees with the formulas of the lab."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.cost_models.modelled_step import modelled_step_model
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network import collective_us
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.step_samples import step_samples
+from neuroshard_pipeline.tables.samples import REDUCTIONS
+
+DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
+
+
+@pytest.fixture(scope="module")
+def model() -> StepCostModel:
+    return modelled_step_model(DEVICE, NETWORK, (4, 16), 320, {"device": "cuda"})
+
+
+def test_prices_describe_plans_that_they_were_not_fitted_to(model):
+    for world_size in (4, 16):
+        samples = step_samples(DEVICE, NETWORK, world_size, 12, np.random.default_rng(99))
+        for part in ("input_dist", "module"):
+            predicted = samples.work @ model.prices_of(part, world_size)
+            assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.25, (part, world_size)
+
+
+def test_reductions_cost_what_the_network_says(model):
+    sizes = np.array([1e4, 3e6, 5e8])
+    for collective in REDUCTIONS:
+        for world_size, hosts, per_host in ((4, 1, None), (16, 2, 8)):
+            expected = collective_us(collective, sizes, world_size, hosts, NETWORK) / 1e3
+            assert model.reductions.predict_ms(collective, sizes, world_size, per_host) == pytest.approx(
+                expected, rel=0.03
+            )
+
+
+def test_a_saved_model_says_that_it_is_modelled(model, tmp_path):
+    model.save(tmp_path)
+    loaded = StepCostModel.load(tmp_path)
+    assert loaded.provenance["costs_are"] == {"prices": "modelled", "reductions": "modelled"}
+    assert loaded.prices == {size: dict(of) for size, of in model.prices.items()}
