@@ -26,7 +26,7 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: `dense`: the gradients of replicas: zeros, sums over the batch, and the pass of the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": ("groups", "features", "bags", "ids", "sent_bags", "sent_ids"),
-    "module": ("groups", "features", "bags", "pooled", "returned"),
+    "module": ("groups", "features", "bags", "pooled", "returned", "reordered"),
     "dense": ("gradients",),
 }
 

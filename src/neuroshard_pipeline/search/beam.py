@@ -31,16 +31,19 @@ _OTHER_BYTES_PER_RUN_AND_RANK = 8 * 5
 _MOST_RANKS = 2**14
 
 
-def beam_search(problem: Problem, params: SearchParams) -> list[PlacedState]:
+def beam_search(problem: Problem, params: SearchParams, start: PlacedState | None = None) -> list[PlacedState]:
     """Every placed state that the beam held in some step, in ascending order of cost (ties: the state met first).
+
+    Args:
+        problem: the sharding problem.
+        params: parameters of the search.
+        start: the first state; None for the one that the top of this file describes.
 
     Raises:
         DoesNotFitError: the task does not fit the memory of its ranks.
         TooLargeError: the search would need more memory than this machine has left.
     """
-    check_room(problem.task, problem.memory)
-    _require_room_for_runs(problem, params)
-    beam = [_first_state(problem, params)]
+    beam = [start or first_state(problem, params)]
     held = list(beam)
     for _ in with_progress(params.max_steps, "column splits"):
         states = _expansions(beam, problem, params.num_candidates)
@@ -64,8 +67,15 @@ def _require_room_for_runs(problem: Problem, params: SearchParams) -> None:
     require_room(problem.task, "a search with cost models", num_runs * of_rank, others, _MOST_RANKS)
 
 
-def _first_state(problem: Problem, params: SearchParams) -> PlacedState:
-    """The placed state of the whole tables or, if these have no placement, another placed state."""
+def first_state(problem: Problem, params: SearchParams) -> PlacedState:
+    """The placed state of the whole tables or, if these have no placement, another placed state.
+
+    Raises:
+        DoesNotFitError: the task does not fit the memory of its ranks.
+        TooLargeError: the search would need more memory than this machine has left.
+    """
+    check_room(problem.task, problem.memory)
+    _require_room_for_runs(problem, params)
     caps = dimension_caps(problem, params)
     placed = place(problem.whole_tables[None], problem, caps)[0]
     if placed is not None:

@@ -1,23 +1,38 @@
 """Describes a plan in words."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from neuroshard_pipeline.search.plan import Plan, PlanCost, RejectedChange
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard
 
 #: Number of shards that are named per rank; the others are only counted.
 _SHARDS_SHOWN = 12
+#: Number of ranks that are described if there are more; these are the most expensive ones.
+_RANKS_SHOWN = 16
+
+#: Parts of a rank's cost: the fields of `PlanCost`, in the order in which they are shown, and their names.
+_PARTS = {
+    "compute_ms": "compute",
+    "backward_comm_ms": "backward communication",
+    "forward_comm_ms": "forward communication",
+    "reduction_ms": "reductions",
+    "input_dist_ms": "input dist",
+    "module_ms": "TorchRec's module",
+}
 
 
 def explain_plan(plan: Plan) -> str:
-    """Text with the shards, memory and cost of every rank, the slowest rank, rejected changes and assumptions."""
-    lines = [_headline(plan), ""]
+    """Text with the shards, memory and cost of the ranks, the slowest rank, rejected changes and assumptions."""
+    lines = [_headline(plan), "", *_replica_lines(plan)]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
-    for rank, shards in enumerate(plan.shards_by_rank):
+    shown = _ranks_shown(plan)
+    for rank in shown:
         share = f"{used[rank] / max(limits[rank], 1):.0%}"
         memory = f"{_bytes_text(used[rank])} of {_bytes_text(limits[rank])} ({share})"
-        lines += [_rank_line(plan, rank, memory), f"    {_shards_text(plan, shards)}"]
-    lines.append("")
+        own = [shard for shard in plan.shards_by_rank[rank] if shard.sharding_type != "data_parallel"]
+        lines += [f"rank {rank}: {len(own)} shards, {_rank_text(plan, rank, memory)}", f"    {_shards_text(plan, own)}"]
+    lines += [*_other_ranks_lines(plan, shown), ""]
     if plan.predicted is not None:
         lines += _cost_lines(plan, plan.predicted)
     fullest = max(range(plan.task.world_size), key=lambda rank: used[rank] / max(limits[rank], 1))
@@ -28,40 +43,88 @@ def explain_plan(plan: Plan) -> str:
     return "\n".join([*lines, *_assumption_lines(plan)])
 
 
+def _ranks_shown(plan: Plan) -> list[int]:
+    """All ranks, or the most expensive ones of many; without predicted costs, the fullest ones."""
+    ranks = range(plan.task.world_size)
+    load = plan.memory_bytes if plan.predicted is None else plan.predicted.rank_ms
+    return sorted(sorted(ranks, key=lambda rank: -load[rank])[:_RANKS_SHOWN])
+
+
+def _other_ranks_lines(plan: Plan, shown: Sequence[int]) -> list[str]:
+    """One line about the ranks that are not described."""
+    others = sorted(set(range(plan.task.world_size)) - set(shown))
+    if not others:
+        return []
+    shards = [len(plan.shards_by_rank[rank]) for rank in others]
+    used = [plan.memory_bytes[rank] for rank in others]
+    text = f"{len(others)} other ranks: {min(shards)} to {max(shards)} shards, {_bytes_text(min(used))} to "
+    text += _bytes_text(max(used))
+    if plan.predicted is None:
+        return [text]
+    costs = [plan.predicted.rank_ms[rank] for rank in others]
+    return [f"{text}; {min(costs):.3f} to {max(costs):.3f} ms"]
+
+
+def _replica_lines(plan: Plan) -> list[str]:
+    """One line about the tables that every rank has a replica of."""
+    replicas = [shard for shard in plan.shards_by_rank[0] if shard.sharding_type == "data_parallel"]
+    return [f"on every rank (data_parallel): {_shards_text(plan, replicas)}"] if replicas else []
+
+
 def _headline(plan: Plan) -> str:
     task = plan.task
-    split = len(plan.shards) - len(task.tables)
     cost = "no predicted cost" if plan.predicted is None else f"predicted {plan.predicted_cost_ms:.3f} ms per iteration"
     return (
-        f"{task.task_id}: {len(task.tables)} tables in {len(plan.shards)} shards ({split} column splits) on "
+        f"{task.task_id}: {len(task.tables)} tables in {len(plan.shards)} shards ({_splits_text(plan)}) on "
         f"{task.world_size} ranks by {plan.sharder}, batch size {task.batch_size}: {cost}"
     )
 
 
-def _rank_line(plan: Plan, rank: int, memory: str) -> str:
-    text = f"rank {rank}: {len(plan.shards_by_rank[rank])} shards, {plan.dim_sums[rank]} columns, {memory}"
+def _splits_text(plan: Plan) -> str:
+    """Number of column splits, and of tables of every other sharding type."""
+    kinds = {shard.table.name: shard.sharding_type for shard in plan.shards}
+    columns = [shard for shard in plan.shards if shard.sharding_type == "column_wise"]
+    splits = len(columns) - len({shard.table.name for shard in columns})
+    others: Counter[str] = Counter(kind for kind in kinds.values() if kind != "column_wise")
+    counts = (f"{others[kind]} {kind}" for kind in SHARDING_TYPES if others[kind])
+    return ", ".join([f"{splits} column splits", *counts])
+
+
+def _rank_text(plan: Plan, rank: int, memory: str) -> str:
+    text = f"{plan.dim_sums[rank]} columns, {memory}"
     if plan.predicted is None:
         return text
     cost = plan.predicted
-    text += (
-        f"; compute {cost.compute_ms[rank]:.3f} + backward communication {cost.backward_comm_ms[rank]:.3f} + forward "
-        f"communication {cost.forward_comm_ms[rank]:.3f} = {cost.rank_ms[rank]:.3f} ms"
-    )
+    terms = " + ".join(f"{name} {ms[rank]:.3f}" for name, ms in _parts(cost).items())
+    text += f"; {terms} = {cost.rank_ms[rank]:.3f} ms"
     if not plan.interval_ms:
         return text
     low, high = plan.interval_ms[rank]
     return f"{text} (90 % prediction interval: {low:.3f} to {high:.3f})"
 
 
+def _parts(cost: PlanCost) -> dict[str, tuple[float, ...]]:
+    """Cost of every rank by the name of the part, without parts that have no price or that the plan does not have."""
+    return {name: ms for field, name in _PARTS.items() if (ms := getattr(cost, field))}
+
+
 def _shards_text(plan: Plan, shards: Sequence[Shard]) -> str:
-    names = [
-        shard.table.name
-        if shard.embedding_dim == shard.table.embedding_dim
-        else f"{shard.table.name}[{shard.column_offset}:{shard.column_offset + shard.embedding_dim}]"
-        for shard in sorted(shards, key=lambda shard: -plan.memory.shard_bytes(shard, plan.task))
-    ]
-    more = f", and {len(names) - _SHARDS_SHOWN} more" if len(names) > _SHARDS_SHOWN else ""
-    return ", ".join(names[:_SHARDS_SHOWN]) + more if names else "(empty)"
+    ordered = sorted(shards, key=lambda shard: -plan.memory.shard_bytes(shard, plan.task))
+    more = f", and {len(ordered) - _SHARDS_SHOWN} more" if len(ordered) > _SHARDS_SHOWN else ""
+    return ", ".join(map(_shard_text, ordered[:_SHARDS_SHOWN])) + more if ordered else "(empty)"
+
+
+def _shard_text(shard: Shard) -> str:
+    """Name of the table; in brackets, columns and rows unless the shard has all of them, and any type that cuts rows.
+
+    Columns alone are written as in Python: `clicks[0:16]`.
+    """
+    table, end = shard.table, shard.column_offset + shard.embedding_dim
+    columns = f"{shard.column_offset}:{end}" if shard.embedding_dim < table.embedding_dim else ""
+    if shard.sharding_type in ("column_wise", "data_parallel"):
+        return f"{table.name}[{columns}]" if columns else table.name
+    rows = f"rows {shard.row_offset}:{shard.row_offset + shard.num_rows} of {table.num_embeddings}"
+    return f"{table.name}[{', '.join([*([f'columns {columns}'] if columns else []), rows, shard.sharding_type])}]"
 
 
 def _cost_lines(plan: Plan, cost: PlanCost) -> list[str]:
@@ -69,15 +132,11 @@ def _cost_lines(plan: Plan, cost: PlanCost) -> list[str]:
     ranks = range(plan.task.world_size)
     slowest = max(ranks, key=lambda rank: cost.rank_ms[rank])
     busiest = max(ranks, key=lambda rank: cost.compute_ms[rank])
-    parts = {
-        "compute": cost.compute_ms[slowest],
-        "backward communication": cost.backward_comm_ms[slowest],
-        "forward communication": cost.forward_comm_ms[slowest],
-    }
+    parts = {name: ms[slowest] for name, ms in _parts(cost).items()}
     largest = max(parts, key=lambda part: parts[part])
     lines = [
         f"slowest rank: rank {slowest} with {cost.rank_ms[slowest]:.3f} ms; its largest part is {largest} "
-        f"({parts[largest]:.3f} ms)",
+        f"({parts[largest]:.3f} ms, {parts[largest] / max(cost.rank_ms[slowest], 1e-12):.0%})",
         f"compute per rank: largest / mean = {_max_over_mean(cost.compute_ms):.3f}; rank {busiest} has the largest, "
         f"{cost.compute_ms[busiest]:.3f} ms",
     ]
@@ -103,11 +162,23 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
 
 def _assumption_lines(plan: Plan) -> list[str]:
     """Tables without a known reuse profile, modelled costs, and inputs outside the training range of the models."""
+    notes = [*_pricing_notes(plan), *plan.caveats]
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:
-        return ["reuse profiles: given for every table", *plan.caveats]
+        return ["reuse profiles: given for every table", *notes]
     shown = ", ".join(assumed[:_SHARDS_SHOWN]) + (", ..." if len(assumed) > _SHARDS_SHOWN else "")
-    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *plan.caveats]
+    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *notes]
+
+
+def _pricing_notes(plan: Plan) -> list[str]:
+    """Parts of a step that the predicted cost leaves out."""
+    if plan.predicted is None:
+        return []
+    if not plan.predicted.input_dist_ms:
+        return ["not priced: input dist and TorchRec's own work, because the cost models have no step cost model"]
+    if plan.task.pipelines_input_dist:
+        return ["input dist: no cost, because the trainer sends the ids while it computes on the batch before"]
+    return []
 
 
 def _max_over_mean(values: tuple[float, ...]) -> float:

@@ -109,7 +109,7 @@ def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray]
         compute_ms[plan, rank] = loads.compute_ms[move, column]
         dims[plan, rank] = loads.dims[move, column]
     cost_ms = embedding_cost_ms(problem.models, compute_ms, dims + problem.background.dims, problem.task.batch_size)
-    shared_ms = problem.shared_ms[layout.kinds].sum() + np.bincount(
+    shared_ms = problem.added_to_all_ms(layout.kinds) + np.bincount(
         plan, shared_ms_added(layout, moves, problem)[move], len(sets)
     )
     return quantised(cost_ms) + quantised(shared_ms)

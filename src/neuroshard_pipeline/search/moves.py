@@ -99,7 +99,7 @@ def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
     background = problem.background
     compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1) + background.ms
     cost_ms = embedding_cost_ms(problem.models, compute_ms[None], (dims + background.dims)[None], batch_size)
-    cost = quantised(cost_ms) + quantised(problem.shared_ms[kinds].sum())
+    cost = quantised(cost_ms) + quantised(problem.added_to_all_ms(kinds))
     return Layout(kinds, ranks, sums, dims, free, compute_ms, float(cost[0]))
 
 
@@ -168,11 +168,18 @@ def loads_after(layout: Layout, moves: Moves, problem: Problem) -> Loads:
 
 
 def shared_ms_added(layout: Layout, moves: Moves, problem: Problem) -> FloatArray:
-    """(P,) ms that each move adds to every rank of the task (`Problem.shared_ms`)."""
+    """(P,) ms that each move adds to every rank of the task (`Problem.added_to_all_ms`).
+
+    Only the first cut of a layout adds the reordering of outputs; no merge takes it away.
+    """
     of_kind = np.append(problem.shared_ms, 0.0)
     shard_kinds = np.append(layout.kinds, NONE)
     leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
-    return of_kind[moves.to_source] + of_kind[moves.to_target] - of_kind[leaving] - of_kind[other]
+    added: FloatArray = of_kind[moves.to_source] + of_kind[moves.to_target] - of_kind[leaving] - of_kind[other]
+    is_cut = np.append(problem.is_cut, False)
+    if not is_cut[layout.kinds].any():
+        added = added + problem.reorder_ms * (is_cut[moves.to_source] | is_cut[moves.to_target])
+    return added
 
 
 def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves) -> np.ndarray:

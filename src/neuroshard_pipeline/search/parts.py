@@ -116,15 +116,16 @@ def _add_lookups(
 
 def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
     """Embeddings (S, H) of what the kernels of shards of any type see; equal shards are embedded once."""
+    distinct = {id(shard): shard for shard in shards}  # a table has the same replica on every rank
     seen: dict[tuple[Shard, int], int] = {}
-    index = []
-    for shard in shards:
+    place = {}
+    for key, shard in distinct.items():
         looked_up = lookup_shard(shard, task.batch_size, task.world_size)
         batch_size = lookup_batch_size(shard, task.batch_size, task.world_size)
         if shard.table.pooling == "none":  # every id is a bag of its own
             bags = max(1, round(batch_size * looked_up.table.pooling_factor))
             looked_up, batch_size = _single_ids(looked_up), bags
-        index.append(seen.setdefault((looked_up, batch_size), len(seen)))
+        place[key] = seen.setdefault((looked_up, batch_size), len(seen))
     by_batch: dict[int, list[Shard]] = defaultdict(list)
     for looked_up, batch_size in seen:
         by_batch[batch_size].append(looked_up)
@@ -133,7 +134,7 @@ def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models
         # At least two shards per call, so that BLAS rounds alike for any number of shards (see `Problem`).
         made = models.compute.shard_embeddings(batch if len(batch) > 1 else batch * 2, batch_size, task.optimizer)
         found |= {(shard, batch_size): row for shard, row in zip(batch, made, strict=False)}
-    return np.array([found[key] for key in seen])[index]
+    return np.array([found[key] for key in seen])[[place[id(shard)] for shard in shards]]
 
 
 def _single_ids(shard: Shard) -> Shard:

@@ -82,7 +82,7 @@ def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list
         compute_ms = runs.cost[rows] / COST_UNITS_PER_MS
         dims = runs.dims[rows] + problem.background.dims
         cost = quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
-        cost += quantised(problem.shared_ms[sequences].sum(axis=-1))[runs.state[rows]]
+        cost += quantised(problem.added_to_all_ms(sequences))[runs.state[rows]]
         order = np.lexsort((runs.low[rows], cost, runs.state[rows]))
         states, first = np.unique(runs.state[rows[order]], return_index=True)
         for state, run in zip(states.tolist(), order[first].tolist(), strict=True):

@@ -9,6 +9,7 @@ Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -104,6 +105,25 @@ class Problem:
         """(Y,) ms that a shard of every kind adds to all ranks, such as the ids that every rank sends."""
         self._embed_new_kinds()
         return self._shared_ms
+
+    def added_to_all_ms(self, states: IntArray) -> FloatArray:
+        """What the shards of each state (..., N) add to every rank, in ms (...), with the reordering of outputs."""
+        added: FloatArray = self.shared_ms[states].sum(axis=-1)
+        return added + self.reorder_ms * self.is_cut[states].any(axis=-1)
+
+    @property
+    def is_cut(self) -> BoolArray:
+        """(Y,) whether a kind has some of its unit's columns only."""
+        return self.width < self.width[self.whole_tables][self.unit]
+
+    @cached_property
+    def reorder_ms(self) -> float:
+        """Time in ms that all ranks need to reorder the outputs of the column-wise tables once any of them is cut."""
+        if self.prices is None:
+            return 0.0
+        return self.prices.reorder_ms(
+            [shard for unit in range(len(self.units)) for shard in self._shards(unit, 0, self.units[unit].width)]
+        )
 
     @property
     def embedding(self) -> FloatArray:

@@ -71,7 +71,8 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
     tables = {table.name: table for table in task.tables}
     for name, sharding_type in types.items():
         if sharding_type == "data_parallel":
-            placed += [(whole(tables[name], sharding_type), rank) for rank in range(task.world_size)]
+            replica = whole(tables[name], sharding_type)
+            placed += [(replica, rank) for rank in range(task.world_size)]
         elif sharding_type == "row_wise":
             rows = row_shards(tables[name], sharding_type, task.world_size)
             placed += list(zip(rows, range(len(rows)), strict=True))

@@ -16,9 +16,11 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
 from neuroshard_pipeline.search.parts import shard_embeddings
-from neuroshard_pipeline.tables.step_work import shard_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
+
+_RETURNED, _REORDERED = (list(QUANTITIES).index(name) for name in ("returned", "reordered"))
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class StepPrices:
     def own_ms(self, shards: Iterable[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""
         return np.array([shard_work(shard, self.task)[0] @ self.per_unit for shard in shards])
+
+    def reorder_ms(self, whole_tables: Sequence[Shard]) -> float:
+        """Time in ms that every rank needs to reorder the outputs of column-wise tables, some of which are cut."""
+        returned = sum(shard_work(shard, self.task)[1][_RETURNED] for shard in whole_tables)
+        return float(returned * self.per_unit[_REORDERED])
 
     def shared_ms(self, shards: Iterable[Shard]) -> float:
         """Ms that the shards together add to every rank."""

@@ -10,36 +10,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.beam import beam_search
+from neuroshard_pipeline.search.beam import beam_search, first_state
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.placement import PlacedState
 from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.presplit import presplit_states
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
 from neuroshard_pipeline.search.spread_choice import Candidate, best_cut, candidates
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.table import ShardingType
 
-#: Number of sets of spread tables that are searched, and the same for tasks with more tables times ranks than `_LARGE`.
-_NUM_SETS, _NUM_SETS_OF_LARGE_TASKS, _LARGE = 4, 1, 50_000
+#: Number of sets of spread tables that are tried, and of starting points from which a beam search runs. In tasks with
+#: more tables times ranks than `_LARGE`, a beam search runs from the best one only.
+_NUM_SETS, _NUM_SEARCHED, _LARGE = 4, 3, 20_000
 
-#: A set is searched only if its estimated cost is at most this multiple of the lowest estimate.
+#: A set is tried only if its estimated cost is at most this multiple of the lowest estimate.
 _MOST_ABOVE_BEST = 1.1
 
 
 @dataclass(frozen=True)
-class _Solved:
-    """A set of spread tables, the problem of the other tables (None if there are none), and its placed states."""
+class _Start:
+    """A set of spread tables, and the problem of the others with a placed state; both None if there are no others."""
 
     spread: Spread
     columns: Problem | None
-    states: list[PlacedState]
-
-    def placement(self, problem: Problem, state: PlacedState | None) -> Placement:
-        """The placement of all tables, with the column-wise ones as in `state`."""
-        found = None if self.columns is None or state is None else self.columns.placement(state.kinds, state.ranks)
-        return joined(problem, found, self.spread)
+    state: PlacedState | None
 
 
 def whole_step_placements(
@@ -50,30 +47,37 @@ def whole_step_placements(
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
     """
-    best = min(_solved(problem, search), key=lambda solved: solved.states[0].cost if solved.states else 0.0)
+    most = 1 if len(problem.task.tables) * problem.task.world_size > _LARGE else _NUM_SEARCHED
+    searched = [(started, _searched(started, search)) for started in _starts(problem, search)[:most]]
+    best, states = min(searched, key=lambda entry: _cost(entry[1]))
     if best.columns is None:
-        return [best.placement(problem, None)]
-    states = local_search(best.states[0], best.columns, local, rng)
-    return [best.placement(problem, state) for state in states[:count]]
+        return [joined(problem, None, best.spread)]
+    states = local_search(states[0], best.columns, local, rng)
+    return [joined(problem, best.columns.placement(of.kinds, of.ranks), best.spread) for of in states[:count]]
 
 
-def _solved(problem: Problem, search: SearchParams) -> list[_Solved]:
-    """The most promising sets of spread tables with the placed states of the others; at least one."""
-    task = problem.task
-    found: list[_Solved] = []
+def _searched(started: _Start, search: SearchParams) -> list[PlacedState]:
+    return [] if started.columns is None else beam_search(started.columns, search, started.state)
+
+
+def _cost(states: Sequence[PlacedState]) -> float:
+    return states[0].cost if states else 0.0
+
+
+def _starts(problem: Problem, search: SearchParams) -> list[_Start]:
+    """Starting points of the column search for the most promising sets of spread tables, the cheapest first."""
+    found: list[_Start] = []
     refusal: DoesNotFitError | None = None
     ranked = candidates(problem, usable_types)
-    is_large = len(task.tables) * task.world_size > _LARGE
-    limit_ms = ranked[0].estimate_ms * _MOST_ABOVE_BEST
-    for candidate in _distinct(ranked, limit_ms, _NUM_SETS_OF_LARGE_TASKS if is_large else _NUM_SETS):
+    for candidate in _distinct(ranked, ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS):
         try:
-            found.append(_solve(problem, candidate.types, search))
+            found += _starts_of(problem, candidate.types, search)
         except DoesNotFitError as error:
             refusal = refusal or error
-    if found:
-        return found
-    assert refusal is not None
-    return [_with_more_cuts(problem, dict(ranked[0].types), search, refusal)]
+    if not found:
+        assert refusal is not None
+        found = _with_more_cuts(problem, dict(ranked[0].types), search, refusal)
+    return sorted(found, key=lambda start: 0.0 if start.state is None else start.state.cost)
 
 
 def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[Candidate]:
@@ -86,16 +90,19 @@ def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[
     return chosen[:count]
 
 
-def _solve(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Solved:
-    """Search the other tables as columns beside spread tables of these types."""
+def _starts_of(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> list[_Start]:
+    """Starting points beside spread tables of these types: whole tables, and tables that are split beforehand."""
     spread = spread_tables(types, problem.task, problem.memory)
     columns = column_problem(problem, spread)
-    return _Solved(spread, columns, [] if columns is None else beam_search(columns, search))
+    if columns is None:
+        return [_Start(spread, None, None)]
+    states = [first_state(columns, search), *presplit_states(columns, search)]
+    return [_Start(spread, columns, state) for state in states]
 
 
 def _with_more_cuts(
     problem: Problem, types: dict[str, ShardingType], search: SearchParams, refusal: DoesNotFitError
-) -> _Solved:
+) -> list[_Start]:
     """Cut the rows of ever more tables, the largest first, until the others fit as columns."""
     task = problem.task
     largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
@@ -105,7 +112,7 @@ def _with_more_cuts(
             continue
         types[table.name] = cut
         try:
-            return _solve(problem, types, search)
+            return _starts_of(problem, types, search)
         except DoesNotFitError:
             continue
     raise refusal

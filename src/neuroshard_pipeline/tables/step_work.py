@@ -3,6 +3,7 @@
 Shapes: W ranks, Q quantities. TorchRec's words: the *input dist* sends every rank the ids that look up its shards.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ QUANTITIES: dict[str, str] = {
     "sent_ids": "ids that the rank sends, the same on all ranks",
     "pooled": "floats that the rank's lookups write for the samples of all ranks",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
+    "reordered": "those of `returned` in groups with a table of several column shards, whose outputs are all permuted",
     "gradients": "floats of the dense gradients of replicas, the same on all ranks",
 }
 
@@ -62,7 +64,21 @@ def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
         work[rank] += own
         work += everywhere
     work[:, _INDEX["groups"]] = len(exchange_groups(shards))
+    work[:, _INDEX["reordered"]] = reordered_floats(task, shards)
     return work
+
+
+def reordered_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
+    """The quantity `reordered` of a plan with these shards; rows that are cut do not count."""
+    returned: dict[tuple[str, str], float] = defaultdict(float)
+    cut = set()
+    for shard in shards:
+        if shard.sharding_type in ("column_wise", "grid_shard"):
+            group = (shard.table.module, shard.sharding_type)
+            returned[group] += shard_work(shard, task)[1][_INDEX["returned"]]
+            if shard.embedding_dim < shard.table.embedding_dim:
+                cut.add(group)
+    return sum(returned[group] for group in cut)
 
 
 def exchange_groups(shards: Sequence[Shard]) -> set[tuple[str, str]]:

@@ -1,0 +1,54 @@
+"""Starting points of a search in which no shard is large beside the mean load of a rank.
+
+A beam search of a few steps splits a few tables. Where there are many ranks and few tables, most tables must be split
+before the ranks can be balanced at all.
+"""
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.search.models import quantised
+from neuroshard_pipeline.search.params import SearchParams
+from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place
+from neuroshard_pipeline.search.problem import Problem
+
+#: Largest load of a shard as a share of the mean load of a rank, for each starting point.
+_SHARES = (1.0, 0.5, 0.25)
+
+
+def presplit_states(problem: Problem, params: SearchParams) -> list[PlacedState]:
+    """Placed states without shards that have a large share of a rank's mean columns or mean compute cost.
+
+    States that equal another one or the whole tables are left out, and so are states that have no placement.
+    """
+    found: list[PlacedState] = []
+    known = {_key(problem.whole_tables)}
+    for share in _SHARES:
+        state = _presplit(problem, share)
+        if _key(state) not in known:
+            known.add(_key(state))
+            placed = place(state[None], problem, dimension_caps(problem, params))[0]
+            found += [] if placed is None else [placed]
+    return found
+
+
+def _presplit(problem: Problem, share: float) -> IntArray:
+    """The whole tables, with shards halved while they exceed the share and may be halved."""
+    task, state = problem.task, problem.whole_tables
+    mean_dims = problem.dims[state].sum() / task.world_size
+    mean_sum = problem.embedding[state].sum(axis=0) / task.world_size
+    sums = np.stack([mean_sum, np.zeros_like(mean_sum)])
+    mean_cost, launch = quantised(problem.models.compute.costs_from_sums(sums, task.batch_size).sum(axis=-1))
+    while True:
+        costs = problem.cost[state] - launch
+        large = (problem.dims[state] > share * mean_dims) | (costs > share * (mean_cost - launch))
+        chosen = np.flatnonzero(large & problem.can_halve[state] & problem.may_split(state))
+        if problem.limits_shards:  # of each unit one shard per round, so that no unit exceeds its limit
+            chosen = chosen[np.unique(problem.unit[state[chosen]], return_index=True)[1]]
+        if not len(chosen):
+            return state
+        state = np.concatenate([np.delete(state, chosen), np.repeat(problem.halves(state[chosen].tolist()), 2)])
+
+
+def _key(state: IntArray) -> bytes:
+    return np.sort(state).tobytes()
