@@ -101,7 +101,7 @@ def join_ranks(
     else:
         torch.set_num_threads(params.threads)
         if params.threads == 1:
-            settle_on_core(rank)
+            settle_on_core(rank, world_size)
     dist.init_process_group(
         params.backend,
         store=dist.FileStore(store_file, world_size),
