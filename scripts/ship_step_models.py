@@ -1,6 +1,6 @@
 """Fits the step cost models of modelled GPUs to the formulas of the lab, and puts them beside the shipped cost models.
 
-    python scripts/ship_step_models.py a100 h100 h200      # two minutes for each on one core
+    python scripts/ship_step_models.py a100 h100 h200      # one minute for each on one core
 
 Device and cluster are those of the shipped compute and communication cost models.
 """
@@ -8,19 +8,19 @@ Device and cluster are those of the shipped compute and communication cost model
 import shutil
 import sys
 
-from neuroshard_pipeline.cost_models import load_cost_models
+from neuroshard_pipeline.cost_models import ComputeCostModel
 from neuroshard_pipeline.cost_models.modelled_step import modelled_step_model
-from neuroshard_pipeline.cost_models.shipped import STEP_MODEL_NAME, shipped_folder
+from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder
 from neuroshard_pipeline.lab.device import ModelledDevice, modelled_device
 from neuroshard_pipeline.lab.network import NetworkParams
 
-WORLD_SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
-RANKS_PER_SIZE = 2000
+WORLD_SIZES = (2, 4, 8, 16, 32, 64, 128)
+RANKS_PER_SIZE = 1500
 
 
 def main(name: str) -> None:
     """Replace one shipped step cost model, and print its errors."""
-    hardware = load_cost_models(name).compute.provenance["hardware"]
+    hardware = ComputeCostModel.load(shipped_folder(name) / MODEL_NAMES[0]).provenance["hardware"]
     facts = hardware.get("modelled_device")
     device = ModelledDevice(**facts) if facts else modelled_device(name)
     cluster = {key: value for key, value in hardware["topology"].items() if key != "preset"}

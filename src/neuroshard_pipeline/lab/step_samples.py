@@ -80,6 +80,7 @@ def _random_plan(
     batch_size = world_size * int(rng.choice(_LOCAL_BATCHES))
     task = ShardingTask(tables, world_size, batch_size, 2**50, local_world_size=per_host)
     of_all_types, replicated_share = rng.random() < _OF_ALL_TYPES, rng.choice([0.0, 0.5])
+    cut_share = rng.choice([0.0, 0.2])
     placed = []
     for table in tables:
         kind = "column_wise"
@@ -87,12 +88,14 @@ def _random_plan(
             kind = "data_parallel"
         elif of_all_types:
             kind = str(rng.choice(SHARDING_TYPES[:4], p=[0.85, 0.05, 0.05, 0.05]))
-        placed += _placed(table, kind, task, rng)
+        placed += _placed(table, kind, task, cut_share, rng)
     return task, [shard for shard, _ in placed], [rank for _, rank in placed]
 
 
-def _placed(table: Table, kind: str, task: ShardingTask, rng: np.random.Generator) -> list[tuple[Shard, int]]:
-    """The shards of one table on random ranks."""
+def _placed(
+    table: Table, kind: str, task: ShardingTask, cut_share: float, rng: np.random.Generator
+) -> list[tuple[Shard, int]]:
+    """The shards of one table on random ranks; a column-wise table is halved with probability `cut_share`."""
     world_size, local = task.world_size, task.ranks_per_host
     half = table.embedding_dim // 2
     if kind == "data_parallel":
@@ -110,5 +113,5 @@ def _placed(table: Table, kind: str, task: ShardingTask, rng: np.random.Generato
             for block, at in zip(blocks, firsts, strict=True)
             for pair in zip(block, range(at, at + local), strict=False)
         ]
-    pieces = [whole(table)] if rng.random() < 0.8 else [Shard(table, 0, half), Shard(table, half, half)]
+    pieces = [whole(table)] if rng.random() >= cut_share else [Shard(table, 0, half), Shard(table, half, half)]
     return [(piece, int(rng.integers(world_size))) for piece in pieces]
