@@ -14,6 +14,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.unsharded_dlrm import torchrecs_dlrm, unsharded_model
 
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
@@ -46,11 +47,17 @@ PARAMS = TrainingParams(
 
 
 def plans() -> list[Plan]:
-    """A plan of whole tables, and a plan of uneven shards with two shards of one table on one rank."""
+    """Whole tables; uneven shards with two shards of one table on one rank; row shards and replicas."""
     a, b, c, d = TABLES
     cut = {Shard(a, 0, 16): 0, Shard(a, 16, 4): 1, Shard(a, 20, 12): 0, Shard(d, 0, 40): 1, Shard(d, 40, 24): 0}
     uneven = Plan(TASK, (*cut, whole(b), whole(c)), (*cut.values(), 1, 1), "uneven")
-    return [Plan(TASK, tuple(whole(table) for table in TABLES), (0, 0, 1, 1), "tables"), uneven]
+    rows = [(shard, rank) for table in (a, c) for rank, shard in enumerate(row_shards(table, "row_wise", 2))]
+    mixed = [*rows, (whole(d), 1), *((whole(b, "data_parallel"), rank) for rank in range(2))]
+    return [
+        Plan(TASK, tuple(whole(table) for table in TABLES), (0, 0, 1, 1), "tables"),
+        uneven,
+        Plan(TASK, *zip(*mixed, strict=True), "rows and replicas"),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +81,7 @@ def unsharded_losses() -> list[float]:
 @pytest.mark.parametrize("dense", ["ddp", "fsdp2"])
 def test_every_plan_trains_to_the_losses_of_the_unsharded_model(unsharded_losses, dense):
     steps = train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"dense": dense}))
-    assert set(steps["sharder"]) == {"tables", "uneven"}
+    assert set(steps["sharder"]) == {"tables", "uneven", "rows and replicas"}
     for _, of_plan in steps.groupby("sharder"):
         assert of_plan["step"].tolist() == list(range(10))
         assert of_plan["timed"].tolist() == [False, True, True, True, True] * 2

@@ -25,9 +25,15 @@ BATCH_SIZE = 32
 def tasks() -> pd.DataFrame:
     tables = [with_profile(Table(f"t{index}", 100 * (index + 1), 8, 2.0), BATCH_SIZE) for index in range(3)]
     dotted = [with_profile(Table("user.id", 100, 8, 2.0), BATCH_SIZE)]
+    odd = {"pooling": "none", "num_features": 2, "is_weighted": True}
+    unusual = [
+        ShardingTask([Table(field, 100, 8, 2.0, **{field: value})], 4, BATCH_SIZE, 2**20, task_id=field)
+        for field, value in odd.items()
+    ]
     return tasks_to_frame(
         [
-            ShardingTask(tables, 4, BATCH_SIZE, 2**20, task_id="drawn"),
+            ShardingTask(tables, 4, BATCH_SIZE, 2**20, task_id="drawn", local_world_size=4),
+            *unusual,
             ShardingTask(dotted, 4, BATCH_SIZE, 2**20, task_id="dotted"),
         ]
     )
@@ -51,7 +57,7 @@ def params(**changes) -> TrainTaskParams:
 def test_a_tasks_tables_are_trained_on_the_given_number_of_ranks():
     task, batches = state_problem(tasks(), params(task_id="drawn"))
     assert [table.name for table in task.tables] == ["t0", "t1", "t2"]
-    assert task.world_size == 2
+    assert (task.world_size, task.local_world_size) == (2, None)
     assert task.memory_limits == (2**29, 2**29)
     assert len(batches) == 3
     assert [len(ids.indices) for ids in batches[0].ids] == [2 * BATCH_SIZE] * 3
@@ -76,7 +82,11 @@ def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"task_id": "unknown"}, ["'unknown'", "drawn, dotted"]),
+        ({"task_id": "unknown"}, ["'unknown'", "drawn, pooling, num_features, is_weighted, dotted"]),
+        *[
+            ({"task_id": name}, [f"table '{name}'", "pooled tables of one feature without weights", "--pipeline truth"])
+            for name in ("pooling", "num_features", "is_weighted")
+        ],
         ({"task_id": "drawn", "batch_size": 64}, ["batches of 32", "64"]),
         ({"task_id": "dotted"}, ["'user.id'", "rename"]),
         ({"tables": "data/01_raw/nowhere.csv"}, ["nowhere.csv"]),

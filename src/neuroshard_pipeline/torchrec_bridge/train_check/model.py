@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -30,6 +31,7 @@ from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402
 from torchrec.modules.crossnet import LowRankCrossNet  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
+from torchrec.optim.optimizers import in_backward_optimizer_filter  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 
@@ -132,13 +134,31 @@ def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> Dis
     return sharded
 
 
+def dense_optimizer(sharded: DistributedModelParallel, params: TrainingParams) -> torch.optim.SGD:
+    """The optimizer of the dense network and of replicated tables, whose gradients are dense, too."""
+    model = sharded.module
+    replicas = [
+        weights for _, weights in in_backward_optimizer_filter(model.embedding_bag_collection.named_parameters())
+    ]
+    groups = [{"params": list(model.dense_parameters())}, {"params": replicas}]
+    return torch.optim.SGD([group for group in groups if group["params"]], lr=params.learning_rate)
+
+
 @torch.no_grad()
 def _fill_tables(sharded: DistributedModelParallel, plan: Plan, seed: int) -> None:
-    """Fill this rank's shards with their columns of the initial weights."""
+    """Fill this rank's shards and replicas with their part of the initial weights."""
     tables = {table.name: table for table in plan.task.tables}
     state = sharded.module.embedding_bag_collection.state_dict()
     for key, value in state.items():
         table = tables[key.removeprefix("embedding_bags.").removesuffix(".weight")]
-        for shard in value.local_shards():
-            columns = initial_columns(table, shard.metadata.shard_offsets[1], shard.metadata.shard_sizes[1], seed)
-            shard.tensor.copy_(torch.from_numpy(columns))
+        for tensor, (row, column) in _parts(value):
+            rows, width = tensor.shape
+            columns = initial_columns(table, column, width, seed)
+            tensor.copy_(torch.from_numpy(columns[row : row + rows]))
+
+
+def _parts(weights: ShardedTensor | torch.Tensor) -> list[tuple[torch.Tensor, Sequence[int]]]:
+    """This rank's shards of a table, each with its first row and column; a replica is one of them."""
+    if isinstance(weights, ShardedTensor):
+        return [(shard.tensor, shard.metadata.shard_offsets) for shard in weights.local_shards()]
+    return [(weights, (0, 0))]

@@ -40,6 +40,11 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
     for table in task.tables:
         if "." in table.name or hasattr(nn.ModuleDict(), table.name):
             raise TaskError(f"table {table.name!r}: PyTorch does not accept this name for a module; rename the table")
+        if table.pooling == "none" or table.num_features > 1 or table.is_weighted:
+            raise TrainCheckError(
+                f"table {table.name!r}: the model of train_check has pooled tables of one feature without weights; "
+                "leave the table out, or measure the embedding module alone with: kedro run --pipeline truth"
+            )
     if params.criteo_file is None:
         return task, drawn_batches(task.tables, params.batch_size, params.num_batches, params.seed)
     batches = criteo_batches(params.criteo_file, task.tables, params.batch_size, params.num_batches)
@@ -77,7 +82,9 @@ def _named_task(tasks: pd.DataFrame, params: TrainTaskParams) -> ShardingTask:
             f"the reuse profiles of task {params.task_id!r} describe batches of {found.batch_size} samples; set "
             f"train_check.task.batch_size to that number instead of {params.batch_size}"
         )
-    return dataclasses.replace(found, world_size=params.world_size, memory_bytes=params.memory_bytes)
+    return dataclasses.replace(
+        found, world_size=params.world_size, local_world_size=None, memory_bytes=params.memory_bytes
+    )
 
 
 def _with_profiles(task: ShardingTask, batches: Sequence[Batch]) -> ShardingTask:

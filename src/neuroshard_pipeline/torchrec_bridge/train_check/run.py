@@ -115,7 +115,8 @@ def set_up_rank(
 
     TorchRec is imported here, in the process of the rank.
     """
-    device = join_ranks(rank, plans[0].task.world_size, params, store_file)
+    task = plans[0].task
+    device = join_ranks(rank, task.world_size, params, store_file, task.local_world_size)
     return RankTrainer(plans, batches, params, device).train
 
 
@@ -125,7 +126,7 @@ class RankTrainer:
     def __init__(
         self, plans: Sequence[Plan], batches: Sequence[Batch], params: TrainingParams, device: torch.device
     ) -> None:
-        from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids, shard_model
+        from neuroshard_pipeline.torchrec_bridge.train_check.model import dense_optimizer, keyed_ids, shard_model
 
         self._device = device
         share = len(batches[0].labels) // dist.get_world_size()
@@ -140,9 +141,7 @@ class RankTrainer:
             for batch in batches
         ]
         self._models = [shard_model(plan, params, device) for plan in plans]
-        self._optimizers = [
-            torch.optim.SGD(model.module.dense_parameters(), lr=params.learning_rate) for model in self._models
-        ]
+        self._optimizers = [dense_optimizer(model, params) for model in self._models]
 
     def train(self, turn: Turn) -> Steps:
         """Wait until all ranks have reached the turn, train its steps and return their losses and durations."""
