@@ -14,7 +14,9 @@ from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, ModelledD
 from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.params import lab_values
-from neuroshard_pipeline.lab.step import StepCost, step_cost_ms, step_params
+from neuroshard_pipeline.lab.phases import AllToAll, Symmetric
+from neuroshard_pipeline.lab.step import StepCost, step_cost_ms, step_params, step_phases
+from neuroshard_pipeline.lab.step_groups import Job, grouped
 from neuroshard_pipeline.tables.lookups import local_table
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -133,6 +135,34 @@ def test_tables_of_two_modules_or_types_pay_for_two_exchanges():
     assert (two.input_dist_ms > one.input_dist_ms + 0.3).all()
     mixed = cost(task(NARROW, WIDE), [(whole(NARROW), 0), *by_rows(WIDE, (0, 1))])
     assert (mixed.input_dist_ms > one.input_dist_ms + 0.3).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "world_size", "all_to_alls", "reductions"),
+    [
+        ("column_wise", 4, 3 + 2, 0),
+        ("row_wise", 4, 3, 2),
+        ("table_row_wise", 4, 3 + 2, 2),
+        ("table_row_wise", 2, 3, 2),
+        ("grid_shard", 4, 3 + 2, 2),
+        ("data_parallel", 4, 0, 1),
+    ],
+)
+def test_as_many_collectives_as_torchrec_runs(kind, world_size, all_to_alls, reductions):
+    """The numbers were counted by wrapping torch.distributed around TorchRec 1.8 on gloo, with two ranks per host."""
+    placed = {
+        "column_wise": [(whole(WIDE), 0)],
+        "row_wise": by_rows(WIDE, range(world_size)),
+        "table_row_wise": by_rows(WIDE, (0, 1), "table_row_wise"),
+        "grid_shard": by_rows(WIDE, (0, 1), "grid_shard", (0, 4)) + by_rows(WIDE, (2, 3), "grid_shard", (4, 4)),
+        "data_parallel": replicas(WIDE, world_size),
+    }[kind]
+    of = task(WIDE, world_size=world_size, local_world_size=2)
+    job = Job(of, SLOW, SIMPLE, SYNC, 4.0)
+    phases = step_phases(grouped([shard for shard, _ in placed], [rank for _, rank in placed]), job)
+    together = [phase for phase in phases if isinstance(phase, Symmetric)]
+    found = sum(isinstance(phase, AllToAll) for phase in phases) + sum(p.part == "input_dist" for p in together)
+    assert (found, sum(phase.part == "reduction" for phase in together)) == (all_to_alls, reductions)
 
 
 def test_waiting_ends_when_the_slowest_rank_arrives():
