@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
+from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.measurement import (
     CommCampaign,
     CommMeasureParams,
@@ -86,11 +87,9 @@ def campaigns_of_conf(environment: str = "base") -> Campaigns:
 
 
 def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Embedding costs by task (row) and sharder (column): the maximum over ranks of the sum of the three parts."""
-    parts = [f"{kind}_{part}_ms" for part in ("compute", "forward_comm", "backward_comm")]
-    total = plan_costs[parts].sum(axis=1, skipna=False)
-    return plan_costs.assign(total=total).pivot_table(
-        index="task_id", columns="sharder", values="total", aggfunc="max", dropna=False
+    """Embedding costs of the measured parts by task (row) and sharder (column), NaN where a plan was not measured."""
+    return plan_totals(plan_costs).pivot_table(
+        index="task_id", columns="sharder", values=f"{kind}_ms", aggfunc="max", dropna=False
     )
 
 

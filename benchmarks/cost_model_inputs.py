@@ -15,9 +15,9 @@ from neuroshard_pipeline.cost_models.measured import CommData, ComputeData
 from neuroshard_pipeline.cost_models.metrics import noise_floor_of
 from neuroshard_pipeline.evaluation.anchors import drifts_of_parts
 from neuroshard_pipeline.evaluation.drift import Drift
+from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
-from neuroshard_pipeline.tables.table import Shard
 
 #: The batch size of the paper's samples, scaled to this project's default tables.
 PAPER_BATCH_SIZE = 512
@@ -105,7 +105,10 @@ def _has(catalog: Any, *names: str) -> bool:
 
 
 def _chosen(catalog: Any) -> ComputeData | None:
-    """The shards of every rank of every measured plan of a search, with their cost; None without such plans."""
+    """The shards of every rank of every measured plan of a search, with their cost; None without such plans.
+
+    Ranks with row shards or replicas are left out, because they run several lookup kernels.
+    """
     tasks = {task.task_id: task for task in tasks_from_frame(catalog.load("augment.sharding_tasks"))}
     plans = catalog.load("search.plans").query("sharder in @SEARCHES")
     costs = catalog.load("search.plan_costs").dropna(subset=["measured_compute_ms"])
@@ -114,9 +117,9 @@ def _chosen(catalog: Any) -> ComputeData | None:
     for key, rows in plans[plans["task_id"].isin(tasks)].groupby(["task_id", "sharder", "rank"]):
         if key in measured.index:
             task = tasks[key[0]]
-            tables = {member.name: member for member in task.tables}
-            where = zip(rows["table"], rows["column_offset"], rows["embedding_dim"], strict=True)
-            shards = tuple(Shard(tables[name], int(offset), int(width)) for name, offset, width in where)
+            shards, _ = shards_from_frame(rows, task)
+            if any(shard.sharding_type != "column_wise" for shard in shards):
+                continue
             samples.append(ComputeSample("/".join(map(str, key)), task.batch_size, shards, task.optimizer))
             totals.append(measured[key])
     # The cost of a plan is measured as a whole. Each direction gets half of it, and only the total is evaluated.

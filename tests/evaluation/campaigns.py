@@ -21,6 +21,14 @@ class ComputedCampaign:
         (costs,) = records.values()
         return costs[costs["sample_id"].isin([sample.sample_id for sample in samples])]
 
+    def reduction_costs(self, records, samples) -> pd.DataFrame:
+        costs = self.costs(records, samples)
+        return (
+            costs.groupby("sample_id", sort=False)
+            .agg(cost_ms=("forward_ms", "max"), error=("error", "first"))
+            .reset_index()
+        )
+
     def measure(self, samples) -> pd.DataFrame:
         return self.costs(dict(self.run(samples, {})), samples)
 

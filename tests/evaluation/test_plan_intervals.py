@@ -48,7 +48,7 @@ class Comm:
 
 @pytest.fixture(scope="module")
 def planned():
-    models = SimpleNamespace(compute=Compute(), comm=Comm(), caveats=lambda _: ())
+    models = SimpleNamespace(compute=Compute(), comm=Comm(), step=None, caveats=lambda _: ())
     tables = [Table(f"t{index}", 100, 8, 2.0) for index in range(6)]
     task = ShardingTask(tables, world_size=4, batch_size=512, memory_bytes=2**30, task_id="t")
     plan = Plan(task, tuple(whole(table) for table in tables), (0, 0, 0, 1, 1, 2), "one")
@@ -60,13 +60,14 @@ def test_every_part_of_every_rank_lies_in_its_interval(planned):
     frame = plan_intervals_frame([plan], models)
     assert list(frame.columns) == ["task_id", "sharder", "rank", *BOUND_COLUMNS]
     costs = plan_costs_frame([plan])
-    for name in PREDICTED_COLUMNS:
+    for name in PREDICTED_COLUMNS[:3]:
         part = name.removeprefix("predicted_")
         assert np.all(frame[f"low_{part}"] <= costs[name])
         assert np.all(frame[f"high_{part}"] >= costs[name])
     assert frame.loc[0, "low_forward_comm_ms"] == 0.5  # the last rank does not wait
     empty = frame[frame["rank"] == 3].iloc[0]
     assert (empty["low_compute_ms"], empty["high_compute_ms"]) == (0, 0)
+    assert frame.filter(regex="input_dist|reduction|module").isna().all(axis=None)
 
 
 def test_coverage_counts_the_measured_costs_inside(planned):
@@ -74,7 +75,7 @@ def test_coverage_counts_the_measured_costs_inside(planned):
     frame = plan_intervals_frame([plan], models)
     measured = list(plan.predicted.compute_ms)
     measured[1] *= 3  # far outside
-    costs = plan_costs_frame([plan], ([tuple(measured)], [plan.predicted.forward_comm_ms]))
+    costs = plan_costs_frame([plan], {"compute": [tuple(measured)], "forward_comm": [plan.predicted.forward_comm_ms]})
     errors = prediction_errors(costs, frame)
     assert errors["compute"]["coverage_90"] == pytest.approx(2 / 3)  # the fourth rank is empty
     assert errors["forward_comm"]["coverage_90"] == 1.0

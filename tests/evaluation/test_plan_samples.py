@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,11 +9,16 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     forward_comm_samples,
     measured_comm_ms,
     measured_compute_ms,
+    measured_reduction_ms,
     plans_frame,
     rank_compute_samples,
+    reduction_samples,
+    session_marks,
+    shards_from_frame,
 )
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame, plan_totals
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -53,9 +60,9 @@ def test_ranks_with_the_same_shards_share_a_sample():
     one, two, three = ranks.sample_ids
     assert one[0] == two[2]  # A and B whole, in another order
     assert one[1] == two[1]
-    assert one[2] is two[0] is None
+    assert one[2] == two[0] == (None,)
     assert len(ranks.samples) == len({sample.sample_id for sample in ranks.samples}) == 5
-    halves = next(sample for sample in ranks.samples if sample.sample_id == three[0])
+    halves = next(sample for sample in ranks.samples if sample.sample_id == three[0][0])
     assert [shard.embedding_dim for shard in halves.shards] == [8]
 
 
@@ -78,7 +85,7 @@ def test_three_phases_add_up():
     forward_samples = forward_comm_samples(found, compute, backward)
     np.testing.assert_allclose(forward_samples.samples[0].start_skew_ms, (9.2, 4.6, 0.0))
     forward = measured_comm_ms(forward_samples, comm_costs(forward_samples.samples), "forward")
-    frame = plan_costs_frame(found, (compute, forward, backward))
+    frame = plan_costs_frame(found, {"compute": compute, "forward_comm": forward, "backward_comm": backward})
     assert len(frame) == 9
     measured = plan_totals(frame).set_index("sharder")["measured_ms"]
     assert measured["one"] == pytest.approx(6.0 + 3.2 + 1.0)
@@ -88,13 +95,15 @@ def test_three_phases_add_up():
 def test_a_failed_measurement_is_null_and_leaves_the_rest():
     found = plans()
     ranks = rank_compute_samples(found)
-    broken = ranks.sample_ids[0][0]
+    (broken,) = ranks.sample_ids[0][0]
     compute = measured_compute_ms(ranks, compute_costs(ranks.samples, failing={broken}))
     assert np.isnan(compute[0][0])
     collectives = forward_comm_samples(found, compute, [(0.0,) * 3] * 3)
-    assert [names == (None,) * 3 for names in collectives.sample_ids] == [True, True, False]
+    assert [names == ((None,),) * 3 for names in collectives.sample_ids] == [True, True, False]
     forward = measured_comm_ms(collectives, comm_costs(collectives.samples), "forward")
-    costs = plan_totals(plan_costs_frame(found, (compute, forward, [(0.0,) * 3] * 3)))
+    costs = plan_totals(
+        plan_costs_frame(found, {"compute": compute, "forward_comm": forward, "backward_comm": [(0.0,) * 3] * 3})
+    )
     assert costs["measured_ms"].isna().tolist() == [True, True, False]
 
 
@@ -104,3 +113,103 @@ def test_frames_without_measurements_or_plans_keep_the_columns():
     assert list(plan_costs_frame([]).columns) == list(frame.columns)
     assert list(plans_frame([]).columns) == list(plans_frame(plans()).columns)
     assert len(plans_frame(plans())) == 10
+
+
+GRID = Table("grid", 90, 16, 4.0, module="other")
+
+
+def mixed_plan():
+    """Whole, row-wise and replicated tables of one module, and a grid of another one, on 4 ranks of 2 hosts."""
+    half = Table("half", 100, 16, 2.0, data_type="fp16")
+    task = ShardingTask([A, B, C, GRID, half], 4, 32, 2**20, task_id="mixed", local_world_size=2)
+    placed = [
+        (whole(A), 0),
+        (whole(half), 0),
+        *zip(row_shards(B, "row_wise", 4), range(4), strict=True),
+        *((whole(C, "data_parallel"), rank) for rank in range(4)),
+        *zip(row_shards(GRID, "grid_shard", 2, 0, 12), (0, 1), strict=True),
+        *zip(row_shards(GRID, "grid_shard", 2, 12, 4), (2, 3), strict=True),
+    ]
+    shards, ranks = zip(*placed, strict=True)
+    cost = dataclasses.replace(COST, **{field.name: (1.0,) * 4 for field in dataclasses.fields(COST)})
+    return Plan(task, shards, ranks, "mixed", cost)
+
+
+def kernel(sample):
+    """Batch size, and name, rows and width of every table of a kernel."""
+    shards = ((shard.table.name, shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards)
+    return (sample.batch_size, *shards)
+
+
+def test_a_kernel_per_module_type_and_data_type():
+    plan = mixed_plan()
+    kernels = rank_compute_samples([plan])
+    by_id = {sample.sample_id: sample for sample in kernels.samples}
+    (ranks,) = kernels.sample_ids
+    shown = [sorted(kernel(by_id[name]) for name in names if name is not None) for names in ranks]
+    rest = [(8, ("c", 100, 16)), (32, ("b", 25, 16))]  # a replica sees the samples of its rank
+    assert shown[0] == sorted([*rest, (32, ("a", 100, 16)), (32, ("half", 100, 16)), (32, ("grid", 45, 12))])
+    assert shown[1] == sorted([*rest, (32, ("grid", 45, 12))])
+    assert shown[3] == sorted([*rest, (32, ("grid", 45, 4))])
+    assert all(shard.sharding_type == "column_wise" for sample in kernels.samples for shard in sample.shards)
+    pooling = {s.table.name: s.table.pooling_factor for sample in kernels.samples for s in sample.shards}
+    assert pooling == {"a": 2.0, "half": 2.0, "b": 0.5, "c": 2.0, "grid": 2.0}
+
+
+def test_costs_of_kernels_and_collectives_add_up():
+    """Every kernel costs 3 ms, an all-to-all and a reduction as in `comm_costs`; the start skew counts once."""
+    plan = mixed_plan()
+    kernels, backward, parts = rank_compute_samples([plan]), backward_comm_samples([plan]), reduction_samples([plan])
+    assert measured_compute_ms(kernels, compute_costs(kernels.samples)) == [(15.0, 9.0, 9.0, 9.0)]
+    volumes = sorted(sample.dim_sums for sample in backward.samples)
+    assert volumes == [(6, 6, 2, 2), (32, 0, 0, 0)]
+    (backward_ms,) = measured_comm_ms(backward, comm_costs(backward.samples), "backward")
+    assert backward_ms == pytest.approx((3.8, 0.6, 0.2, 0.2))
+    forward = forward_comm_samples([plan], [(1.0, 2.0, 3.0, 4.0)], [(0.0,) * 4])
+    assert sorted(sample.start_skew_ms for sample in forward.samples) == [(0.0,) * 4, (0.0, 1.0, 2.0, 3.0)]
+    assert measured_comm_ms(forward, comm_costs(forward.samples), "forward") == [(5.0, 4.0, 3.0, 2.0)]
+    sizes = {(s.collective, s.world_size, s.hosts, s.size_bytes) for s in parts.samples}
+    rows = {(4, 2, 4 * 32 * 16), (2, 1, 4 * 32 * 12), (2, 1, 4 * 32 * 4)}
+    expected = {(name, *of) for of in rows for name in ("reduce_scatter", "all_gather")}
+    assert sizes == expected | {("all_reduce", 4, 2, 4 * 100 * 16)}
+    costs = pd.DataFrame({"sample_id": [s.sample_id for s in parts.samples], "cost_ms": 2.0, "error": None})
+    assert measured_reduction_ms(parts, costs) == [(10.0,) * 4]
+    costs.loc[0, ["cost_ms", "error"]] = [np.nan, "broke"]
+    assert np.isnan(measured_reduction_ms(parts, costs)[0]).any()
+
+
+def test_a_plan_without_reductions_has_null_and_without_all_to_all_zero():
+    (none,) = measured_reduction_ms(
+        reduction_samples(plans()[:1]), pd.DataFrame(columns=["sample_id", "cost_ms", "error"])
+    )
+    assert np.isnan(none).all()
+    task = ShardingTask([C], 2, 32, 2**20)
+    plan = Plan(task, (whole(C, "data_parallel"),) * 2, (0, 1), "copies")
+    collectives = backward_comm_samples([plan])
+    assert collectives.samples == []
+    assert measured_comm_ms(collectives, comm_costs([]), "backward") == [(0.0, 0.0)]
+
+
+def test_sequence_tables_are_looked_up_apart():
+    sequences = [Table("s", 100, 16, 2.5, pooling="none"), Table("t", 100, 8, 2.0, pooling="none")]
+    task = ShardingTask([A, *sequences], 2, 32, 2**20)
+    plan = Plan(task, tuple(map(whole, task.tables)), (0, 0, 0), "one")
+    found = rank_compute_samples([plan])
+    assert [[shard.table.name for shard in sample.shards] for sample in found.samples] == [["a"], ["s"], ["t"]]
+    (collective,) = backward_comm_samples([plan]).samples
+    assert collective.dim_sums == (16 + 2.5 * 16 + 2 * 8, 0)
+
+
+def test_marks_know_types_and_rows():
+    def marked(sharding_type):
+        task = ShardingTask([B], 2, 32, 2**20)
+        return session_marks([Plan(task, tuple(row_shards(B, sharding_type, 2)), (0, 1), "one")])
+
+    assert marked("row_wise") != marked("table_row_wise")
+
+
+def test_plans_come_back_from_their_frame():
+    for plan in (*plans(), mixed_plan()):
+        assert shards_from_frame(plans_frame([plan]), plan.task) == (plan.shards, plan.ranks)
+    old = plans_frame(plans()[:1]).drop(columns=["sharding_type", "row_offset", "num_rows"])
+    assert shards_from_frame(old, TASK)[0] == plans()[0].shards

@@ -11,6 +11,7 @@ from measurement.lookup_reference import SAMPLES, SEED, WIDE, random_weights, re
 from neuroshard_pipeline.measurement import id_files, lookup_bench
 from neuroshard_pipeline.measurement.compute_bench import FbgemmCpuBench
 from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 
@@ -35,6 +36,28 @@ def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch,
         assert got.dtype == before.dtype
         torch.testing.assert_close(got.double(), expected, rtol=allowed, atol=allowed)
         assert not torch.equal(got, before)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_sequence_tables_are_looked_up_row_by_row(compute_params, monkeypatch, optimizer):
+    """One output row per id, in the order of tables and ids; the update is that of the sums, whose gradient is 1."""
+    monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)
+    tables = [Table("a", 1000, 8, 0.4, pooling="none"), Table("b", 30, 8, 9.0, pooling="none")]
+    sample = ComputeSample("sequences", 33, tuple(map(whole, tables)), optimizer)
+    weights = random_weights(sample)
+    output, updated = FbgemmCpuBench(compute_params(), SEED).run_once(sample, weights)
+    ids = [draw_ids(with_profile(table, 33), 33, SEED).indices for table in tables]
+    rows = [weight[torch.from_numpy(of)] for weight, of in zip(weights, ids, strict=True)]
+    torch.testing.assert_close(output, torch.cat(rows))
+    for got, expected in zip(updated, reference(sample, weights)[1], strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_and_sequences_are_not_mixed_in_one_kernel(compute_params):
+    mixed = ComputeSample("mixed", 8, (whole(WIDE), whole(Table("b", 30, 16, 9.0, pooling="none"))))
+    (timing,) = FbgemmCpuBench(compute_params(), SEED).measure([mixed])
+    assert "must all have pooling none" in timing.error
+    assert timing.permanent
 
 
 @pytest.mark.parametrize("treatment", ["cold_rows", "warm"])

@@ -9,6 +9,8 @@ import pytest
 
 from neuroshard_pipeline.evaluation.summary import summarise
 from neuroshard_pipeline.report import ReportInputs
+from neuroshard_pipeline.search.plan import FRAME_COLUMNS
+from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
 SHARDERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard")
@@ -209,9 +211,48 @@ def only_task(inputs, task_id):
     return dataclasses.replace(inputs, **kept, summary=build_summary(kept["plan_costs"], kept["sharding_tasks"]))
 
 
+def whole_steps(inputs):
+    """The inputs of a run whose cost models price whole steps.
+
+    In neuroshard's plans, the table with the fewest rows has replicas, and the one with the most is row-wise.
+    """
+    costs, is_ours = inputs.plan_costs.copy(), inputs.plan_costs["sharder"] == "neuroshard"
+    costs["predicted_input_dist_ms"] = 0.2 * costs["predicted_compute_ms"]
+    costs["predicted_module_ms"] = 0.3
+    for kind in ("predicted", "measured"):
+        costs[f"{kind}_reduction_ms"] = (0.1 if kind == "predicted" else 0.11) * is_ours.where(is_ours)
+    rows = inputs.sharding_tasks[["task_id", "table", "num_embeddings", "world_size"]]
+    plans = inputs.plans.assign(sharding_type="column_wise", row_offset=0).merge(rows, on=["task_id", "table"])
+    plans = plans.assign(num_rows=plans["num_embeddings"])
+    frames = [plans[plans["sharder"] != "neuroshard"]]
+    for _, own in plans[plans["sharder"] == "neuroshard"].groupby("task_id", sort=False):
+        fewest, most = (own["table"].loc[pick(own["num_embeddings"])] for pick in (pd.Series.idxmin, pd.Series.idxmax))
+        world = int(own["world_size"].iloc[0])
+        frames.append(own[~own["table"].isin([fewest, most])])
+        for name, kind in ((fewest, "data_parallel"), (most, "row_wise")):
+            table = own[own["table"] == name].iloc[0]
+            blocks = row_blocks(int(table["num_embeddings"]), world)
+            for rank, (first, count) in enumerate(
+                blocks if kind == "row_wise" else [(0, table["num_embeddings"])] * world
+            ):
+                shard = {
+                    "rank": rank,
+                    "sharding_type": kind,
+                    "row_offset": first,
+                    "num_rows": count,
+                    "column_offset": 0,
+                }
+                frames.append(table.to_frame().T.assign(**shard))
+    plans = pd.concat(frames, ignore_index=True).infer_objects()
+    summary = build_summary(costs, inputs.sharding_tasks)
+    return dataclasses.replace(inputs, plan_costs=costs, plans=plans[list(FRAME_COLUMNS)], summary=summary)
+
+
 #: Runs with missing data, for all of which the report must be rendered.
 SCENARIOS = {
     "all measured": lambda inputs: inputs,
+    "whole steps": whole_steps,
+    "whole steps, nothing measured": lambda inputs: unmeasured(whole_steps(inputs)),
     "nothing measured": unmeasured,
     "a sharder failed two tasks": lambda inputs: without_plans(
         inputs, {("task-8x-000", "random"), ("task-8x-001", "random")}
@@ -236,3 +277,9 @@ def inputs(built_inputs):
     """A copy that a test may change."""
     values = {field.name: getattr(built_inputs, field.name) for field in dataclasses.fields(built_inputs)}
     return ReportInputs(**{name: copy.deepcopy(value) for name, value in values.items()})
+
+
+@pytest.fixture
+def whole(inputs):
+    """The inputs of a run whose cost models price whole steps."""
+    return whole_steps(inputs)

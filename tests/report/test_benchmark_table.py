@@ -1,3 +1,5 @@
+import pytest
+
 from neuroshard_pipeline.report import benchmark_table
 from neuroshard_pipeline.report.benchmark_table import noise_note, suite_note, suite_table, suite_verdict
 from report.verdicts import FACTORS, HARDWARE, task_costs, verdicts_of
@@ -42,7 +44,7 @@ def test_few_tasks_give_no_verdict():
 
 def test_a_suite_without_a_common_task_says_so():
     verdict = {"common_tasks": 0, "possibly_best": [], "best": None, "tasks": 3, "basis": "measured"}
-    verdict |= {"sharders": {"one": {}}, "compared": ["one"], "not_run": ["milp"]}
+    verdict |= {"sharders": {"one": {"predicted_ms": None}}, "compared": ["one"], "not_run": ["milp"]}
     assert suite_verdict(verdict) == "no task was solved by every compared sharder."
     assert suite_note(verdict).startswith("None of the 3 tasks was solved by every sharder.")
     assert suite_note(verdict).endswith("Not run on this suite because they take too long: milp.")
@@ -60,3 +62,14 @@ def test_recorded_and_modelled_costs_are_labelled():
     assert note.endswith("compute costs are recorded and communication costs are modelled.")
     nothing_twice = {"noise_floor": {"compute": {}, "comm": {}}}
     assert noise_note(nothing_twice) == "The noise floor is unknown because nothing was measured twice."
+
+
+def test_whole_steps_have_a_column_of_their_own():
+    verdict = verdict_of(is_measured=True)
+    assert "predicted step ms" not in suite_table(verdict)[0]
+    for values in verdict["sharders"].values():
+        values["step_ms"] = 2 * values["predicted_ms"]
+    header, *lines = suite_table(verdict)
+    assert header[5:8] == ["predicted ms", "predicted step ms", "imbalance"]
+    assert [float(line[6]) for line in lines] == pytest.approx([2 * float(line[5]) for line in lines], rel=2e-3)
+    assert "adds the input dist" in suite_note(verdict)

@@ -11,6 +11,7 @@ from neuroshard_pipeline.report.facts import (
     plan_accuracy_table,
     rank_noise_floors,
     task_table,
+    type_table,
 )
 
 ACCURACY = {"mape": 0.0612, "median_ape": 0.05, "r2": 0.98712, "kendall_tau": float("nan"), "noise_floor": None}
@@ -90,3 +91,17 @@ def test_nested_rows_show_any_json():
         (0, "none", "-"),
         (0, "empty", "none"),
     ]
+
+
+def test_tables_are_counted_by_sharding_type(inputs, whole):
+    """A table counts once, however many shards it has; without other types than column-wise there is no table."""
+    assert type_table(inputs.plans) is None
+    assert type_table(inputs.plans.assign(sharding_type="column_wise")) is None
+    header, *lines = type_table(whole.plans)
+    assert header == ["sharder", "whole", "column_wise", "row_wise", "data_parallel"]
+    counts = {name: dict(zip(header[1:], map(int, row), strict=True)) for name, *row in lines}
+    tables = len(inputs.sharding_tasks)
+    assert counts["random"] == {"whole": tables, "column_wise": 0, "row_wise": 0, "data_parallel": 0}
+    assert sum(counts["neuroshard"].values()) == tables
+    tasks = inputs.sharding_tasks["task_id"].nunique()
+    assert counts["neuroshard"]["row_wise"] == counts["neuroshard"]["data_parallel"] == tasks

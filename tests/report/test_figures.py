@@ -136,3 +136,38 @@ def test_policy_training_shows_sampled_and_validated_costs_of_every_policy():
     assert list(sampled.y) == [120.0, 115.0, 110.0]  # running means
     assert (list(validated.x), list(validated.y)) == ([0, 2], [130.0, 90.0])
     assert len(others) == 2
+
+
+def test_the_plan_picture_shows_every_part_and_what_is_only_predicted(whole):
+    args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
+    names = [trace.name for trace in figures.plan_picture(*args).data if trace.name]
+    assert names.count("reductions") == 1  # dim_greedy's plan has none
+    assert names.count("input dist (predicted)") == names.count("TorchRec's module (predicted)") == 2
+    assert "replica" in names
+    unmeasured_costs = whole.plan_costs.assign(measured_reduction_ms=np.nan)
+    names = [trace.name for trace in figures.plan_picture(args[0], unmeasured_costs, *args[2:]).data if trace.name]
+    assert names.count("input dist") == 2  # all parts are predicted, because reductions were not measured
+
+
+def test_the_plan_picture_marks_the_cost_of_the_measured_parts(whole):
+    args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
+    marked = {shape.y0 for shape in figures.plan_picture(*args).layout.shapes}
+    totals = plan_totals(whole.plan_costs).set_index(["task_id", "sharder"])["measured_ms"]
+    assert marked == {totals["task-4x-001", "dim_greedy"], totals["task-4x-001", "neuroshard"]}
+
+
+def test_rows_and_types_of_shards_are_told(whole):
+    args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
+    bars = [
+        trace for trace in figures.plan_picture(*args).data if trace.text is not None and "columns" in trace.text[0]
+    ]
+    texts = [text for bar in bars for text in bar.text]
+    hatched = [sum(shape == "/" for shape in bar.marker.pattern.shape) for bar in bars]
+    assert hatched == [0, 4]
+    assert sum("data_parallel" in text for text in texts) == 4
+    assert sum("row_wise" in text and "rows 0 to " in text for text in texts) == 1
+
+
+def test_measured_reductions_have_a_panel_of_their_own(inputs, whole):
+    panels = [len(figures.rank_accuracy(each.plan_costs).layout.annotations) for each in (inputs, whole)]
+    assert panels == [3, 4]

@@ -6,6 +6,7 @@ from neuroshard_pipeline.report.sharder_summary import (
     cost_note,
     headline,
     origin_note,
+    ranked_costs,
     sharder_table,
 )
 
@@ -112,3 +113,19 @@ def test_the_notes_compare_the_most_thorough_search_with_the_best_rival_and_the_
 )
 def test_a_sentence_keeps_the_lower_case_of_a_name(statement, sentence):
     assert as_sentence(statement) == sentence
+
+
+def test_whole_steps_have_a_column_of_their_own():
+    """They are predicted only; measured and predicted costs beside them have the same parts."""
+    summary = summary_of(OURS, GREEDY)
+    assert len(sharder_table(summary)[0]) == 6
+    for name, step_ms in (("neuroshard", 1.6), ("dim_greedy", 1.5)):
+        summary["sharders"][name]["mean_step_ms"] = step_ms
+    header, ours, _ = sharder_table(summary)
+    assert header[4:6] == ["predicted ms", "predicted step ms"]
+    assert ours[4:6] == ["0.810", "1.600"]
+    assert "only the pipeline truth measures" in cost_note(summary)
+    assert list(ranked_costs(summary)) == ["neuroshard", "dim_greedy"]
+    for values in summary["sharders"].values():
+        values["mean_measured_ms"] = None
+    assert list(ranked_costs(summary)) == ["dim_greedy", "neuroshard"]

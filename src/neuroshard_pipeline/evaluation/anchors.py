@@ -16,9 +16,10 @@ from pydantic import Field
 from neuroshard_pipeline.evaluation.drift import Drift, fit_drift, without_drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, ComputeSample
 
 Sample = TypeVar("Sample", ComputeSample, CommSample)
+AnySample = TypeVar("AnySample", bound=ComputeSample | CollectiveSample)
 
 #: Columns with the costs of a sample. Each direction has its own drift.
 DIRECTIONS = ("forward_ms", "backward_ms")
@@ -108,7 +109,7 @@ def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) ->
     return [measured[place] for place in places]
 
 
-def among(samples: Sequence[Sample], anchors: Sequence[Sample]) -> list[Sample]:
+def among(samples: Sequence[AnySample], anchors: Sequence[AnySample]) -> list[AnySample]:
     """Samples and anchors, mixed evenly in one list. With `shuffle` = `chunks`, neighbours are measured together."""
     places = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (samples, anchors)])
     together = [*samples, *anchors]

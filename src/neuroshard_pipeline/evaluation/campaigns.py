@@ -7,11 +7,11 @@ from typing import Any
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, describe_hardware
 from neuroshard_pipeline.measurement.costs import Records
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
 
 #: The records of a campaign, and the samples that it measured.
 ComputeRecords = tuple[Records, Sequence[ComputeSample]]
-CommRecords = tuple[Records, Sequence[CommSample]]
+CommRecords = tuple[Records, Sequence[CollectiveSample]]
 
 
 @dataclass(frozen=True)

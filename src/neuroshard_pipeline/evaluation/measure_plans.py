@@ -1,9 +1,9 @@
 """Measures the costs of plans in three campaigns; the third one needs the costs of the first two.
 
-1. Compute: the shards of every rank, one rank at a time.
-2. Backward collectives: all ranks start together.
-3. Forward collectives: each rank enters with a delay, its start skew, which follows from the costs of the first two
-   campaigns [Zha2023] §4.
+1. Compute: the lookup kernels of every rank, one rank at a time.
+2. Backward all-to-alls and the reductions of both directions: all ranks start together.
+3. Forward all-to-alls: each rank enters with a delay, its start skew, which follows from the costs of lookups and
+   backward all-to-alls [Zha2023] §4.
 
 All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If any
 of them changes, all are measured again (`session_marks`). Within a task, ranks with the same shards, and plans with the
@@ -26,12 +26,14 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     forward_comm_samples,
     measured_comm_ms,
     measured_compute_ms,
+    measured_reduction_ms,
     rank_compute_samples,
+    reduction_samples,
     session_marks,
 )
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, ComputeSample, ReductionSample
 
 #: A dictionary from the key of one record to this record. A partitioned dataset saves data in this form.
 NewRecord = dict[str, pd.DataFrame]
@@ -59,7 +61,7 @@ class PlanMeasurement:
 
     def run_backward(self, done: Records) -> Iterator[NewRecord]:
         """Measure and yield the records of the second campaign that `done` lacks."""
-        for key, record in self.campaigns.comm.run(self._with_anchors(self._backward), done):
+        for key, record in self.campaigns.comm.run(self._second, done):
             yield {key: record}
 
     def run_forward(self, compute: Records, backward: Records, done: Records) -> Iterator[NewRecord]:
@@ -78,11 +80,14 @@ class PlanMeasurement:
         compute_costs = self.campaigns.compute.costs(compute, self._compute_samples())
         backward_costs = self.campaigns.comm.costs(backward, self._with_anchors(self._backward))
         forward_costs = self.campaigns.comm.costs(forward, self._with_anchors(collectives))
-        measured_ms = (
-            measured_compute_ms(self._ranks, compute_costs),
-            measured_comm_ms(collectives, forward_costs, "forward"),
-            measured_comm_ms(self._backward, backward_costs, "backward"),
-        )
+        measured_ms = {
+            "compute": measured_compute_ms(self._ranks, compute_costs),
+            "forward_comm": measured_comm_ms(collectives, forward_costs, "forward"),
+            "backward_comm": measured_comm_ms(self._backward, backward_costs, "backward"),
+        }
+        if self._reductions.samples:
+            reduction_costs = self.campaigns.comm.reduction_costs(backward, self._reductions.samples)
+            measured_ms["reduction"] = measured_reduction_ms(self._reductions, reduction_costs)
         anchors = anchors_frame(self._anchors, compute_costs, forward_costs, backward_costs)
         return plan_costs_frame(self.plans, measured_ms), anchors
 
@@ -90,7 +95,7 @@ class PlanMeasurement:
         """Hardware and noise floor of the three finished campaigns, from their records."""
         return self.campaigns.hardware(
             (compute, self._compute_samples()),
-            (backward, self._with_anchors(self._backward)),
+            (backward, self._second),
             (forward, self._with_anchors(self._forward(compute, backward))),
         )
 
@@ -109,6 +114,16 @@ class PlanMeasurement:
     @cached_property
     def _backward(self) -> PlanSamples[CommSample]:
         return backward_comm_samples(self.plans, self._marks)
+
+    @cached_property
+    def _reductions(self) -> PlanSamples[ReductionSample]:
+        return reduction_samples(self.plans, self._marks)
+
+    @property
+    def _second(self) -> list[CollectiveSample]:
+        """The samples of the second campaign."""
+        of_plans: list[CollectiveSample] = [*self._backward.samples, *self._reductions.samples]
+        return among(of_plans, self._anchors.comm)
 
     def _forward(self, compute: Records, backward: Records) -> PlanSamples[CommSample]:
         compute_costs = self.campaigns.compute.costs(compute, self._ranks.samples)

@@ -1,28 +1,42 @@
-"""Lists the samples to measure for plans, and assigns the measured costs of the samples to the plans' ranks."""
+"""Lists the samples to measure for plans, and assigns the measured costs of the samples to the plans' ranks.
+
+A rank runs one lookup kernel per group of tables that TorchRec looks up together, and every group has collectives of
+its own (`search.parts`). Input dist and the module's own work have no samples: they are work of TorchRec around its
+kernels and collectives, which only the pipeline `truth` runs.
+"""
 
 import hashlib
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.parts import GroupReduction, all_to_alls, reductions
+from neuroshard_pipeline.search.plan import FRAME_COLUMNS, Plan
 from neuroshard_pipeline.search.price import start_skew_ms
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, ReductionSample
+from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Start skews are rounded to 0.1 microseconds, far below the noise of any clock, so that more samples are identical.
 _SKEW_DECIMALS = 4
+_BYTES_PER_FLOAT = 4
+#: Values of the columns that files of older versions lack; -1 rows stand for all.
+_COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": -1}
 
 #: Task id → mark; see `session_marks`.
 Marks = Mapping[str, str]
 NO_MARKS: Marks = {}
 
-Sample = TypeVar("Sample", ComputeSample, CommSample)
+Sample = TypeVar("Sample", ComputeSample, CommSample, ReductionSample)
+
+#: Cost per plan and rank.
+RankCosts = list[tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -31,26 +45,54 @@ class PlanSamples(Generic[Sample]):
 
     Attributes:
         samples: distinct samples.
-        sample_ids: sample id per plan and rank. It is None for a rank without shards, and for all ranks of a
-            collective whose start skew is unknown because a measurement of the plan failed.
+        sample_ids: sample id by plan, by rank, and by kernel or collective of the plan. It is None for a kernel without
+            shards on the rank, for a reduction in which the rank takes no part, and for an all-to-all whose start skew
+            is unknown because a measurement of the plan failed.
     """
 
     samples: list[Sample]
-    sample_ids: list[tuple[str | None, ...]]
+    sample_ids: list[tuple[tuple[str | None, ...], ...]]
 
     @classmethod
-    def of(cls, found: Sequence[Sequence[Sample | None]]) -> Self:
-        """Collect the samples `found` per plan and rank."""
-        distinct = {sample.sample_id: sample for samples in found for sample in samples if sample is not None}
-        ids = [tuple(None if sample is None else sample.sample_id for sample in samples) for samples in found]
+    def of(cls, found: Sequence[Sequence[Sequence[Sample | None]]]) -> Self:
+        """Collect the samples `found` by plan, rank, and kernel or collective."""
+        every = (sample for plan in found for samples in plan for sample in samples)
+        distinct = {sample.sample_id: sample for sample in every if sample is not None}
+        ids = [
+            tuple(tuple(None if sample is None else sample.sample_id for sample in samples) for samples in plan)
+            for plan in found
+        ]
         return cls(list(distinct.values()), ids)
+
+    def sums(self, cost: Callable[[str | None, int], float]) -> RankCosts:
+        """Sums of the costs of a rank's samples, by plan; `cost` is a function of sample id and rank."""
+        return [
+            tuple(float(sum(cost(name, rank) for name in names)) for rank, names in enumerate(plan))
+            for plan in self.sample_ids
+        ]
 
 
 def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
-    """`search.plans`: one row per shard, `task_id, sharder, table, column_offset, embedding_dim, rank`."""
-    columns = ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"]
+    """`search.plans`: one row per shard and rank, with the columns `FRAME_COLUMNS`."""
     frames = [plan.to_frame() for plan in plans]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(FRAME_COLUMNS))
+
+
+def shards_from_frame(rows: pd.DataFrame, task: ShardingTask) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
+    """Shards and ranks of a plan from its rows of `search.plans`; in files without sharding types, all are column-wise.
+
+    Args:
+        rows: rows of one plan.
+        task: the task of the plan.
+    """
+    tables = {table.name: table for table in task.tables}
+    given = rows.assign(**{name: value for name, value in _COLUMN_WISE.items() if name not in rows})
+    columns = (given[name].tolist() for name in ("table", *FRAME_COLUMNS[3:5], *_COLUMN_WISE))
+    shards = (
+        Shard(tables[name], column, width, row, None if count < 0 else count, sharding_type)  # type: ignore[arg-type]
+        for name, column, width, sharding_type, row, count in zip(*columns, strict=True)
+    )
+    return tuple(shards), tuple(given["rank"].tolist())
 
 
 def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
@@ -66,16 +108,12 @@ def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ComputeSample]:
-    """One compute sample per rank; ranks with equal tables, widths, batch sizes, optimizers and marks share one."""
-    ranks = [
-        [_rank_sample(shards, plan.task, marks.get(plan.task.task_id, "")) for shards in plan.shards_by_rank]
-        for plan in plans
-    ]
-    return PlanSamples.of(ranks)
+    """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share one."""
+    return PlanSamples.of([_plan_kernels(plan, marks.get(plan.task.task_id, "")) for plan in plans])
 
 
 def backward_comm_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[CommSample]:
-    """Collectives of the plans, with start skews of 0; only their backward costs are used."""
+    """All-to-alls of the plans, with start skews of 0; only their backward costs are used."""
     return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans], marks)
 
 
@@ -85,7 +123,7 @@ def forward_comm_samples(
     backward_comm_ms: Sequence[Sequence[float]],
     marks: Marks = NO_MARKS,
 ) -> PlanSamples[CommSample]:
-    """Collectives with the start skew that follows from compute and backward communication costs.
+    """All-to-alls with the start skew that follows from compute and backward communication costs.
 
     Args:
         plans: P plans.
@@ -100,51 +138,117 @@ def forward_comm_samples(
     return _collectives(plans, skews, marks)
 
 
-def measured_compute_ms(ranks: PlanSamples[ComputeSample], compute_costs: pd.DataFrame) -> list[tuple[float, ...]]:
-    """Forward + backward compute cost per plan and rank; 0 for an empty rank, NaN if the measurement failed."""
+def reduction_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ReductionSample]:
+    """One sample per reduction of a rank; on several hosts, the reductions inside the hosts may differ in size."""
+    found = []
+    for plan in plans:
+        mark, of_plan = marks.get(plan.task.task_id, ""), reductions(plan.task, plan.shards, plan.ranks)
+        found.append(
+            [
+                [_reduction(each, rank, plan.task, mark) if each.size_bytes[rank] else None for each in of_plan]
+                for rank in range(plan.task.world_size)
+            ]
+        )
+    return PlanSamples.of(found)
+
+
+def measured_compute_ms(ranks: PlanSamples[ComputeSample], compute_costs: pd.DataFrame) -> RankCosts:
+    """Forward + backward compute cost per plan and rank; 0 for an empty rank, NaN if a measurement failed."""
     measured = compute_costs[compute_costs["error"].isna()].set_index("sample_id")
     total = (measured["forward_ms"] + measured["backward_ms"]).to_dict()
-    return [tuple(0.0 if name is None else total.get(name, np.nan) for name in names) for names in ranks.sample_ids]
+    return ranks.sums(lambda name, _: 0.0 if name is None else total.get(name, np.nan))
 
 
-def measured_comm_ms(
-    collectives: PlanSamples[CommSample], comm_costs: pd.DataFrame, direction: str
-) -> list[tuple[float, ...]]:
-    """Cost of one direction ("forward" or "backward") per plan and rank; NaN if the measurement failed."""
+def measured_comm_ms(collectives: PlanSamples[CommSample], comm_costs: pd.DataFrame, direction: str) -> RankCosts:
+    """All-to-all cost of one direction ("forward" or "backward") per plan and rank; NaN if a measurement failed."""
     measured = comm_costs[comm_costs["error"].isna()]
     cost = measured.set_index(["sample_id", "rank"])[f"{direction}_ms"].to_dict()
+    return collectives.sums(lambda *place: cost.get(place, np.nan))
+
+
+def measured_reduction_ms(of_plans: PlanSamples[ReductionSample], reduction_costs: pd.DataFrame) -> RankCosts:
+    """Cost of the reductions per plan and rank; NaN if the plan has none, or if a measurement failed."""
+    measured = reduction_costs[reduction_costs["error"].isna()]
+    cost = measured.set_index("sample_id")["cost_ms"].to_dict()
+    totals = of_plans.sums(lambda name, _: 0.0 if name is None else cost.get(name, np.nan))
+    has_any = [any(name is not None for names in plan for name in names) for plan in of_plans.sample_ids]
+    return [total if any_ else (np.nan,) * len(total) for total, any_ in zip(totals, has_any, strict=True)]
+
+
+def _plan_kernels(plan: Plan, mark: str) -> list[list[ComputeSample | None]]:
+    """The samples of a plan's lookup kernels by rank."""
+    kernels: dict[tuple[object, ...], list[list[Shard]]] = {}
+    for shard, rank in zip(plan.shards, plan.ranks, strict=True):
+        ranks = kernels.setdefault(_kernel(shard), [[] for _ in range(plan.task.world_size)])
+        ranks[rank].append(shard)
     return [
-        tuple(cost.get((name, rank), np.nan) for rank, name in enumerate(names)) for names in collectives.sample_ids
+        [_rank_sample(of[rank], plan.task, mark) for of in kernels.values()] for rank in range(plan.task.world_size)
     ]
 
 
+def _kernel(shard: Shard) -> tuple[object, ...]:
+    """What shards of one lookup kernel have in common. FBGEMM looks up sequences of one width only in one kernel."""
+    table = shard.table
+    width = shard.embedding_dim if table.pooling == "none" else None
+    return table.module, shard.sharding_type, table.data_type, table.pooling == "mean", width
+
+
 def _rank_sample(shards: Sequence[Shard], task: ShardingTask, mark: str) -> ComputeSample | None:
-    """The sample of a rank, None for an empty rank; the sample id is a hash of everything that the cost depends on."""
+    """The sample of one kernel of a rank, None without shards; its id is a hash of all that the cost depends on."""
     if not shards:
         return None
-    keyed = sorted(((_shard_key(shard), shard) for shard in shards), key=lambda pair: pair[0])
-    text = "\n".join([str(task.batch_size), task.optimizer, *(key for key, _ in keyed), *filter(None, [mark])])
-    return ComputeSample(f"rank-{_digest(text)}", task.batch_size, tuple(shard for _, shard in keyed), task.optimizer)
+    batch_size = lookup_batch_size(shards[0], task.batch_size, task.world_size)
+    seen = [lookup_shard(shard, task.batch_size, task.world_size) for shard in shards]
+    keyed = sorted(((_shard_key(shard), shard) for shard in seen), key=lambda pair: pair[0])
+    text = "\n".join([str(batch_size), task.optimizer, *(key for key, _ in keyed), *filter(None, [mark])])
+    return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed), task.optimizer)
 
 
 def _shard_key(shard: Shard) -> str:
+    """Everything about a shard that its lookup, or its place in a plan, depends on."""
     table = shard.table
     profile = (table.num_embeddings, table.pooling_factor, table.unique_rows, table.reuse, table.data_type)
-    return repr((table.name, shard.embedding_dim, *profile))
+    kind = [value for name, usual in TABLE_DEFAULTS.items() if (value := getattr(table, name)) != usual]
+    if shard.sharding_type != "column_wise":
+        kind += [shard.sharding_type, shard.row_offset, shard.num_rows]
+    return repr((table.name, shard.embedding_dim, *profile, *kind))
 
 
 def _collectives(
     plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None], marks: Marks
 ) -> PlanSamples[CommSample]:
-    found = [None if skew is None else _collective(plan, skew, marks) for plan, skew in zip(plans, skews, strict=True)]
-    return PlanSamples.of([[sample] * plan.task.world_size for plan, sample in zip(plans, found, strict=True)])
+    """The all-to-alls of plans by rank. Ranks enter a plan's first one with the start skew, later ones together."""
+    found = []
+    for plan, skew in zip(plans, skews, strict=True):
+        none = (0.0,) * plan.task.world_size
+        samples = [
+            None if skew is None else _collective(plan.task, dims, none if number else skew, marks)
+            for number, dims in enumerate(volumes(plan))
+        ]
+        found.append([samples] * plan.task.world_size)
+    return PlanSamples.of(found)
 
 
-def _collective(plan: Plan, skew_ms: tuple[float, ...], marks: Marks) -> CommSample:
-    mark = marks.get(plan.task.task_id)
-    content = (plan.task.batch_size, plan.dim_sums, skew_ms)
+def volumes(plan: Plan) -> list[tuple[int, ...]]:
+    """Floats per sample that every rank sends in each all-to-all of a plan, rounded to whole numbers."""
+    found = all_to_alls(plan.task, plan.shards, plan.ranks).values()
+    return [tuple(np.rint(dims).astype(int).tolist()) for dims in found]
+
+
+def _collective(task: ShardingTask, dim_sums: tuple[int, ...], skew_ms: tuple[float, ...], marks: Marks) -> CommSample:
+    mark = marks.get(task.task_id)
+    content = (task.batch_size, dim_sums, skew_ms)
     name = f"collective-{_digest(repr((*content, mark) if mark else content))}"
-    return CommSample(name, plan.task.batch_size, plan.dim_sums, skew_ms)
+    return CommSample(name, task.batch_size, dim_sums, skew_ms)
+
+
+def _reduction(reduction: GroupReduction, rank: int, task: ShardingTask, mark: str) -> ReductionSample:
+    """The sample of one reduction of a rank. Its size is rounded up to equal shares of whole floats."""
+    share = _BYTES_PER_FLOAT * reduction.num_ranks
+    size = share * math.ceil(reduction.size_bytes[rank] / share)
+    hosts = -(-reduction.num_ranks // task.ranks_per_host)
+    name = _digest(repr((reduction.collective, size, reduction.num_ranks, hosts, mark)))
+    return ReductionSample(f"reduction-{name}", reduction.collective, size, reduction.num_ranks, hosts)
 
 
 def _digest(text: str) -> str:

@@ -5,7 +5,7 @@ import pandas as pd
 from neuroshard_pipeline.cost_models.intervals import coverage, relative_width
 from neuroshard_pipeline.evaluation.anchors import drifts_of_parts
 from neuroshard_pipeline.evaluation.drift import without_drift
-from neuroshard_pipeline.evaluation.totals import PARTS, plan_totals
+from neuroshard_pipeline.evaluation.totals import MEASURED_PARTS, plan_totals
 
 Figures = dict[str, dict[str, float | int]]
 
@@ -24,11 +24,12 @@ def prediction_errors(
         anchors: `search.anchors`, or None.
 
     Returns:
-        Figures under `compute`, `forward_comm` and `backward_comm`, over ranks, and under `embedding_cost`, over
-        plans: `mape` (mean |predicted - measured| / measured), `bias` (mean signed error) and `count`. With intervals,
-        the three parts also have `coverage_90` and `mean_relative_width`. With anchors, the parts also have `drift`,
-        the median relative change of the anchors' costs since the first campaign. `mape`, `bias` and `coverage_90`
-        are then also given for costs without the drift, as `<figure>_net_of_drift`. Parts without costs are left out.
+        Figures under `compute`, `forward_comm`, `backward_comm` and `reduction`, over ranks, and under
+        `embedding_cost`, over plans and the same parts: `mape` (mean |predicted - measured| / measured), `bias` (mean
+        signed error) and `count`. With intervals, the parts also have `coverage_90` and `mean_relative_width`. With
+        anchors, the first three also have `drift`, the median relative change of the anchors' costs since the first
+        campaign. `mape`, `bias` and `coverage_90` are then also given for costs without the drift, as
+        `<figure>_net_of_drift`. Parts without costs are left out.
     """
     figures = _figures(plan_costs, intervals)
     drifts = {} if anchors is None else drifts_of_parts(anchors)
@@ -55,7 +56,9 @@ def _figures(plan_costs: pd.DataFrame, intervals: pd.DataFrame | None) -> Figure
 def _relative_errors(plan_costs: pd.DataFrame) -> dict[str, pd.Series]:
     """Signed relative errors by part and of the embedding cost; without parts that were not measured."""
     totals = plan_totals(plan_costs)
-    costs = {part: (plan_costs[f"predicted_{part}_ms"], plan_costs[f"measured_{part}_ms"]) for part in PARTS}
+    costs = {
+        part: (plan_costs[f"predicted_{part}_ms"], plan_costs[f"measured_{part}_ms"]) for part in _known(plan_costs)
+    }
     costs["embedding_cost"] = (totals["predicted_ms"], totals["measured_ms"])
     errors = {
         name: (predicted / measured.astype(float) - 1.0)[measured.astype(float) > 0]
@@ -64,10 +67,15 @@ def _relative_errors(plan_costs: pd.DataFrame) -> dict[str, pd.Series]:
     return {name: error for name, error in errors.items() if len(error)}
 
 
+def _known(costs: pd.DataFrame) -> list[str]:
+    """The measured parts; files of older versions have three."""
+    return [part for part in MEASURED_PARTS if f"measured_{part}_ms" in costs]
+
+
 def _interval_figures(ranks: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Coverage and relative width by part, over the ranks that have a measured cost."""
     figures = {}
-    for part in PARTS:
+    for part in _known(ranks):
         known = ranks[ranks[f"measured_{part}_ms"].astype(float) > 0]
         if len(known):
             bounds = known[[f"low_{part}_ms", f"high_{part}_ms"]].to_numpy(dtype=float)

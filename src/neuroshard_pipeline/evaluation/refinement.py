@@ -20,7 +20,7 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.evaluation.anchors import Anchors, measure_as_at_first
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
-from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples
+from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples, volumes
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan, PlanCost
@@ -97,8 +97,13 @@ def candidate_plans(
 
 
 def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[ComputeSample]:
-    """Distinct compute samples of the plans' ranks whose ids are not `known`. Equal samples have equal ids."""
-    return [sample for sample in rank_compute_samples(plans).samples if sample.sample_id not in known]
+    """Distinct compute samples of the plans' ranks whose ids are not `known`. Equal samples have equal ids.
+
+    Row shards and replicas are left out: their kernels see tables that the table pool does not contain.
+    """
+    pool = {table for plan in plans for table in plan.task.tables}
+    new = (sample for sample in rank_compute_samples(plans).samples if sample.sample_id not in known)
+    return [sample for sample in new if all(shard.table in pool for shard in sample.shards)]
 
 
 def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[CommSample]:
@@ -110,7 +115,8 @@ def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[Comm
     first: dict[tuple[object, ...], tuple[Plan, PlanCost]] = {}
     for plan in plans:
         if plan.predicted is not None:
-            first.setdefault((plan.task.task_id, plan.sharder, *sorted(plan.dim_sums)), (plan, plan.predicted))
+            dims = (tuple(sorted(dim_sums)) for dim_sums in volumes(plan))
+            first.setdefault((plan.task.task_id, plan.sharder, *dims), (plan, plan.predicted))
     compute_ms = [cost.compute_ms for _, cost in first.values()]
     backward_ms = [cost.backward_comm_ms for _, cost in first.values()]
     samples = forward_comm_samples([plan for plan, _ in first.values()], compute_ms, backward_ms).samples

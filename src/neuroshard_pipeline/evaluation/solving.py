@@ -18,24 +18,23 @@ from pydantic import BaseModel
 import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.campaigns import Records
+from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan import FRAME_COLUMNS, Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
-from neuroshard_pipeline.sharders.registry import LEARNED, solve_all
-from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
+from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
-from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.workers import Outcome
 
 _ATTEMPT_COLUMNS = ["task_id", "sharder", "seed", "seconds", "error"]
 #: Columns of a record: one row per shard of a plan; an attempt without a plan is one row with an error.
-SOLVE_COLUMNS = [*_ATTEMPT_COLUMNS, "table", "column_offset", "embedding_dim", "rank"]
+SOLVE_COLUMNS = [*_ATTEMPT_COLUMNS, *FRAME_COLUMNS[2:]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class BenchmarkJobs:
         policies: Policies = NO_POLICIES,
     ) -> BenchmarkJobs:
         """One job for every task of `benchmark.tasks` and every sharder that runs on its suite."""
-        common = (_source_digest(), _saved_digest(models.compute), _saved_digest(models.comm), _content(settings))
+        common = (_source_digest(), *map(_content, (models.compute, models.comm, models.step, settings)))
         suites = suite_of_tasks(tasks)["suite"].to_dict()
         learned = {name: _content(policies.of(name)) for name in params.sharders if name in LEARNED}
         jobs = []
@@ -119,7 +118,7 @@ def solve_missing(
         (key, record). The caller stores each record before it asks for the next.
     """
     missing = [job for job in jobs.jobs if job.key not in done]
-    needs_torchrec = any(job.sharder == TorchRecSharder.name for job in missing)
+    needs_torchrec = any(job.sharder in TORCHREC for job in missing)
     for outcome in run(Solver(jobs.models, jobs.settings, jobs.policies, needs_torchrec), missing):
         job = missing[outcome.index]
         yield job.key, _aborted(job, outcome.error) if outcome.value is None else outcome.value
@@ -160,7 +159,7 @@ def _aborted(job: Job, error: str | None) -> pd.DataFrame:
 
 def _failed(job: Job, seed: int, seconds: float, error: str) -> pd.DataFrame:
     head = (job.task.task_id, job.sharder, seed, seconds, error)
-    return pd.DataFrame([(*head, None, -1, -1, -1)], columns=SOLVE_COLUMNS)
+    return pd.DataFrame([(*head, None, -1, -1, -1, None, -1, -1)], columns=SOLVE_COLUMNS)
 
 
 def gather(jobs: BenchmarkJobs, records: Records) -> tuple[tuple[SeededPlan, ...], pd.DataFrame]:
@@ -185,17 +184,13 @@ def gather(jobs: BenchmarkJobs, records: Records) -> tuple[tuple[SeededPlan, ...
 
 
 def _plan(job: Job, rows: pd.DataFrame, settings: SharderSettings) -> Plan:
-    tables = {table.name: table for table in job.task.tables}
-    columns = (rows[name].tolist() for name in ("table", "column_offset", "embedding_dim", "rank"))
-    placed = [(Shard(tables[name], offset, width), rank) for name, offset, width, rank in zip(*columns, strict=True)]
-    shards, ranks = zip(*placed, strict=True)
-    return Plan(job.task, shards, ranks, job.sharder, memory=settings.memory)
+    return Plan(job.task, *shards_from_frame(rows, job.task), job.sharder, memory=settings.memory)
 
 
 def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:
-    """`benchmark.plans`: `task_id, sharder, seed, table, column_offset, embedding_dim, rank`."""
+    """`benchmark.plans`: the columns of `search.plans`, and `seed`."""
     frames = [each.plan.to_frame().assign(seed=each.seed) for each in plans]
-    columns = ["task_id", "sharder", "seed", "table", "column_offset", "embedding_dim", "rank"]
+    columns = [*FRAME_COLUMNS[:2], "seed", *FRAME_COLUMNS[2:]]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 

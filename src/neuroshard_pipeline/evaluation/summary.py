@@ -6,7 +6,7 @@ import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
-from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
 
 #: With this many resamples the ends of an interval are accurate to a twentieth of its width.
 _BOOTSTRAP = Bootstrap(confidence=0.95, resamples=2000, seed=0)
@@ -32,27 +32,26 @@ def summarise(
         anchors: `search.anchors`, or None.
 
     Returns:
-        `num_tasks, num_common_tasks, num_measured_tasks`. Per sharder under `sharders`: `tasks_solved, tasks_tried,
-        mean_predicted_ms, mean_measured_ms` (None without tasks), `mean_seconds_per_task, max_seconds_per_task` and
-        `failures`, the error message of every unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`:
-        see `Comparison.compare_ours`; measured costs are compared, or predicted costs if nothing was measured.
+        `num_tasks, num_common_tasks, num_measured_tasks`. Per sharder under `sharders`: `tasks_solved, tasks_tried`;
+        `mean_measured_ms`, `mean_predicted_ms` and `mean_step_ms` (None without tasks; `totals.plan_totals` defines
+        the three costs); `mean_seconds_per_task, max_seconds_per_task`; and `failures`, the error message of every
+        unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`: see `Comparison.compare_ours`; measured
+        costs are compared, or predicted costs of the whole step if nothing was measured.
     """
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
-    predicted, measured = cost_table(totals, names, "predicted"), cost_table(totals, names, "measured")
+    tables = {column: cost_table(totals, names, column) for column in ("predicted_ms", "step_ms", "measured_ms")}
+    means = {f"mean_{column}": _means(table) for column, table in tables.items()}
     basis = basis_of(totals)
-    means = {"mean_predicted_ms": _means(predicted), "mean_measured_ms": _means(measured)}
     return {
         "num_tasks": int(attempts["task_id"].nunique()),
         "num_common_tasks": int(attempts["error"].isna().groupby(attempts["task_id"]).all().sum()),
-        "num_measured_tasks": len(measured.dropna()),
+        "num_measured_tasks": len(tables["measured_ms"].dropna()),
         "sharders": {
             name: _attempts_of(attempts[attempts["sharder"] == name]) | {key: of[name] for key, of in means.items()}
             for name in names
         },
         "prediction_on_plans": prediction_errors(plan_costs, intervals, anchors),
-        "pairs": Comparison(_BOOTSTRAP, _LEAST_TASKS, basis).compare_ours(
-            measured if basis == "measured" else predicted, names
-        ),
+        "pairs": Comparison(_BOOTSTRAP, _LEAST_TASKS, basis).compare_ours(tables[COST_COLUMNS[basis]], names),
     }
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.suites import SUITE_COLUMNS, suite_of_tasks
-from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
 from neuroshard_pipeline.parameters import Parameters
 
 _KEYS = ["task_id", "sharder"]
@@ -45,9 +45,9 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
 
     Returns:
         `suite, group, is_measured, task_id, sharder`; `seeds` tried and `seeds_solved`; `solved`, whether all seeds
-        found a plan; `seconds`, mean per attempt; `error`, the first one; `predicted_ms`, mean over the plans;
-        `measured_ms`, mean over the measured plans (NaN without one); `imbalance`, mean over the plans (see
-        `totals.plan_totals`); `measured_seeds`, number of measured plans.
+        found a plan; `seconds`, mean per attempt; `error`, the first one; `predicted_ms`, `step_ms` and `imbalance`,
+        means over the plans (see `totals.plan_totals`); `measured_ms`, mean over the measured plans (NaN without one);
+        `measured_seeds`, number of measured plans.
     """
     grouped = attempts.groupby(_KEYS, sort=False)
     frame = pd.DataFrame(
@@ -60,7 +60,7 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
     )
     frame["solved"] = frame["seeds_solved"] == frame["seeds"]
     plans = plan_totals(plan_costs).groupby(_KEYS, sort=False)
-    for column in ("predicted_ms", "measured_ms", "imbalance"):
+    for column in ("predicted_ms", "step_ms", "measured_ms", "imbalance"):
         frame[column] = plans[column].mean()
     frame["measured_seeds"] = plans["measured_ms"].count().reindex(frame.index, fill_value=0)
     frame = frame.reset_index().merge(suite_of_tasks(tasks), left_on="task_id", right_index=True)
@@ -122,7 +122,8 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
 
 def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
     """Cost in ms by task and sharder of one suite; NaN where a task was not solved with every seed."""
-    return cost_table(costs[costs["solved"]], list(dict.fromkeys(costs["sharder"])), basis_of(costs))
+    column = COST_COLUMNS[basis_of(costs)]
+    return cost_table(costs[costs["solved"]], list(dict.fromkeys(costs["sharder"])), column)
 
 
 def best_rival(verdict: Mapping[str, Any]) -> str | None:
@@ -151,8 +152,9 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
     Returns:
         `solved, tried`, numbers of tasks; `seeds, measured_seeds`, maxima over the tasks; `seconds, max_seconds`, mean
         and maximum over the tasks of the seconds per attempt. The other values are means over the common tasks, or None
-        if there are none: `cost_ms`, `predicted_ms`, `imbalance` and `relative` (the cost divided by that of the task's
-        cheapest plan, with its confidence interval).
+        if there are none: `cost_ms`, the measured cost or, if the basis is `predicted`, the predicted cost of the step;
+        `predicted_ms`, `step_ms`, `imbalance`; and `relative` (the cost divided by that of the task's cheapest plan,
+        with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {
@@ -164,7 +166,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         "max_seconds": _number(own["seconds"].max()),
     }
     if name not in common.columns or common.empty:
-        return facts | dict.fromkeys(("cost_ms", "relative", "predicted_ms", "imbalance"))
+        return facts | dict.fromkeys(("cost_ms", "relative", "predicted_ms", "step_ms", "imbalance"))
     relative: dict[str, Any] = asdict(comparison.bootstrap.mean((common[name] / common.min(axis=1)).to_numpy()))
     if len(common) < comparison.least_tasks:
         relative |= {"low": None, "high": None}
@@ -173,6 +175,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         "cost_ms": _number(common[name].mean()),
         "relative": relative,
         "predicted_ms": _number(here["predicted_ms"].mean()),
+        "step_ms": _number(here["step_ms"].mean()),
         "imbalance": _number(here["imbalance"].mean()),
     }
 

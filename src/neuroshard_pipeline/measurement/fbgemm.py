@@ -10,7 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
         ComputeDevice,
         SplitTableBatchedEmbeddingBagsCodegen,
@@ -42,4 +42,4 @@ class FusedLookup(SplitTableBatchedEmbeddingBagsCodegen):
         self._indices = self._offsets = self.lxu_cache_locations_empty
 
 
-__all__ = ["OPTIMIZERS", "PRECISIONS", "ComputeDevice", "EmbeddingLocation", "FusedLookup"]
+__all__ = ["OPTIMIZERS", "PRECISIONS", "ComputeDevice", "EmbeddingLocation", "FusedLookup", "PoolingMode"]

@@ -179,6 +179,7 @@ class LookupBench(ABC):
             optimizer=fbgemm.OPTIMIZERS[sample.optimizer],
             learning_rate=self.learning_rate,
             weights_precision=fbgemm.PRECISIONS[_data_type(sample)],
+            pooling_mode=fbgemm.PoolingMode.NONE if _is_sequence(sample) else fbgemm.PoolingMode.SUM,
             device=self._device,
         )
 
@@ -193,6 +194,7 @@ class LookupBench(ABC):
         shape = (
             sample.optimizer,
             _data_type(sample),
+            _is_sequence(sample),
             *((shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards),
         )
         operator = self._operators.pop(shape, None)
@@ -262,6 +264,14 @@ def _data_type(sample: ComputeSample) -> str:
     if len(data_types) > 1:
         raise MeasurementError(f"the tables of a fused lookup need one data_type, not {' and '.join(data_types)}")
     return data_types[0]
+
+
+def _is_sequence(sample: ComputeSample) -> bool:
+    """Whether a sample looks up rows without summing them; one fused lookup cannot do both."""
+    kinds = {shard.table.pooling == "none" for shard in sample.shards}
+    if len(kinds) > 1:
+        raise MeasurementError("the tables of a fused lookup must all have pooling none, or none of them")
+    return kinds.pop()
 
 
 def _floats(sample: ComputeSample) -> int:

@@ -8,6 +8,7 @@ from neuroshard_pipeline.report.sharder_summary import origin_note
 from neuroshard_pipeline.report.terminal import aligned_table
 
 _HEADER = ["sharder", "solved", "cost ms", "relative", "conf. interval", "predicted ms", "imbalance", "s/task", "seeds"]
+_STEP_PLACE = 6
 
 
 def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
@@ -28,7 +29,17 @@ def suite_table(verdict: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder of a suite, the cheapest first; sharders without a cost come last."""
     sharders = verdict["sharders"]
     ranked = sorted(sharders, key=lambda name: (sharders[name]["cost_ms"] is None, sharders[name]["cost_ms"] or 0.0))
-    return [_HEADER, *(_sharder_line(name, sharders[name], verdict["basis"]) for name in ranked)]
+    lines = [_HEADER, *(_sharder_line(name, sharders[name], verdict["basis"]) for name in ranked)]
+    if not has_whole_steps(verdict):
+        return lines
+    steps = ["predicted step ms", *(fixed(sharders[name]["step_ms"], 3) for name in ranked)]
+    return [[*line[:_STEP_PLACE], step, *line[_STEP_PLACE:]] for line, step in zip(lines, steps, strict=True)]
+
+
+def has_whole_steps(verdict: Mapping[str, Any]) -> bool:
+    """Whether plans of a suite have predicted costs of parts that are not measured."""
+    sharders = verdict["sharders"].values()
+    return any(values.get("step_ms", values["predicted_ms"]) != values["predicted_ms"] for values in sharders)
 
 
 def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]:
@@ -73,6 +84,11 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
         parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those solved by {who}."]
     if basis == "predicted":
         parts.append("No plan of this suite was measured.")
+    if has_whole_steps(verdict):
+        parts.append(
+            "“predicted ms” has the parts that can be measured: lookups, all-to-all and reductions. “predicted step "
+            "ms” adds the input dist and TorchRec's own work, which only the pipeline truth measures."
+        )
     if left_out:
         parts.append(f"Not compared because they solved too few tasks: {', '.join(left_out)}.")
     if verdict["not_run"]:

@@ -1,13 +1,15 @@
 """Tables of the report: accuracy, measurements, tasks, and any nested mapping as rows."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline.evaluation.totals import basis_of
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of
 from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent
+from neuroshard_pipeline.tables.table import SHARDING_TYPES
 
 #: Column names of the metrics of cost models, on samples and on plans, in the order of the columns.
 _METRICS = {
@@ -31,6 +33,9 @@ _NUMBERS = {"r2": ".3f", "kendall_tau": ".3f", "n_test": ",", "count": ","}
 
 #: For each part of the embedding cost, the model of `train.metrics` that predicts it.
 _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
+
+#: Columns of the table of sharding types: a whole table is column-wise with a single shard.
+_TYPE_COLUMNS = ("whole", *SHARDING_TYPES)
 
 
 def accuracy_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -144,7 +149,7 @@ def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]
         totals: the result of `plan_totals`.
         sharders: the columns, in this order.
     """
-    column = f"{basis_of(totals)}_ms"
+    column = COST_COLUMNS[basis_of(totals)]
     lines = [["task", "ranks", *sharders]]
     for task_id, plans in totals.groupby("task_id", sort=False):
         costs = plans.set_index("sharder")[column].reindex(list(sharders))
@@ -153,6 +158,26 @@ def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]
         marked = [f"{cell} *" if cost == costs.min() else cell for cell, cost in zip(cells, costs, strict=True)]
         lines.append([str(task_id), str(int(plans["world_size"].max())), *marked])
     return lines
+
+
+def type_table(plans: pd.DataFrame) -> list[list[str]] | None:
+    """Header and one line per sharder: how many tables of its plans have each sharding type.
+
+    Args:
+        plans: `search.plans`.
+
+    Returns:
+        None if all tables are column-wise.
+    """
+    if "sharding_type" not in plans or (plans["sharding_type"] == "column_wise").all():
+        return None
+    tables = plans.groupby(["sharder", "task_id", "table"], sort=False)["sharding_type"].agg(["first", "size"])
+    kind = tables["first"].mask((tables["first"] == "column_wise") & (tables["size"] == 1), "whole")
+    counts = Counter(zip(tables.index.get_level_values("sharder"), kind, strict=True))
+    shown = [name for name in _TYPE_COLUMNS if name in set(kind)]
+    sharders = dict.fromkeys(plans["sharder"])
+    lines = [[str(sharder), *(f"{counts[sharder, name]:,}" for name in shown)] for sharder in sharders]
+    return [["sharder", *shown], *lines]
 
 
 def nested_rows(value: Mapping[Any, Any], depth: int = 0) -> list[tuple[int, str, str]]:

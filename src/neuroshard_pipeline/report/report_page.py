@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
 from neuroshard_pipeline.report import facts, sharder_summary
 from neuroshard_pipeline.report.diagnostics import compute_errors, worst_samples
 from neuroshard_pipeline.report.drawing import draw_figures
@@ -33,8 +33,10 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
         "sharder_table": sharder_summary.sharder_table(summary),
         "attempt_failures": facts.attempt_failures(summary),
         "task_table": facts.task_table(totals, sharders),
+        "type_table": facts.type_table(inputs.plans),
+        "has_whole_steps": sharder_summary.has_whole_steps(summary),
         "basis": basis_of(totals),
-        "common_count": len(cost_table(totals, sharders, basis_of(totals)).dropna()),
+        "common_count": len(cost_table(totals, sharders, COST_COLUMNS[basis_of(totals)]).dropna()),
         "task_count": inputs.sharding_tasks["task_id"].nunique(),
         "example": example_task(totals),
     }

@@ -10,12 +10,13 @@ from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fi
 def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
 
-    A cost is a mean over the tasks that every sharder solved. It is measured, or predicted if nothing was measured.
+    A cost is a mean over the tasks that every sharder solved. It is measured, or that of the predicted step if nothing
+    was measured.
     """
     costs = {}
     for name, values in summary["sharders"].items():
         measured_ms = values["mean_measured_ms"]
-        costs[name] = values["mean_predicted_ms"] if measured_ms is None else measured_ms
+        costs[name] = _step_ms(values) if measured_ms is None else measured_ms
     order = sorted(costs, key=lambda name: (costs[name] is None, costs[name] or 0.0, name))
     return {name: costs[name] for name in order}
 
@@ -24,18 +25,30 @@ def sharder_table(summary: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder, the cheapest first."""
     sharders, costs = summary["sharders"], ranked_costs(summary)
     best = min((cost for cost in costs.values() if cost is not None), default=None)
-    keys = ("mean_measured_ms", "mean_predicted_ms")
+    keys = ["mean_measured_ms", "mean_predicted_ms", *(["mean_step_ms"] if has_whole_steps(summary) else [])]
     cost_decimals = decimals_for([values[key] for values in sharders.values() for key in keys])
     second_decimals = decimals_for([values["mean_seconds_per_task"] for values in sharders.values()])
-    lines = [["sharder", "solved", f"{cost_word(summary)} ms", "vs best", "predicted ms", "s/task"]]
+    names = [f"{cost_word(summary)} ms", "vs best", "predicted ms", "predicted step ms"]
+    lines = [["sharder", "solved", *names[: 1 + len(keys)], "s/task"]]
     for name, cost in costs.items():
         values = sharders[name]
-        measured, predicted = (fixed(values[key], cost_decimals) for key in keys)
+        measured, *predicted = (fixed(values[key], cost_decimals) for key in keys)
         solved = f"{values['tasks_solved']}/{values['tasks_tried']}"
         relative = MISSING if cost is None or not best else f"{cost / best:.3f}"
         seconds = fixed(values["mean_seconds_per_task"], second_decimals)
-        lines += [[name, solved, measured, relative, predicted, seconds]]
+        lines += [[name, solved, measured, relative, *predicted, seconds]]
     return lines
+
+
+def has_whole_steps(summary: Mapping[str, Any]) -> bool:
+    """Whether plans have predicted costs of parts that are not measured."""
+    return any(_step_ms(values) != values.get("mean_predicted_ms") for values in summary.get("sharders", {}).values())
+
+
+def _step_ms(values: Mapping[str, Any]) -> float | None:
+    """Predicted cost of the step; in summaries of older versions, all predicted parts could be measured."""
+    cost_ms: float | None = values.get("mean_step_ms", values.get("mean_predicted_ms"))
+    return cost_ms
 
 
 def cost_word(summary: Mapping[str, Any]) -> str:
@@ -49,6 +62,11 @@ def cost_note(summary: Mapping[str, Any]) -> str:
     if not common:
         return "No task was solved by every sharder, so mean costs cannot be compared."
     note = f"Costs are means over {_common_tasks(common)}."
+    if has_whole_steps(summary):
+        note += (
+            " Measured and predicted costs have the same parts: lookups, all-to-all and reductions. The predicted step "
+            "adds the input dist and TorchRec's own work, which only the pipeline truth measures."
+        )
     if not measured:
         return f"{note} No plan was measured."
     if measured != common:

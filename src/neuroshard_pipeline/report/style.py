@@ -36,11 +36,21 @@ _SHARDER_COLOURS = {
 _SPARE_COLOURS = ("#6b8e9e", "#a05195", "#5c7a29", "#9e4b4b")
 
 #: Parts of the embedding cost, in the order in which they are stacked.
-PART_COLOURS = {"compute": "#33476b", "backward_comm": "#7ba7cf", "forward_comm": "#e3b778"}
+PART_COLOURS = {
+    "compute": "#33476b",
+    "backward_comm": "#7ba7cf",
+    "forward_comm": "#e3b778",
+    "reduction": "#a8563f",
+    "input_dist": "#5f9068",
+    "module": "#a99bc0",
+}
 PART_NAMES = {
     "compute": "compute",
     "backward_comm": "backward communication",
     "forward_comm": "forward communication",
+    "reduction": "reductions",
+    "input_dist": "input dist",
+    "module": "TorchRec's module",
 }
 DIRECTION_COLOURS = {"forward": "#0072B2", "backward": "#E69F00"}
 

@@ -3,14 +3,15 @@
 import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import OURS, Basis
-from neuroshard_pipeline.evaluation.totals import basis_of
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of
 
 
 def relative_to_best(totals: pd.DataFrame, basis: Basis) -> pd.DataFrame:
     """Add `relative`: the plan's cost divided by that of the task's cheapest plan. Plans without a cost are dropped."""
-    known = totals.dropna(subset=[f"{basis}_ms"])
-    best = known.groupby("task_id", observed=True)[f"{basis}_ms"].transform("min")
-    return known.assign(relative=known[f"{basis}_ms"] / best)
+    column = COST_COLUMNS[basis]
+    known = totals.dropna(subset=[column])
+    best = known.groupby("task_id", observed=True)[column].transform("min")
+    return known.assign(relative=known[column] / best)
 
 
 def by_cost(totals: pd.DataFrame) -> list[str]:
@@ -28,7 +29,7 @@ def example_task(totals: pd.DataFrame) -> tuple[str, str, str] | None:
         task. If no task was solved by sharders of both kinds, `before` is the most expensive sharder and `after` the
         cheapest. None if no task has two plans.
     """
-    column = f"{basis_of(totals)}_ms"
+    column = COST_COLUMNS[basis_of(totals)]
     tasks = totals.dropna(subset=[column]).groupby("task_id", sort=False)
     costs = {str(name): task.set_index("sharder")[column].sort_values(kind="stable") for name, task in tasks}
     examples = [_example(name, cost) for name, cost in costs.items() if 0 < cost.index.isin(OURS).sum() < len(cost)]

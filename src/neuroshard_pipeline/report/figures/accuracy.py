@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.evaluation.totals import plan_totals
+from neuroshard_pipeline.evaluation.totals import PARTS_OF_ALL, is_measured, plan_totals
 from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.totals import by_cost
 
@@ -37,16 +37,18 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
     """Predicted against measured cost of every rank of every plan, one panel per part of the cost.
 
     Args:
-        plan_costs: `search.plan_costs`; ranks without measurements are left out.
+        plan_costs: `search.plan_costs`; ranks without measurements are left out. Reductions have a panel if any plan
+            has measured ones.
         noise_floors: per part (`compute`, `backward_comm`, `forward_comm`), the relative difference of repeated
             measurements, drawn as a band around the line of perfect prediction.
     """
     floors = noise_floors or {}
     order = by_cost(plan_totals(plan_costs))
     colours = style.sharder_colours(order)
-    titles = [name.capitalize() for name in style.PART_NAMES.values()]
-    figure = make_subplots(rows=1, cols=len(style.PART_NAMES), subplot_titles=titles, horizontal_spacing=0.09)
-    for column, part in enumerate(style.PART_NAMES, start=1):
+    parts = [part for part in style.PART_NAMES if part in PARTS_OF_ALL or is_measured(plan_costs, part)]
+    titles = [style.PART_NAMES[part].capitalize() for part in parts]
+    figure = make_subplots(rows=1, cols=len(parts), subplot_titles=titles, horizontal_spacing=0.27 / len(parts))
+    for column, part in enumerate(parts, start=1):
         names = {f"measured_{part}_ms": "measured_ms", f"predicted_{part}_ms": "predicted_ms"}
         ranks = plan_costs[["task_id", "sharder", "rank", *names]].rename(columns=names)
         ranks = ranks.dropna(subset=["measured_ms", "predicted_ms"])
@@ -55,7 +57,7 @@ def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | 
             where = own["task_id"].astype(str) + ", rank " + own["rank"].astype(str)
             figure.add_trace(_scatter(own, sharder, where, colours[sharder], in_legend=column == 1), row=1, col=column)
     height = _PANEL_PX + 60
-    return _finished(figure, "Cost of every rank, predicted against measured", height, columns=len(style.PART_NAMES))
+    return _finished(figure, "Cost of every rank, predicted against measured", height, columns=len(parts))
 
 
 def held_out_accuracy(held_out: pd.DataFrame, noise_floors: Mapping[str, float] | None = None) -> go.Figure:

@@ -10,13 +10,17 @@ from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.comparison import Basis
-from neuroshard_pipeline.evaluation.totals import MEASURED_COLUMNS
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, MEASURED_PARTS, plan_totals
 from neuroshard_pipeline.report import style
 
-#: A whole table is grey; more lookups make it darker. All shards of one split table have the same colour.
+#: A whole table is grey; more lookups make it darker. All shards of one split table have the same colour. Replicas are
+#: hatched.
 _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
-_LEGEND = {"whole table": "#b4bac0", "shard of a split table": _SPLIT_COLOURS[0]}
+_LEGEND = {"whole table": ("#b4bac0", ""), "shard of a split table": (_SPLIT_COLOURS[0], "")}
+_REPLICA = {"replica": ("#b4bac0", "/")}
+#: Values of the columns of plans that files of older versions lack.
+_COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": np.nan}
 
 
 def plan_picture(
@@ -37,7 +41,8 @@ def plan_picture(
     """
     tables = sharding_tasks[sharding_tasks["task_id"] == task_id]
     costs = [_of(plan_costs, task_id, sharder) for sharder in (before, after)]
-    basis: Basis = "measured" if pd.concat(costs)[MEASURED_COLUMNS].notna().all(axis=None) else "predicted"
+    is_measured = plan_totals(pd.concat(costs))["measured_ms"].notna().all()
+    basis: Basis = "measured" if is_measured else "predicted"
     figure = make_subplots(
         rows=3,
         cols=2,
@@ -49,23 +54,27 @@ def plan_picture(
         column_titles=[style.emphasised(before), style.emphasised(after)],
     )
     for column, (sharder, own) in enumerate(zip((before, after), costs, strict=True), start=1):
-        shards = _of(plans, task_id, sharder).merge(tables, on="table", suffixes=("", "_of_table"))
-        _add_plan(figure, column, shards, own, basis)
-    for name, colour in _LEGEND.items():
-        figure.add_trace(go.Bar(x=[None], y=[None], name=name, marker_color=colour), row=1, col=1)
+        _add_plan(figure, column, _shards_of(_of(plans, task_id, sharder), tables), own, basis)
+    _add_legend(figure, plans[plans["task_id"] == task_id])
     for row, label in enumerate(("columns", f"{basis} cost, ms", "memory, %"), start=1):
         figure.update_yaxes(title_text=label, row=row, col=1)
     return _laid_out(figure, task_id, tables)
 
 
 def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
-    """Add the three panels of one plan. A dotted line marks its embedding cost: the cost of the most expensive rank."""
+    """Add the three panels of one plan. A dotted line marks its embedding cost: the cost of the most expensive rank.
+
+    If the plan was measured, this is the cost of the measured parts; predictions of other parts are stacked upon them.
+    """
     figure.add_trace(_shard_bars(shards), row=1, col=column)
     for part in style.PART_NAMES:
-        figure.add_trace(_part_bars(costs, part, basis, in_legend=column == 1), row=2, col=column)
-    rank_ms = costs[[f"{basis}_{part}_ms" for part in style.PART_NAMES]].astype(float).sum(axis=1, skipna=False)
-    cost_ms = float(rank_ms.max())
+        trace = _part_bars(costs, part, basis)
+        if trace is not None:
+            known = {each.legendgroup for each in figure.data}
+            figure.add_trace(trace.update(showlegend=trace.legendgroup not in known), row=2, col=column)
+    cost_ms = float(plan_totals(costs)[COST_COLUMNS[basis]].iloc[0])
     label = {"text": f"<b>{cost_ms:.3g} ms</b>", "yanchor": "bottom", "xanchor": "right", "font": {"color": style.INK}}
+    label |= {"bgcolor": "rgba(255,255,255,0.8)"}
     figure.add_hline(y=cost_ms, line=style.REFERENCE_LINE, annotation=label, row=2, col=column)
     figure.add_trace(_memory_bars(costs, shards), row=3, col=column)
 
@@ -88,6 +97,20 @@ def _of(frame: pd.DataFrame, task_id: str, sharder: str) -> pd.DataFrame:
     return own.sort_values("rank", kind="stable")
 
 
+def _shards_of(rows: pd.DataFrame, tables: pd.DataFrame) -> pd.DataFrame:
+    """Shards of a plan with the columns of their tables; `num_rows` is null in files of older versions."""
+    missing = {name: value for name, value in _COLUMN_WISE.items() if name not in rows}
+    return rows.assign(**missing).merge(tables, on="table", suffixes=("", "_of_table"))
+
+
+def _add_legend(figure: go.Figure, plans: pd.DataFrame) -> None:
+    """Explain the colours of shards, and the hatching of replicas if the task's plans have any."""
+    has_replicas = "sharding_type" in plans and (plans["sharding_type"] == "data_parallel").any()
+    for name, (colour, hatching) in (_LEGEND | (_REPLICA if has_replicas else {})).items():
+        marker = {"color": colour, "pattern": {"shape": hatching}}
+        figure.add_trace(go.Bar(x=[None], y=[None], name=name, marker=marker), row=1, col=1)
+
+
 def _shard_bars(shards: pd.DataFrame) -> go.Bar:
     """One segment per shard, with the shard's width as its height; the widest shard is at the bottom."""
     ordered = shards.sort_values(["rank", "embedding_dim", "table"], ascending=[True, False, True])
@@ -98,7 +121,11 @@ def _shard_bars(shards: pd.DataFrame) -> go.Bar:
         base=(top - ordered["embedding_dim"]).tolist(),
         text=[_describe(shard) for shard in ordered.to_dict("records")],
         textposition="none",
-        marker={"color": _colours(ordered), "line": {"color": "#ffffff", "width": 1}},
+        marker={
+            "color": _colours(ordered),
+            "line": {"color": "#ffffff", "width": 1},
+            "pattern": {"shape": ["/" if kind == "data_parallel" else "" for kind in ordered["sharding_type"]]},
+        },
         showlegend=False,
         hovertemplate="%{text}<extra>rank %{x}</extra>",
     )
@@ -108,7 +135,8 @@ def _colours(shards: pd.DataFrame) -> list[str]:
     lookups = np.log(shards["pooling_factor"].to_numpy(dtype=float))
     span = max(float(np.ptp(lookups)), 1e-9)
     greys = np.round(_LIGHT - (_LIGHT - _DARK) * (lookups - lookups.min()) / span).astype(int)
-    is_split = shards["embedding_dim"] < shards["embedding_dim_of_table"]
+    has_part = shards["num_rows"] < shards["num_embeddings"]
+    is_split = has_part | (shards["embedding_dim"] < shards["embedding_dim_of_table"])
     split = dict(zip(dict.fromkeys(shards.loc[is_split, "table"]), itertools.cycle(_SPLIT_COLOURS), strict=False))
     shades = [f"rgb({grey},{grey + 6},{grey + 12})" for grey in greys]
     return [split.get(table, shade) for table, shade in zip(shards["table"], shades, strict=True)]
@@ -116,21 +144,32 @@ def _colours(shards: pd.DataFrame) -> list[str]:
 
 def _describe(shard: dict[Any, Any]) -> str:
     start, width = shard["column_offset"], shard["embedding_dim"]
+    rows = f"{shard['num_embeddings']:,} rows"
+    if shard["num_rows"] < shard["num_embeddings"]:
+        first = shard["row_offset"]
+        rows = f"rows {first:,} to {first + shard['num_rows'] - 1:,.0f} of {shard['num_embeddings']:,}"
     return (
         f"<b>{shard['table']}</b><br>columns {start} to {start + width - 1} of {shard['embedding_dim_of_table']}"
-        f"<br>{shard['num_embeddings']:,} rows<br>{shard['pooling_factor']:.3g} ids per sample"
+        f"<br>{rows}<br>{shard['pooling_factor']:.3g} ids per sample<br>{shard['sharding_type']}"
     )
 
 
-def _part_bars(costs: pd.DataFrame, part: str, basis: Basis, *, in_legend: bool) -> go.Bar:
+def _part_bars(costs: pd.DataFrame, part: str, basis: Basis) -> go.Bar | None:
+    """Bars of one part, None if the plan does not have it. A part that only TorchRec's run measures is predicted."""
+    is_predicted = basis == "predicted" or part not in MEASURED_PARTS
+    column = f"{'predicted' if is_predicted else 'measured'}_{part}_ms"
+    if column not in costs or costs[column].isna().all():
+        return None
+    name, colour = style.PART_NAMES[part], style.PART_COLOURS[part]
+    if is_predicted and basis == "measured":
+        name, colour = f"{name} (predicted)", style.faded(colour, 0.45)
     return go.Bar(
         x=costs["rank"].tolist(),
-        y=costs[f"{basis}_{part}_ms"].astype(float).round(5).tolist(),
-        name=style.PART_NAMES[part],
+        y=costs[column].astype(float).round(5).tolist(),
+        name=name,
         legendgroup=part,
-        showlegend=in_legend,
-        marker_color=style.PART_COLOURS[part],
-        hovertemplate=f"{style.PART_NAMES[part]}: %{{y:.4g}} ms<extra>rank %{{x}}</extra>",
+        marker_color=colour,
+        hovertemplate=f"{name}: %{{y:.4g}} ms<extra>rank %{{x}}</extra>",
     )
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.evaluation.totals import basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
 from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.formats import amount, plural
 from neuroshard_pipeline.report.totals import by_cost, relative_to_best
@@ -21,7 +21,7 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)
     sharders = by_cost(totals)
-    costs = cost_table(totals, sharders, basis).dropna()
+    costs = cost_table(totals, sharders, COST_COLUMNS[basis]).dropna()
     if len(costs):
         sharders = [str(name) for name in costs.mean().sort_values(kind="stable").index]
     colours = style.sharder_colours(sharders)
