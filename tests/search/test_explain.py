@@ -1,0 +1,72 @@
+"""The explanation of plans with all sharding types, and of plans on many ranks."""
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.tasks import random_tables
+from search.test_parts import planned, stepping_models
+from search.test_price import PlainModels
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return planned(stepping_models())
+
+
+def test_every_part_of_every_rank_is_shown(plan):
+    """The parts of each line add up to the cost of the rank."""
+    lines = [line for line in plan.explain().splitlines() if line.startswith("rank ")]
+    assert len(lines) == 4
+    for rank, line in enumerate(lines):
+        parts, total = line.split("; ")[1].split(" ms")[0].split(" = ")
+        names = [part.rpartition(" ")[0] for part in parts.split(" + ")]
+        values = [float(part.rpartition(" ")[2]) for part in parts.split(" + ")]
+        assert names[:3] == ["compute", "backward communication", "forward communication"]
+        assert names[3:] == ["reductions", "input dist", "TorchRec's module"]
+        assert sum(values) == pytest.approx(float(total), abs=4e-3)
+        assert float(total) == pytest.approx(plan.predicted.rank_ms[rank], abs=1e-3)
+
+
+def test_shards_show_type_and_rows_and_replicas_are_listed_once(plan):
+    text = plan.explain()
+    assert "rows[rows 25:50 of 100, row_wise]" in text
+    assert "host[rows 50:100 of 100, table_row_wise]" in text
+    assert "grid[columns 0:12, rows 0:50 of 100, grid_shard]" in text
+    assert text.count("copied") == 2  # the line about replicas, and the one about assumed reuse profiles
+    assert "on every rank (data_parallel): copied\n" in text
+    assert "(0 column splits, 1 row_wise, 1 table_row_wise, 1 grid_shard, 1 data_parallel)" in text
+    assert "(empty)" not in text
+
+
+def test_what_has_no_price_is_said():
+    assert "not priced" not in planned(stepping_models()).explain()
+    assert "the trainer sends the ids" in planned(stepping_models(), pipelines_input_dist=True).explain()
+    table = Table("t", 100, 16, 2.0)
+    plain = priced(Plan(ShardingTask([table], 1, 16, 2**60), (whole(table),), (0,), "one"), PlainModels())
+    assert "not priced: input dist and TorchRec's own work" in plain.explain()
+    assert "reductions" not in plain.explain()
+
+
+def test_only_the_most_expensive_of_many_ranks_are_described():
+    tables = random_tables(np.random.default_rng(0), 100, dims=(8,))
+    task = ShardingTask(tables, 40, 16, 2**60)
+    plan = priced(Plan(task, tuple(map(whole, tables)), tuple(np.arange(100) % 40), "round robin"), PlainModels())
+    lines = [line for line in plan.explain().splitlines() if line.startswith("rank ")]
+    told = {int(line.split(":")[0].removeprefix("rank ")) for line in lines}
+    assert len(told) == 16
+    cost = plan.predicted.rank_ms
+    assert min(cost[rank] for rank in told) >= max(cost[rank] for rank in set(range(40)) - told)
+    (others,) = (line for line in plan.explain().splitlines() if "other ranks: " in line and "shards" in line)
+    assert others.startswith("24 other ranks: 2 to 3 shards")
+    unpriced = Plan(task, plan.shards, plan.ranks, "round robin")
+    assert "24 other ranks" in unpriced.explain()
+
+
+def test_columns_alone_are_written_as_in_python():
+    table = Table("t", 100, 16, 2.0)
+    task = ShardingTask([table], 2, 16, 2**60)
+    assert "t[4:16]" in Plan(task, (Shard(table, 0, 4), Shard(table, 4, 12)), (0, 1), "by hand").explain()
