@@ -21,6 +21,7 @@ bootstrap confidence intervals of the ratio of mean costs to `torchrec`.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,11 +73,12 @@ def parameters_of(environment: str) -> Parameters:
 
 
 def tasks_of(conf: Parameters, tasks_per_world_size: int) -> list[ShardingTask]:
-    """Sharding tasks, drawn as in the augment stage."""
+    """Sharding tasks, drawn as in the augment stage, on hosts of 8 GPUs."""
     params = ShardingTaskParams(**conf["augment"]["sharding_tasks"])
     counts = (tasks_per_world_size,) * len(params.world_sizes)
     pool = base_pool(PoolParams(**conf["augment"]["pool"]))
-    return tasks_from_frame(sharding_tasks(pool, params.model_copy(update={"tasks_per_world_size": counts})))
+    drawn = tasks_from_frame(sharding_tasks(pool, params.model_copy(update={"tasks_per_world_size": counts})))
+    return [task if task.world_size % 8 else dataclasses.replace(task, local_world_size=8) for task in drawn]
 
 
 def campaigns_of(conf: Parameters) -> Campaigns:
@@ -98,17 +100,17 @@ def planners_of(task: ShardingTask, models: CostModels) -> Iterator[TorchRecShar
     """The variants of TorchRec's planner."""
     by_cost = {"sort_by": SortBy.PERF}
     yield TorchRecSharder()
-    yield TorchRecSharder("torchrec_by_cost", by_cost)
+    yield TorchRecSharder("torchrec_by_cost", options=by_cost)
     data_sheet = topology_of(task, **DATA_SHEET)
     estimator = {"make_estimator": lambda _, constraints: EmbeddingPerfEstimator(data_sheet, constraints)}
-    yield TorchRecSharder("torchrec_data_sheet", estimator)
+    yield TorchRecSharder("torchrec_data_sheet", options=estimator)
     for name, tables in (("torchrec_fitted", ()), ("torchrec_fitted_to_task", task.tables)):
         batch_size = task.batch_size // task.world_size
         config = torchrec_perf_config(models, topology_of(task), batch_size, tables, task.optimizer)
         tqdm.write(f"{task.task_id} {name}: {config.errors}, TorchRec's default numbers: {config.default_errors}")
         estimator = {"make_estimator": config.estimator}
-        yield TorchRecSharder(name, estimator)
-        yield TorchRecSharder(f"{name}_by_cost", estimator | by_cost)
+        yield TorchRecSharder(name, options=estimator)
+        yield TorchRecSharder(f"{name}_by_cost", options=estimator | by_cost)
 
 
 def plans_of(task: ShardingTask, models: CostModels) -> Iterator[Plan]:

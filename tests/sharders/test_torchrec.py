@@ -14,7 +14,9 @@ from torchrec_bridge.needs_torchrec import QUIET
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.registry import make_sharder
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import SHARDING_TYPES, Table
@@ -93,6 +95,37 @@ def test_plans_of_all_types_fit_and_can_be_trained(world_size, local):
     torchrec_trains(plan)
     assert plan == shard(task, models=step_models())
     assert not {"row_wise", "table_row_wise", "grid_shard"}.isdisjoint(types_of(plan).values())
+
+
+@pytest.mark.parametrize("models", [small_models(), step_models()])
+def test_with_fitted_numbers_plans_cost_less_than_with_torchrecs_own(models):
+    task = ShardingTask(tables(20), 4, 512, 2**30, local_world_size=2)
+    problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
+    costs = []
+    for name in ("torchrec", "torchrec_fitted"):
+        placement = make_sharder(name).shard(problem, np.random.default_rng(0))
+        plan = price_plan(problem, placement, name)
+        torchrec_trains(plan)
+        costs.append(plan.predicted_cost_ms)
+    assert costs[1] < costs[0]
+
+
+def test_with_fitted_numbers_the_price_of_reductions_decides_whether_rows_are_split():
+    """One table is looked up far more than the others. A split of its rows balances the lookups."""
+    hot, cold = Table("hot", 100_000, 32, 100.0), [Table(f"cold{i}", 1000, 4, 1.0) for i in range(3)]
+    task = ShardingTask([hot, *cold], 2, 512, 2**30, constraints=Constraints(min_width=32))
+    found = []
+    for ms_per_mib in (1e-6, 1e3):
+        problem = Problem(task, step_models(ms_per_mib=ms_per_mib), WEIGHTS_AND_OPTIMIZER)
+        placement = make_sharder("torchrec_fitted").shard(problem, np.random.default_rng(0))
+        found.append(next(shard.sharding_type for shard in placement.shards if shard.table == hot))
+    assert found == ["row_wise", "column_wise"]
+
+
+def test_one_rank_needs_no_fit():
+    problem = Problem(ShardingTask(tables(), 1, 64, 2**30), step_models(), WEIGHTS_AND_OPTIMIZER)
+    placement = make_sharder("torchrec_fitted").shard(problem, np.random.default_rng(0))
+    assert set(placement.ranks) == {0}
 
 
 def test_without_a_step_cost_model_all_plans_are_column_wise():

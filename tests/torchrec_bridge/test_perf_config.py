@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from search.small_models import SmallModels, small_models
+from search.small_step import step_models
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
@@ -22,11 +24,16 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory, HardwarePerfConfig
 from torchrec.distributed.planner.stats import NoopEmbeddingStats
 
+from neuroshard_pipeline.cost_models.reductions import Curve, Group, ReductionCosts
 from neuroshard_pipeline.errors import CostModelError, PlanError
-from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.sharders.perf_fit import fit_lookups, shard_sets
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.samples import REDUCTIONS
+from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config, torchrec_planner
-from neuroshard_pipeline.torchrec_bridge.perf_fit import LookupFormula, fit_lookups, shard_sets, summed_bytes
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
+from neuroshard_pipeline.torchrec_plan.perf_formula import LookupFormula, summed_bytes
 
 pytestmark = QUIET
 BATCH = 64
@@ -127,6 +134,56 @@ def test_estimates_are_those_of_the_fitted_formula(config):
                 assert perf.bwd_comms == perf.fwd_comms
                 checked += 1
     assert checked > len(ROWS)
+
+
+@pytest.mark.parametrize("sharding_type", ["row_wise", "data_parallel"])
+def test_lookups_of_row_shards_and_replicas_have_numbers_of_their_own(sharding_type):
+    """TorchRec's own code is the oracle of the formulas, which `perf_fit` applies to what a shard's kernel sees."""
+    config = torchrec_perf_config(step_models(), topology(), BATCH, tables())
+    coefficients = config.coefficients.get_coefficients(sharding_type)
+    assert coefficients != config.coefficients.default
+    rows = [
+        [each.input_read_size_multiplier, each.lookup_size_multiplier, each.embedding_output_multiplier]
+        for each in (coefficients.fwd, coefficients.bwd)
+    ]
+    formula = LookupFormula(config.lookup_bw, np.array(rows), 0)
+    for table in tables():
+        kernel = "dense" if sharding_type == "data_parallel" else "fused"
+        (_, perf), *_ = perfs(config, [sharding_type])[table.name, sharding_type, kernel]
+        shard = whole(table, "data_parallel") if kernel == "dense" else row_shards(table, "row_wise", 4)[0]
+        seen, samples = lookup_shard(shard, 4 * BATCH, 4), lookup_batch_size(shard, 4 * BATCH, 4)
+        expected = formula.costs_ms([[seen]], samples)[0]
+        np.testing.assert_allclose([perf.fwd_compute, perf.bwd_compute], expected, rtol=0.01)  # TorchRec rounds ids up
+
+
+def test_reductions_have_bandwidths_of_their_own():
+    cheap, dear = (
+        torchrec_perf_config(step_models(ms_per_mib=price), topology(4, 2), BATCH, tables()) for price in (0.2, 20.0)
+    )
+    before, after = perfs(cheap, TYPES), perfs(dear, TYPES)
+    for (name, sharding_type, kernel), shards in before.items():
+        growth = after[name, sharding_type, kernel][0][1].bwd_comms / shards[0][1].bwd_comms
+        if sharding_type in ("table_wise", "column_wise", "table_column_wise"):
+            assert growth == 1.0
+        else:
+            assert growth > 1.001  # the rest is copies and optimizer kernels, which TorchRec adds
+    assert cheap.errors == dear.errors
+
+
+def test_the_bandwidth_of_reductions_is_that_of_the_step_cost_model():
+    """A cost in proportion to the bytes is fitted exactly, in TorchRec's formula of each collective."""
+    models = step_models()
+    sizes = np.array([2.0**10, 2.0**30])
+    curves = {name: {Group(4, 1): Curve(sizes, sizes / 1e6)} for name in REDUCTIONS}
+    errors = dict.fromkeys(REDUCTIONS, 0.1)
+    step = dataclasses.replace(models.step, reductions=ReductionCosts(curves, errors, errors))
+    config = torchrec_perf_config(dataclasses.replace(models, step=step), topology(4, 4), BATCH, tables())
+    found = perfs(config, ["row_wise", "data_parallel"], topology(4, 4))
+    for table in tables():
+        (_, perf), *_ = found[table.name, "row_wise", "fused"]
+        assert perf.fwd_comms == pytest.approx(4 * BATCH * table.embedding_dim * 4 / 1e6)
+        (_, perf), *_ = found[table.name, "data_parallel", "dense"]
+        assert perf.bwd_comms >= table.weight_bytes / 1e6
 
 
 @pytest.mark.parametrize(("compute", "comm"), [(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)])

@@ -3,7 +3,10 @@
 - `base`: the `Sharder` interface and `SharderSettings`
 - `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)
 - `random`, `greedy`: baselines
-- `torchrec`, `embark`: rivals, the planners of TorchRec and HugeCTR; `milp`: integer programming
+- `torchrec`: TorchRec's planner as a rival, with its own numbers or with numbers that `perf_fit` fits to cost models
+- `embark`: HugeCTR's planner as a rival; `embark_rows`: its whole tables, ranges of rows and replicas
+- `usable_types`: the sharding types among which rivals may choose
+- `milp`: integer programming
 - `policies`: `autoshard` and `dreamshard`, the learned rivals
 - `registry`: `SHARDERS`, `make_sharder`, `shard` (one task), `shortlist` (with runners-up), `solve_all` (all sharders
   on all tasks), `ordered_by_links` (one plan on unequal links)

@@ -37,8 +37,11 @@ LEARNED: tuple[str, ...] = tuple(NETWORKS)
 #: Names of the sharders that can also return the runners-up of their search.
 SHORTLISTING: tuple[str, ...] = ("neuroshard", "neuroshard_plus")
 
+#: Names of the sharders that need the extra `torchrec`.
+TORCHREC: tuple[str, ...] = ("torchrec", "torchrec_fitted")
+
 #: Names of all sharders.
-SHARDERS: tuple[str, ...] = ("random", *GREEDY_WEIGHTS, "torchrec", "embark", "milp", *SHORTLISTING, *LEARNED)
+SHARDERS: tuple[str, ...] = ("random", *GREEDY_WEIGHTS, *TORCHREC, "embark", "milp", *SHORTLISTING, *LEARNED)
 
 
 def _known(name: str) -> str:
@@ -77,6 +80,7 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
     makers: dict[str, Callable[[], Sharder]] = {
         "random": RandomSharder,
         "torchrec": TorchRecSharder,
+        "torchrec_fitted": lambda: TorchRecSharder("torchrec_fitted", is_fitted=True),
         "embark": lambda: EmbarkSharder(rivals.embark_network_slowdown, rivals.embark_replica_rows_per_sample),
         "milp": lambda: MilpSharder(rivals.milp_time_limit_seconds, rivals.milp_gap),
         "neuroshard": lambda: NeuroShard(settings.search),

@@ -10,6 +10,7 @@ from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.room import require_room
+from neuroshard_pipeline.sharders.perf_fit import Cluster, fit_numbers, shard_sets
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import TABLE_WISE
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
@@ -34,10 +35,13 @@ class TorchRecSharder:
 
     Attributes:
         name: the name of the sharder.
+        is_fitted: whether the numbers of TorchRec's cost formulas are fitted to the cost models, for the tables of the
+            task. Expensive tables are then placed first, and not large ones, which lowers the costs of plans.
         options: other arguments of `stock_planner.stock_plan`; without them, TorchRec's defaults apply.
     """
 
     name: str = "torchrec"
+    is_fitted: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def shard(self, problem: Problem, rng: np.random.Generator) -> Placement:  # noqa: ARG002
@@ -59,6 +63,7 @@ class TorchRecSharder:
         # TorchRec registers every table as a PyTorch module, and PyTorch refuses names such as `user.id` or `keys`.
         tables = {f"table_{index}": table for index, table in enumerate(task.tables)}
         types = {name: _torchrec_types(table, problem) for name, table in tables.items()}
+        options = {**(_fitted_options(problem) if self.is_fitted and task.world_size > 1 else {}), **self.options}
         widest = max(table.embedding_dim for table in task.tables)
         num_parts = 2
         while True:
@@ -68,13 +73,25 @@ class TorchRecSharder:
             }
             try:
                 limits = memory.limits(task)
-                found = stock_plan(task, choices, limits, lambda s: memory.shard_bytes(s, task), **self.options)
+                found = stock_plan(task, choices, limits, lambda s: memory.shard_bytes(s, task), **options)
                 return Placement(*read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:
                     message = " ".join(str(error).split())
                     raise DoesNotFitError(f"{task.task_id}: TorchRec's planner found no plan: {message}") from error
                 num_parts *= 2
+
+
+def _fitted_options(problem: Problem) -> dict[str, Any]:
+    """Arguments of `stock_plan` with which TorchRec's formulas have numbers that are fitted to the cost models."""
+    from neuroshard_pipeline.torchrec_plan.perf_config import FittedPerfConfig
+    from neuroshard_pipeline.torchrec_plan.stock_planner import SortBy, topology_of
+
+    task, models = problem.task, problem.models
+    cluster = Cluster(task.world_size, task.ranks_per_host, task.batch_size, task.optimizer)
+    numbers = fit_numbers(models, cluster, shard_sets(task.tables, task.batch_size, task.world_size))
+    config = FittedPerfConfig(numbers, topology_of(task, problem.memory.limits(task)))
+    return {"make_estimator": config.estimator, "sort_by": SortBy.PERF}
 
 
 def _hindrances(task: ShardingTask) -> Iterator[str]:

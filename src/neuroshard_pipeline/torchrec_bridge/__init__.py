@@ -6,7 +6,6 @@
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
 | `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's own planner with our costs | yes |
-| `perf_fit` | fits the numbers of TorchRec's cost formulas | no |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |

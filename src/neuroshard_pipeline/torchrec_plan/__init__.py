@@ -8,4 +8,6 @@
 | `modules` | tables and optimizer of an unsharded model | yes |
 | `left_out` | tables and memory of the modules that a plan leaves out | no |
 | `stock_planner` | `stock_plan`: the plan of TorchRec's own planner | yes |
+| `perf_formula` | TorchRec's cost formulas, and the numbers in them | no |
+| `perf_config` | `FittedPerfConfig`: gives such numbers to TorchRec's planner | yes |
 """

@@ -15,7 +15,7 @@ from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
 from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL, REPLICA_KERNEL
 
-__all__ = ["PlannerError", "TableChoice", "stock_plan", "topology_of"]
+__all__ = ["PlannerError", "SortBy", "TableChoice", "stock_plan", "topology_of"]
 
 require_torchrec()
 from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402

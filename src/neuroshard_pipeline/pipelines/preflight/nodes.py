@@ -45,13 +45,15 @@ from neuroshard_pipeline.pipelines.search import nodes as search
 from neuroshard_pipeline.pipelines.train_check import nodes as train_check
 from neuroshard_pipeline.pipelines.truth import nodes as truth
 from neuroshard_pipeline.search.models import check_hardware
-from neuroshard_pipeline.sharders.registry import LEARNED, make_sharder
+from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, make_sharder
 from neuroshard_pipeline.tables import read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
+from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams
+from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import measures_steps
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
-from neuroshard_pipeline.torchrec_bridge.truth.params import TruthTaskParams
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams, TruthTaskParams
 from neuroshard_pipeline.torchrec_bridge.truth.tasks import truth_tasks
 from neuroshard_pipeline.workers import WorkerParams
 
@@ -99,6 +101,16 @@ def _comm_samples(run: PlannedRun, node: Node) -> Problems:
     if params.backend != "topology":
         world_sizes = run.world_sizes("augment.comm_samples") | run.world_sizes("augment.reduction_samples")
         yield from comm_problems(run, lambda field: f"{name}.{field}", params, world_sizes)
+
+
+def _steps(run: PlannedRun, node: Node) -> Problems:
+    (name, plans), (timing, params) = run.given(node, StepPlanParams), run.given(node, StepParams)
+    backends = run.given(node, ComputeMeasureParams)[1].backend, run.given(node, CommMeasureParams)[1].backend
+    if plans.tasks and measures_steps(*backends, params):
+        yield from extra_problems("torchrec", f"{run.setting(f'{name}.tasks', plans.tasks)} (0: no step cost model)")
+        if params.backend == "nccl":
+            ranks = max(plans.world_sizes)
+            yield from gpu_problems(run.setting(f"{timing}.backend", params.backend), params.backend, ranks)
 
 
 def _plan_campaigns(run: PlannedRun, node: Node) -> Problems:
@@ -209,8 +221,8 @@ def _trained_plans(run: PlannedRun, node: Node) -> Problems:
 def _sharder_problems(run: PlannedRun, name: str, sharders: Iterable[str]) -> Problems:
     for sharder in sharders:
         yield from _refusals(lambda sharder=sharder: make_sharder(sharder))  # type: ignore[misc]
-        if sharder == "torchrec":
-            yield from extra_problems("torchrec", run.setting(name, "torchrec"))
+        if sharder in TORCHREC:
+            yield from extra_problems("torchrec", run.setting(name, sharder))
 
 
 def _file_problems(run: PlannedRun, name: str, path: str) -> Problems:
@@ -240,6 +252,7 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     measure.measure_compute: _compute_samples,
     measure.reduce_compute_costs: _recorded_costs,
     measure.measure_comm: _comm_samples,
+    measure.measure_steps: _steps,
     plan_measurement.state_campaigns: _plan_campaigns,
     refine.state_campaigns: _refine_campaigns,
     search.solve_tasks: _contest,

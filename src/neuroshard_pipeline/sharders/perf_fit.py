@@ -1,19 +1,12 @@
-"""Fits the numbers of TorchRec's cost formulas to cost models; `perf_config` gives them to TorchRec.
+"""Fits the numbers of TorchRec's cost formulas to cost models.
 
-TorchRec 1.8 prices a table-wise or column-wise shard by the bytes of its ids, of the rows that it reads, and of its
-outputs, and a rank by the sum over its shards:
-
-    forward       = (c_ids * ids + c_rows * rows + c_outputs * outputs) / bandwidth of lookups
-    backward      = the same with three other coefficients
-    communication = outputs / bandwidth of the all-to-all, once per direction
-
-These formulas know neither launches of kernels nor the reuse of rows, so that they disagree with the cost models even
-after the fit.
+The fit minimises the squared logarithms of the ratios of costs. Without a step cost model, there is nothing to fit the
+costs of reduce_scatter, all_gather and all_reduce to.
 
 Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +14,22 @@ from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE
+from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Shard, Table
-
-ShardSets = Sequence[Sequence[Shard]]
-
-#: With `use_min_dim_for_lookup`, TorchRec counts the reads of a narrower shard as if it had this many columns.
-LEAST_WIDTH = 32
-
-_BYTES_PER_ID = 8
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.samples import REDUCTIONS
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
+from neuroshard_pipeline.torchrec_plan.perf_formula import (
+    LEAST_WIDTH,
+    FittedNumbers,
+    FormulaErrors,
+    LookupFormula,
+    ShardSets,
+    all_reduce_factor,
+    summed_bytes,
+)
 
 #: Pooled rows are fp32 in the collectives that the cost models describe.
 _BYTES_PER_OUTPUT = 4
@@ -48,61 +47,82 @@ _LARGEST_COEFFICIENT = 1e4
 
 
 @dataclass(frozen=True)
-class LookupFormula:
-    """TorchRec's formula for lookups with its numbers.
+class Cluster:
+    """What the numbers are fitted for.
 
     Attributes:
-        bytes_per_ms: bandwidth of lookups.
-        coefficients: (D, 3) of the bytes of ids, rows and outputs.
-        least_width: fewest columns that the forward formula counts for the rows that it reads.
-    """
-
-    bytes_per_ms: float
-    coefficients: FloatArray
-    least_width: int
-
-    def costs_ms(self, sets: ShardSets, batch_size: int) -> FloatArray:
-        """Forward and backward cost (N, D) of shard sets."""
-        read = (summed_bytes(sets, batch_size, self.least_width), summed_bytes(sets, batch_size, 0))
-        costs = [each @ row for each, row in zip(read, self.coefficients, strict=True)]
-        return np.stack(costs, axis=1) / self.bytes_per_ms
-
-
-@dataclass(frozen=True)
-class FormulaErrors:
-    """Median relative errors of TorchRec's formulas against the cost models, on the shard sets of a fit.
-
-    Attributes:
-        forward: forward lookups.
-        backward: backward lookups.
-        communication: the all-to-alls of both directions.
-    """
-
-    forward: float
-    backward: float
-    communication: float
-
-
-def summed_bytes(
-    sets: ShardSets, batch_size: int, least_width: int, penalty: Callable[[int], float] = lambda _: 1.0
-) -> FloatArray:
-    """Bytes (N, 3) of the ids, rows and outputs of shard sets.
-
-    Args:
-        sets: the shards of N ranks.
+        world_size: number of ranks, at least 2.
+        local_world_size: ranks per host.
         batch_size: global batch size.
-        least_width: fewest columns that are counted for the rows.
-        penalty: maps the width of a shard to a factor of its bytes.
+        optimizer: the optimizer of the tables.
+
+    Raises:
+        PlanError: there is only one rank.
     """
-    return np.array([np.sum([_bytes(s, batch_size, least_width, penalty) for s in shards], axis=0) for shards in sets])
+
+    world_size: int
+    local_world_size: int
+    batch_size: int
+    optimizer: str
+
+    def __post_init__(self) -> None:
+        if self.world_size < 2:
+            raise PlanError("a topology of one rank has no communication to fit; use one of two ranks or more")
 
 
-def _bytes(shard: Shard, batch_size: int, least_width: int, penalty: Callable[[int], float]) -> FloatArray:
-    table, width = shard.table, shard.embedding_dim
-    element = BYTES_PER_ELEMENT[table.data_type]
-    ids = batch_size * table.pooling_factor
-    read = np.array([ids * _BYTES_PER_ID, ids * max(width, least_width) * element, batch_size * width * element])
-    return read * penalty(width)
+def fit_numbers(models: Models, cluster: Cluster, sets: ShardSets) -> FittedNumbers:
+    """The numbers with which TorchRec's formulas come closest to the cost models on the shard sets."""
+    lookups = fit_lookups(
+        sets, cluster.batch_size, lookup_costs_ms(models, sets, cluster.batch_size, cluster.optimizer)
+    )
+    bandwidths = _all_to_all_bandwidths(models, cluster, balanced_dim_sums(sets))
+    if models.step is None:
+        return FittedNumbers(lookups, None, None, bandwidths)
+    bandwidths |= _reduction_bandwidths(models, cluster, balanced_dim_sums(sets))
+    tables = [[shard.table for shard in shards] for shards in sets]
+    of_type = {
+        "row_wise": [[row_shards(table, "row_wise", cluster.world_size)[0] for table in each] for each in tables],
+        "data_parallel": [[whole(table, "data_parallel") for table in each] for each in tables],
+    }
+    rows, replicas = (_fitted_like(lookups, models, cluster, of) for of in of_type.values())
+    return FittedNumbers(lookups, rows, replicas, bandwidths)
+
+
+def _fitted_like(lookups: LookupFormula, models: Models, cluster: Cluster, sets: ShardSets) -> LookupFormula:
+    """The formula of row shards or replicas, with the bandwidth of `lookups`."""
+    size = lookup_batch_size(sets[0][0], cluster.batch_size, cluster.world_size)
+    seen = [[lookup_shard(shard, cluster.batch_size, cluster.world_size) for shard in shards] for shards in sets]
+    costs_ms = lookup_costs_ms(models, seen, size, cluster.optimizer)
+    read = summed_bytes(seen, size, 0)
+    found = [_coefficients(read, cost_ms * lookups.bytes_per_ms) for cost_ms in costs_ms.T]
+    return LookupFormula(lookups.bytes_per_ms, np.array(found), 0)
+
+
+def _all_to_all_bandwidths(models: Models, cluster: Cluster, dim_sums: FloatArray) -> dict[tuple[str, bool], float]:
+    moved = output_bytes(dim_sums, cluster.batch_size)
+    return {
+        ("all_to_all", spans_hosts): fit_bandwidth(moved, all_to_all_ms(models, dim_sums, ranks, cluster.batch_size))
+        for spans_hosts, ranks in _groups(cluster).items()
+    }
+
+
+def _reduction_bandwidths(models: Models, cluster: Cluster, dim_sums: FloatArray) -> dict[tuple[str, bool], float]:
+    moved = output_bytes(dim_sums, cluster.batch_size)
+    found: dict[tuple[str, bool], float] = {}
+    for spans_hosts, ranks in _groups(cluster).items():
+        for name in REDUCTIONS:
+            factor = all_reduce_factor(ranks, cluster.local_world_size) if name == "all_reduce" else 1.0
+            assert models.step is not None
+            costs_ms = models.step.reductions.predict_ms(name, moved, ranks, cluster.local_world_size)
+            found[name, spans_hosts] = fit_bandwidth(factor * moved, costs_ms)
+    return found
+
+
+def _groups(cluster: Cluster) -> dict[bool, int]:
+    """The numbers of ranks of collectives inside a host (False) and over all hosts (True), if there are several."""
+    local = min(cluster.local_world_size, cluster.world_size)
+    groups = {False: local} if local > 1 else {}
+    return groups | ({True: cluster.world_size} if cluster.world_size > local else {})
 
 
 def fit_lookups(sets: ShardSets, batch_size: int, costs_ms: FloatArray) -> LookupFormula:

@@ -1,0 +1,109 @@
+"""TorchRec's cost formulas, and the numbers in them; `perf_config` gives such numbers to TorchRec.
+
+TorchRec 1.8 prices a shard by the bytes of its ids, of the rows that it reads, and of its outputs, and a rank by the
+sum over its shards:
+
+    forward       = (c_ids * ids + c_rows * rows + c_outputs * outputs) / bandwidth of lookups
+    backward      = the same with three other coefficients
+    communication = bytes / bandwidth of the collective, once per direction
+
+These formulas know neither launches of kernels nor the reuse of rows.
+
+Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
+
+ShardSets = Sequence[Sequence[Shard]]
+
+#: With `use_min_dim_for_lookup`, TorchRec counts the reads of a narrower column shard as if it had this many columns.
+LEAST_WIDTH = 32
+
+_BYTES_PER_ID = 8
+
+
+@dataclass(frozen=True)
+class LookupFormula:
+    """TorchRec's formula for lookups with its numbers.
+
+    Attributes:
+        bytes_per_ms: bandwidth of lookups.
+        coefficients: (D, 3) of the bytes of ids, rows and outputs.
+        least_width: fewest columns that the forward formula counts for the rows that it reads.
+    """
+
+    bytes_per_ms: float
+    coefficients: FloatArray
+    least_width: int
+
+    def costs_ms(self, sets: ShardSets, batch_size: int) -> FloatArray:
+        """Forward and backward cost (N, D) of shard sets."""
+        read = (summed_bytes(sets, batch_size, self.least_width), summed_bytes(sets, batch_size, 0))
+        costs = [each @ row for each, row in zip(read, self.coefficients, strict=True)]
+        return np.stack(costs, axis=1) / self.bytes_per_ms
+
+
+@dataclass(frozen=True)
+class FormulaErrors:
+    """Median relative errors of TorchRec's formulas against the cost models, on the shard sets of a fit.
+
+    Attributes:
+        forward: forward lookups of column shards.
+        backward: backward lookups of column shards.
+        communication: the all-to-alls of both directions.
+    """
+
+    forward: float
+    backward: float
+    communication: float
+
+
+@dataclass(frozen=True)
+class FittedNumbers:
+    """The numbers of TorchRec's formulas for one task or kind of tasks.
+
+    Attributes:
+        lookups: the formula of column shards.
+        row_lookups: the formula of shards whose table is cut by rows, or None if it is that of column shards.
+        replica_lookups: the same for replicas.
+        bytes_per_ms: bandwidths by TorchRec's name of the collective, and by whether it spans several hosts.
+    """
+
+    lookups: LookupFormula
+    row_lookups: LookupFormula | None
+    replica_lookups: LookupFormula | None
+    bytes_per_ms: Mapping[tuple[str, bool], float]
+
+
+def summed_bytes(
+    sets: ShardSets, batch_size: int, least_width: int, penalty: Callable[[int], float] = lambda _: 1.0
+) -> FloatArray:
+    """Bytes (N, 3) of the ids, rows and outputs of shard sets.
+
+    Args:
+        sets: the column-wise shards of N ranks.
+        batch_size: global batch size.
+        least_width: fewest columns that are counted for the rows.
+        penalty: maps the width of a shard to a factor of its bytes.
+    """
+    return np.array([np.sum([_bytes(s, batch_size, least_width, penalty) for s in shards], axis=0) for shards in sets])
+
+
+def all_reduce_factor(world_size: int, local_world_size: int) -> float:
+    """Bytes that TorchRec counts for an all-reduce, divided by the bytes of its buffer."""
+    hosts = min(world_size / local_world_size, 2)
+    return (2 * hosts - 1) / hosts * (2 if world_size > 2 * local_world_size else 1)
+
+
+def _bytes(shard: Shard, batch_size: int, least_width: int, penalty: Callable[[int], float]) -> FloatArray:
+    table, width = shard.table, shard.embedding_dim
+    element = BYTES_PER_ELEMENT[table.data_type]
+    ids = batch_size * table.pooling_factor
+    read = np.array([ids * _BYTES_PER_ID, ids * max(width, least_width) * element, batch_size * width * element])
+    return read * penalty(width)
