@@ -96,7 +96,8 @@ def report(results: pd.DataFrame, sharders: Sequence[str]) -> None:
                 ratio = BOOTSTRAP.ratio_of_means(both[OURS].to_numpy(), both[name].to_numpy())
                 line += f"      {ratio.value:6.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
             print(f"{line:70s} {seconds:8.1f}")
-        for text, times in group["error"].dropna().str.slice(0, 150).value_counts().items():
+        errors = group["error"].dropna() if "error" in group else pd.Series(dtype=str)
+        for text, times in errors.str.slice(0, 150).value_counts().items():
             print(f"  {times} x {text}")
         if group["step_ms"].isna().all():
             continue
