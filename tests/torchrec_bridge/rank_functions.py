@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 from torchrec.distributed.planner import ParameterConstraints
@@ -64,6 +69,51 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
     plan = training.planner(model, 2).collective_plan(model, pg=group)
     tables = [table for module in plan.plan.values() for table in module.values()]
     return [str(shard.placement) for table in tables for shard in table.sharding_spec.shards]
+
+
+def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, int, int, str]]]:
+    """For every plan, the collectives of one step: name, number of ranks, largest buffer's elements, element type.
+
+    For an all-to-all, the elements are those that this rank sends. TorchRec passes outputs before inputs.
+    """
+    recorded: dict[str, list[tuple[str, int, int, str]]] = {}
+    for name, (kind, plan) in training.plans_to_train(world_size).items():
+        model = training.built(kind)
+        part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
+        batch = training.Batches(model, world_size).draw(0, part)
+        sharded = training.sharded(model, plan.to_torchrec(model, compute_device="cpu"))
+        training.losses_of(sharded, batch).mean().backward()  # creates buffers and groups
+        with _recorded() as calls:
+            training.losses_of(sharded, batch).mean().backward()
+        recorded[name] = list(calls)
+    return recorded
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[list[tuple[str, int, int, str]]]:
+    """The collectives that Python code starts meanwhile; those of DistributedDataParallel start in C++."""
+    calls: list[tuple[str, int, int, str]] = []
+    originals = {name: getattr(dist, name) for name in ("all_to_all_single", *_OTHERS)}
+
+    def recording(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            output, sent = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            elements = sent.numel() if name == "all_to_all_single" else max(output.numel(), sent.numel())
+            calls.append((name, dist.get_world_size(kwargs.get("group")), elements, str(sent.dtype)))
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in originals:
+        setattr(dist, name, recording(name))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+_OTHERS = ("reduce_scatter_tensor", "all_gather_into_tensor")
 
 
 def counted_operations(rank: int, world_size: int, unsplit: str) -> dict[str, int]:
