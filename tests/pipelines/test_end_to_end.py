@@ -17,6 +17,7 @@ from kedro.io import MemoryDataset
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
+from neuroshard_pipeline.evaluation.totals import MEASURED_COLUMNS, PREDICTED_COLUMNS, plan_totals
 from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
 
@@ -34,11 +35,16 @@ COLUMNS = {
     "04_feature/compute_costs": ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"],
     "04_feature/reduction_costs": ["sample_id", "cost_ms", "spread_ms", "error"],
     "04_feature/comm_costs": ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"],
-    "07_model_output/plans": ["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"],
+    "07_model_output/plans": [
+        *["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"],
+        *["sharding_type", "row_offset", "num_rows"],
+    ],
     "07_model_output/plan_costs": [
         *["task_id", "sharder", "rank", "memory_bytes"],
         *["predicted_compute_ms", "predicted_forward_comm_ms", "predicted_backward_comm_ms"],
         *["measured_compute_ms", "measured_forward_comm_ms", "measured_backward_comm_ms"],
+        *["predicted_input_dist_ms", "predicted_reduction_ms", "predicted_module_ms"],
+        *["measured_input_dist_ms", "measured_reduction_ms", "measured_module_ms"],
     ],
 }
 
@@ -81,6 +87,7 @@ def test_every_sample_is_measured_or_says_why_not(finished_run):
 def test_plans_cover_every_column_once_and_respect_memory(finished_run):
     tasks = frame(finished_run, "03_primary/sharding_tasks").set_index(["task_id", "table"])
     plans = frame(finished_run, "07_model_output/plans")
+    plans = plans.drop_duplicates(["task_id", "sharder", "table", "column_offset"])  # row shards and replicas
     width = plans.groupby(["task_id", "sharder", "table"])["embedding_dim"].sum().reset_index()
     asked = tasks["embedding_dim"].reindex(pd.MultiIndex.from_frame(width[["task_id", "table"]]))
     assert (width["embedding_dim"].to_numpy() == asked.to_numpy()).all()
@@ -90,9 +97,14 @@ def test_plans_cover_every_column_once_and_respect_memory(finished_run):
 
 
 def test_every_plan_is_predicted_and_measured(finished_run):
+    """Reductions have both costs or none; input dist and module are predicted, if at all."""
     costs = frame(finished_run, "07_model_output/plan_costs")
-    assert costs.filter(like="_ms").notna().all(axis=None)
-    assert costs.filter(like="_ms").ge(0).all(axis=None)
+    assert costs[[*PREDICTED_COLUMNS[:3], *MEASURED_COLUMNS[:3]]].notna().all(axis=None)
+    assert not costs.filter(like="_ms").lt(0).any(axis=None)
+    assert costs["predicted_reduction_ms"].isna().equals(costs["measured_reduction_ms"].isna())
+    assert costs["predicted_input_dist_ms"].isna().equals(costs["predicted_module_ms"].isna())
+    assert costs[["measured_input_dist_ms", "measured_module_ms"]].isna().all(axis=None)
+    assert plan_totals(costs)["measured_ms"].notna().all()
 
 
 def test_metrics_name_every_model_beside_its_noise_floor(finished_run):

@@ -24,6 +24,10 @@ MEASURED_PARTS = ("compute", "forward_comm", "backward_comm", "reduction")
 PREDICTED_COLUMNS = [f"predicted_{part}_ms" for part in PARTS]
 MEASURED_COLUMNS = [f"measured_{part}_ms" for part in PARTS]
 
+#: Columns of `search.plan_costs`: the published parts come first.
+_COLUMNS = ["task_id", "sharder", "rank", "memory_bytes", *PREDICTED_COLUMNS[:3], *MEASURED_COLUMNS[:3]]
+_COLUMNS += [*PREDICTED_COLUMNS[3:], *MEASURED_COLUMNS[3:]]
+
 #: The column of `plan_totals` by which plans are compared.
 COST_COLUMNS: dict[Basis, str] = {"measured": "measured_ms", "predicted": "step_ms"}
 
@@ -48,9 +52,8 @@ def plan_costs_frame(
             **{f"predicted_{part}_ms": np.array(ms) for part, ms in predicted_parts_ms(plan).items()},
             **{f"measured_{part}_ms": np.array(ms[index]) for part, ms in (measured_ms or {}).items()},
         }
-        frames.append(pd.DataFrame(columns))
-    names = ["task_id", "sharder", "rank", "memory_bytes", *PREDICTED_COLUMNS, *MEASURED_COLUMNS]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
+        frames.append(pd.DataFrame(columns)[_COLUMNS])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=_COLUMNS)
 
 
 def predicted_parts_ms(plan: Plan) -> dict[str, tuple[float, ...]]:
