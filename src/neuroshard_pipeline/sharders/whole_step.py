@@ -12,10 +12,12 @@ import numpy as np
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search, first_state
 from neuroshard_pipeline.search.local_search import local_search
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.placement import PlacedState
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.presplit import presplit_states
+from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
 from neuroshard_pipeline.search.spread_choice import Candidate, best_cut, candidates
@@ -24,19 +26,23 @@ from neuroshard_pipeline.tables.table import ShardingType
 
 #: Number of sets of spread tables that are tried, and of starting points from which a beam search runs. In tasks with
 #: more tables times ranks than `_LARGE`, a beam search runs from the best one only.
-_NUM_SETS, _NUM_SEARCHED, _LARGE = 4, 3, 20_000
+_NUM_SETS, _NUM_SEARCHED, _LARGE = 8, 3, 20_000
 
 #: A set is tried only if its estimated cost is at most this multiple of the lowest estimate.
-_MOST_ABOVE_BEST = 1.1
+_MOST_ABOVE_BEST = 1.25
 
 
 @dataclass(frozen=True)
 class _Start:
-    """A set of spread tables, and the problem of the others with a placed state; both None if there are no others."""
+    """A set of spread tables, and the problem of the others with a placed state; both None if there are no others.
+
+    The predicted cost is in units of 1e-9 ms.
+    """
 
     spread: Spread
     columns: Problem | None
     state: PlacedState | None
+    cost: float
 
 
 def whole_step_placements(
@@ -48,20 +54,28 @@ def whole_step_placements(
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
     """
     most = 1 if len(problem.task.tables) * problem.task.world_size > _LARGE else _NUM_SEARCHED
-    searched = [(started, _searched(started, search)) for started in _starts(problem, search)[:most]]
-    best, states = min(searched, key=lambda entry: _cost(entry[1]))
+    searched = [_searched(start, search) for start in _starts(problem, search)[:most]]
+    best, states = min(searched, key=lambda entry: _priced_ms(problem, _placement(problem, *entry)))
     if best.columns is None:
         return [joined(problem, None, best.spread)]
     states = local_search(states[0], best.columns, local, rng)
-    return [joined(problem, best.columns.placement(of.kinds, of.ranks), best.spread) for of in states[:count]]
+    return [_placement(problem, best, [state]) for state in states[:count]]
 
 
-def _searched(started: _Start, search: SearchParams) -> list[PlacedState]:
-    return [] if started.columns is None else beam_search(started.columns, search, started.state)
+def _searched(start: _Start, search: SearchParams) -> tuple[_Start, list[PlacedState]]:
+    return start, [] if start.columns is None else beam_search(start.columns, search, start.state)
 
 
-def _cost(states: Sequence[PlacedState]) -> float:
-    return states[0].cost if states else 0.0
+def _placement(problem: Problem, start: _Start, states: Sequence[PlacedState]) -> Placement:
+    """The placement of all tables, the column-wise ones as in the first of `states`."""
+    found = None if start.columns is None else start.columns.placement(states[0].kinds, states[0].ranks)
+    return joined(problem, found, start.spread)
+
+
+def _priced_ms(problem: Problem, placement: Placement) -> float:
+    cost_ms = price_plan(problem, placement, "neuroshard_plus").predicted_cost_ms
+    assert cost_ms is not None, "price_plan predicts a cost"
+    return cost_ms
 
 
 def _starts(problem: Problem, search: SearchParams) -> list[_Start]:
@@ -77,17 +91,24 @@ def _starts(problem: Problem, search: SearchParams) -> list[_Start]:
     if not found:
         assert refusal is not None
         found = _with_more_cuts(problem, dict(ranked[0].types), search, refusal)
-    return sorted(found, key=lambda start: 0.0 if start.state is None else start.state.cost)
+    return sorted(found, key=lambda start: start.cost)
 
 
 def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[Candidate]:
-    """The best `count` candidates within the limit, each with at least a fifth more or fewer spread tables."""
+    """The best `count` candidates within the limit that differ in the tables with cut rows or by many replicas."""
     chosen: list[Candidate] = []
     for candidate in ranked:
-        sizes = [len(other.types) for other in chosen]
-        if candidate.estimate_ms <= limit_ms and all(abs(len(candidate.types) - size) > size / 5 for size in sizes):
+        if candidate.estimate_ms > limit_ms or len(chosen) == count:
+            break
+        if all(_differ(candidate.types, other.types) for other in chosen):
             chosen.append(candidate)
-    return chosen[:count]
+    return chosen
+
+
+def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType]) -> bool:
+    """Whether tables have other cuts, or at least a fifth more or fewer tables are spread."""
+    cut, other_cut = ({n: t for n, t in of.items() if t != "data_parallel"} for of in (types, others))
+    return cut != other_cut or abs(len(types) - len(others)) > len(others) / 5
 
 
 def _starts_of(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> list[_Start]:
@@ -95,9 +116,10 @@ def _starts_of(problem: Problem, types: Mapping[str, ShardingType], search: Sear
     spread = spread_tables(types, problem.task, problem.memory)
     columns = column_problem(problem, spread)
     if columns is None:
-        return [_Start(spread, None, None)]
+        cost_ms = _priced_ms(problem, joined(problem, None, spread))
+        return [_Start(spread, None, None, cost_ms * COST_UNITS_PER_MS)]
     states = [first_state(columns, search), *presplit_states(columns, search)]
-    return [_Start(spread, columns, state) for state in states]
+    return [_Start(spread, columns, state, state.cost) for state in states]
 
 
 def _with_more_cuts(

@@ -1,0 +1,203 @@
+"""Estimates the cost of a step from the sharding types of its tables, as if all ranks could be balanced.
+
+    cost = lookups and own work of a rank + all-to-alls + reductions + what all ranks pay alike
+
+A column-wise table that alone costs more than a balanced rank is split into halves, quarters and so on, each with the
+ids of the whole table. Replicas load all ranks alike. Tables with cut rows load all ranks, or are spread over hosts.
+
+Shapes: T tables, L levels (2**level column shards), W ranks, H numbers of a shard embedding and its own ms.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.samples import Reduction
+from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_LEVELS = 5
+#: A table is split further while one of its shards costs this multiple of a balanced rank.
+_TOO_LARGE = 1.1
+#: Number of points between which the cost of an all-to-all is interpolated.
+_POINTS = 16
+_BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
+
+
+class SpreadEstimate:
+    """Costs of the tables of one task as columns, as replicas and with cut rows.
+
+    Attributes:
+        alone_ms: (T,) cost of every whole table alone on a rank.
+        bytes: (T,) memory of every whole table.
+        replica_bytes: (T,) memory of a replica of every table.
+    """
+
+    def __init__(self, problem: Problem, step: StepCostModel, tables: Sequence[Table]) -> None:
+        self._task, self._models, self._step = problem.task, problem.models, step
+        self._prices = step_prices(step, problem.task)
+        self._add_columns(tables)
+        self._add_replicas(tables)
+        self._rows = {kind: self._row_sums(tables, kind) for kind in ("row_wise", "table_row_wise")}
+        memory, task = problem.memory, problem.task
+        self.alone_ms = self._alone[:, 0]
+        self.bytes = np.array([memory.table_bytes(table, table.embedding_dim, task) for table in tables], dtype=float)
+        self.replica_bytes = np.array(
+            [memory.shard_bytes(whole(t, "data_parallel"), task) for t in tables], dtype=float
+        )
+
+    def order(self, which: IntArray) -> IntArray:
+        """Places in `which`, in descending order of what a table saves per ms that it costs as a replica."""
+        if not len(which):
+            return which
+        world = self._task.world_size
+        total = self._columns[:, 0].sum(axis=0)
+        saved = float(self._compute_ms(total / world)) - self._compute_ms(
+            np.maximum(total - self._columns[which, 0], 0.0) / world
+        )
+        mean = float(self._dims.sum()) / world
+        slope = (self._exchange_ms(mean) - self._exchange_ms(0.8 * mean)) / max(0.2 * mean, 1e-9)
+        saved = saved + max(slope, 0.0) * self._dims[which] / world + self._shared[which, 0]
+        usual = self._replica[which].mean(axis=0) * np.sqrt(len(which))
+        added = self._compute_ms(usual + self._replica[which]) - float(self._compute_ms(usual))
+        size = _BYTES_PER_FLOAT * float(np.median(self._gradients[which]))
+        per_byte = max(self._reduce_ms("all_reduce", 4 * size) - self._reduce_ms("all_reduce", size), 0.0) / (3 * size)
+        added = added + self._replica_ms[which] + per_byte * _BYTES_PER_FLOAT * self._gradients[which]
+        return np.argsort(-saved / np.maximum(added, 1e-12), kind="stable")
+
+    def cost_ms(self, replicas: IntArray, cut: IntArray, kind: ShardingType) -> float:
+        """Estimated cost of a step.
+
+        Args:
+            replicas: indices of the tables that are replicas.
+            cut: indices of the tables whose rows are cut; all others are column-wise.
+            kind: `row_wise` or `table_row_wise`, the type of the cut tables.
+        """
+        columns = np.ones(len(self._dims), dtype=bool)
+        columns[replicas] = columns[cut] = False
+        cost = self._columns_ms(columns) if columns.any() else 0.0
+        if len(replicas):
+            cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
+                self._replica_ms[replicas].sum()
+            )
+            cost += self._reduce_ms("all_reduce", _BYTES_PER_FLOAT * float(self._gradients[replicas].sum()))
+        return cost + (self._cut_ms(cut, kind) if len(cut) else 0.0)
+
+    def _columns_ms(self, which: BoolArray) -> float:
+        world, level = self._task.world_size, np.zeros(len(self._dims), dtype=np.int64)
+        rows = np.arange(len(level))
+        balanced_ms = 0.0
+        for _ in range(_LEVELS):
+            shards = (2.0**level * which)[:, None]
+            balanced_ms = float(self._compute_ms((shards * self._columns[rows, level]).sum(axis=0) / world))
+            large = which & (self._alone[rows, level] > _TOO_LARGE * balanced_ms) & (level < self._most_levels)
+            if not large.any():
+                break
+            level = level + large
+        most_ms = float(self._alone[rows, level][which].max())
+        shared = float((2.0**level * self._shared[rows, level])[which].sum())
+        reorder = self._reorder_ms_per_dim * float(self._dims[which].sum()) if level.any() else 0.0
+        exchange = self._exchange_ms(float(self._dims[which].sum()) / world)
+        return max(balanced_ms, most_ms) + shared + reorder + self._group_ms + exchange
+
+    def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
+        """Cost of tables with cut rows on all ranks, or on as many hosts as there are."""
+        task = self._task
+        sums, shared = self._rows[kind]
+        dims = float(self._dims[cut].sum())
+        if kind == "row_wise":
+            cost = float(self._compute_ms(sums[cut].sum(axis=0)))
+            buffer, members = dims, task.world_size
+        else:
+            busiest = np.maximum(sums[cut].sum(axis=0) / task.num_hosts, sums[cut[self._heaviest(cut)]])
+            cost = float(self._compute_ms(busiest)) + (
+                self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0
+            )
+            buffer, members = max(dims / task.num_hosts, float(self._dims[cut].max())), task.ranks_per_host
+        size = _BYTES_PER_FLOAT * task.batch_size * buffer
+        both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
+        return cost + both + self._group_ms + float(shared[cut].sum())
+
+    def _heaviest(self, cut: IntArray) -> int:
+        return int(self.alone_ms[cut].argmax())
+
+    def _add_columns(self, tables: Sequence[Table]) -> None:
+        """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
+        shards = [_half(table, level) for table in tables for level in range(_LEVELS)]
+        shape = (len(tables), _LEVELS)
+        self._columns = self._sums(shards).reshape(*shape, -1)
+        self._alone = self._compute_ms(self._columns)
+        self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards]).reshape(shape)
+        self._dims = np.array([outputs_per_sample(whole(table)) for table in tables])
+        constraints = [self._task.constraints.of(table.name) for table in tables]
+        widest = [max(c.min_width, COLUMN_GRANULARITY) for c in constraints]
+        by_width = [int(np.log2(max(t.embedding_dim // least, 1))) for t, least in zip(tables, widest, strict=True)]
+        by_count = [_LEVELS if c.max_shards is None else int(np.log2(c.max_shards)) for c in constraints]
+        self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1)
+        self._group_ms = float(self._prices.per_unit[list(QUANTITIES).index("groups")])
+        self._reorder_ms_per_dim = self._prices.reorder_ms([whole(table) for table in tables]) / max(
+            self._dims.sum(), 1.0
+        )
+        dims = float(self._dims.sum()) / self._task.world_size * np.linspace(0.0, 1.0, _POINTS)
+        self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
+
+    def _add_replicas(self, tables: Sequence[Table]) -> None:
+        """Embeddings (T, H), own ms (T,) and numbers of gradients (T,) of replicas; sequence tables have none."""
+        replicas = [whole(table, "data_parallel") for table in tables]
+        pooled = [number for number, table in enumerate(tables) if table.pooling != "none"]
+        self._replica = np.zeros_like(self._columns[:, 0])
+        if pooled:
+            self._replica[pooled] = self._sums([replicas[number] for number in pooled])
+        self._replica[:, -1] = 0.0
+        work = np.array([_replica_work(replica, self._task) for replica in replicas])
+        dense = self._step.prices_of("dense", self._task.world_size)
+        self._replica_ms = work @ (self._prices.per_unit + dense)
+        self._gradients = work[:, list(QUANTITIES).index("gradients")] * _MILLION
+
+    def _row_sums(self, tables: Sequence[Table], kind: ShardingType) -> tuple[FloatArray, FloatArray]:
+        """Embeddings (T, H) of one row shard of every table, and what all its shards add to every rank in ms (T,)."""
+        ranks = self._task.world_size if kind == "row_wise" else self._task.ranks_per_host
+        shards = [row_shards(table, kind, ranks) for table in tables]
+        sums = self._sums([of_table[0] for of_table in shards])
+        shared = np.array([len(of_table) * self._prices.shared_ms([of_table[0]]) for of_table in shards])
+        return sums, shared
+
+    def _sums(self, shards: Sequence[Shard]) -> FloatArray:
+        embeddings = shard_embeddings(shards, self._task, self._models)
+        return np.concatenate([embeddings, self._prices.own_ms(shards)[:, None]], axis=1)
+
+    def _compute_ms(self, sums: FloatArray) -> FloatArray:
+        costs = self._models.compute.costs_from_sums(sums[..., :-1], self._task.batch_size).sum(axis=-1)
+        return np.asarray(costs + sums[..., -1])
+
+    def _exchange_ms(self, dims: float) -> float:
+        """Forward and backward all-to-all if every rank has `dims` columns."""
+        return float(np.interp(dims, *self._points))
+
+    def _even_exchange_ms(self, dims: float) -> float:
+        each, together = np.full(self._task.world_size, dims), np.zeros(self._task.world_size)
+        comm, batch_size = self._models.comm, self._task.batch_size
+        return float((comm.forward_ms(each, together, batch_size) + comm.backward_ms(each, batch_size)).max())
+
+    def _reduce_ms(self, collective: Reduction, size_bytes: float, ranks: int | None = None) -> float:
+        world, local = self._task.world_size, self._task.ranks_per_host
+        return float(self._step.reductions.predict_ms(collective, size_bytes, ranks or world, local))
+
+
+def _half(table: Table, level: int) -> Shard:
+    """The first of `2**level` column shards, or the narrowest possible one."""
+    width = max(table.embedding_dim // 2**level // COLUMN_GRANULARITY, 1) * COLUMN_GRANULARITY
+    return Shard(table, 0, width)
+
+
+def _replica_work(replica: Shard, task: ShardingTask) -> FloatArray:
+    """The work (Q,) of every rank for a table with a replica on each."""
+    own, everywhere = shard_work(replica, task)
+    return own + task.world_size * everywhere
