@@ -13,10 +13,10 @@ from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.params import TruthStepParams
 from neuroshard_pipeline.torchrec_bridge.truth.summary import summarise_steps
 
-PARAMS = StepParams(
+PARAMS = TruthStepParams(
     backend="gloo",
     threads=1,
     timeout_s=10,
@@ -26,6 +26,7 @@ PARAMS = StepParams(
     warmup_steps=1,
     steps_per_round=2,
     most_plans_held=4,
+    quantile=0.5,
     seed=0,
 )
 TABLES = tuple(Table(name, 10, 8, 1.0) for name in "abc")

@@ -42,6 +42,6 @@ def agreement_notes(summary: Mapping[str, Any]) -> list[str]:
         f"Kendall's tau of predicted and measured costs within a task: {fixed(found['tau'], 2)}; of the costs measured "
         f"in even and in odd rounds: {fixed(found['tau_of_halves'], 2)}, which differ by {noise} (median).",
         f"Mean costs of {plural(summary['num_common_tasks'], 'task')} on {summary['world_size']} ranks "
-        f"({timing['backend']}); medians over {timing['rounds']} rounds of {timing['steps_per_round']} timed steps of "
-        "the slowest rank per plan, in a new order in every round.",
+        f"({timing['backend']}); quantile {timing['quantile']:g} of the slowest rank's steps in {timing['rounds']} "
+        f"rounds of {timing['steps_per_round']} timed steps, with the plans in a new order in every round.",
     ]

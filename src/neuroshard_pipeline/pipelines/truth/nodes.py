@@ -14,12 +14,12 @@ from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables import tasks_from_frame
-from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.params import TruthStepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import measure_steps, task_batches
 
 
 def solve_tasks(
-    tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings, params: StepParams
+    tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings, params: TruthStepParams
 ) -> Solutions:
     """Solve every task with every sharder; models of another kind of device than the ranks' are refused."""
     check_hardware(models, params.compute_device)
@@ -38,7 +38,7 @@ def tabulate_plans(solutions: Solutions) -> pd.DataFrame:
     return plans_frame(solutions.plans)
 
 
-def measure(solutions: Solutions, params: StepParams) -> pd.DataFrame:
+def measure(solutions: Solutions, params: TruthStepParams) -> pd.DataFrame:
     """Time steps under all plans in turns."""
     return measure_steps(
         solutions.plans,

@@ -2,7 +2,7 @@
 
 | module | holds | needs the extra `torchrec` |
 | --- | --- | --- |
-| `params` | `TruthTaskParams`, `StepParams` | no |
+| `params` | `TruthTaskParams`, `StepParams`, `TruthStepParams` | no |
 | `tasks` | `truth_tasks`: draws the tasks | no |
 | `steps` | `measure_steps`: times steps under any plans in turns, one process per rank | in the ranks |
 | `embeddings` | the sharded collections of one plan on one rank, and one timed step | yes |

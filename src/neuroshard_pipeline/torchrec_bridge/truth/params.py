@@ -53,3 +53,14 @@ class StepParams(RankParams):
     steps_per_round: PositiveInt
     most_plans_held: PositiveInt
     seed: int = Field(ge=0)
+
+
+class TruthStepParams(StepParams):
+    """How the steps of sharders' plans are timed and compared.
+
+    Attributes:
+        quantile: the quantile of a plan's timed steps that counts as its cost; 0.5 is the median. Other programs on the
+            same cores disturb a low quantile less.
+    """
+
+    quantile: float = Field(ge=0, le=1)

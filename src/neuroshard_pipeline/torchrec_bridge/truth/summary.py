@@ -10,7 +10,7 @@ from neuroshard_pipeline.cost_models.metrics import kendall_tau
 from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.registry import Solutions
-from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.params import TruthStepParams
 
 Json = dict[str, Any]
 
@@ -35,11 +35,11 @@ _LEAST_SOLVED = 0.5
 _PLAN = ["task_id", "sharder"]
 
 
-def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: StepParams) -> Json:
+def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: TruthStepParams) -> Json:
     """Compare predicted with measured steps; the result is ready for JSON.
 
-    The time of a step is that of its slowest rank. The measured cost of a plan is the median over rounds of its median
-    step in a round. Costs of identical plans of a task count once in the agreement.
+    The time of a step is that of its slowest rank. The measured cost of a plan is the quantile `params.quantile` of its
+    timed steps. Costs of identical plans of a task count once in the agreement.
 
     Args:
         steps: the result of `measure_steps`.
@@ -53,8 +53,9 @@ def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: StepParam
         comparisons of the first of `OURS` with every other sharder, measured and predicted; `failures`, number of
         unsolved tasks by sharder.
     """
-    rounds = _round_costs(steps)
-    plans = _plan_costs(rounds, solutions.plans)
+    timed = steps[steps["timed"]]
+    slowest = timed.groupby([*_PLAN, "round", "step"], sort=False)["step_ms"].max().reset_index()
+    plans = _plan_costs(slowest, solutions.plans, params.quantile)
     names = list(dict.fromkeys(solutions.attempts["sharder"]))
     tables = {
         basis: plans.pivot_table(index="task_id", columns="sharder", values=f"{basis}_ms", sort=False).reindex(
@@ -69,8 +70,8 @@ def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: StepParam
         "num_tasks": int(solutions.attempts["task_id"].nunique()),
         "num_common_tasks": len(common["measured"]),
         "timing": params.model_dump(mode="json"),
-        "agreement": _agreement(plans, rounds),
-        "parts": _parts(steps, solutions.plans),
+        "agreement": _agreement(plans, slowest, params.quantile),
+        "parts": _parts(timed, solutions.plans, params.quantile),
         "sharders": {
             name: {
                 f"{basis}_ms": _number(table[name].mean()) if name in compared else None
@@ -84,17 +85,15 @@ def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: StepParam
     }
 
 
-def _round_costs(steps: pd.DataFrame) -> pd.DataFrame:
-    """Median over the timed steps of a round of the slowest rank's ms: plans (rows) by rounds (columns)."""
-    timed = steps[steps["timed"]]
-    slowest = timed.groupby([*_PLAN, "round", "step"], sort=False)["step_ms"].max().reset_index()
-    return slowest.pivot_table(index=_PLAN, columns="round", values="step_ms", aggfunc="median")
+def _costs(slowest: pd.DataFrame, quantile: float) -> pd.Series:
+    """The quantile of the ms of every plan's steps, by task and sharder."""
+    return slowest.groupby(_PLAN)["step_ms"].quantile(quantile)
 
 
-def _plan_costs(rounds: pd.DataFrame, plans: Sequence[Plan]) -> pd.DataFrame:
+def _plan_costs(slowest: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> pd.DataFrame:
     """Predicted and measured cost of every plan, and the earlier sharder that made the same plan of the task."""
     first: dict[tuple[str, frozenset[Any]], str] = {}
-    measured_ms = rounds.median(axis=1).to_dict()
+    measured_ms = _costs(slowest, quantile).to_dict()
     rows = []
     for plan in plans:
         task_id, predicted = plan.task.task_id, plan.predicted_cost_ms
@@ -114,7 +113,7 @@ def _plan_costs(rounds: pd.DataFrame, plans: Sequence[Plan]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _agreement(plans: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, float | None]:
+def _agreement(plans: pd.DataFrame, slowest: pd.DataFrame, quantile: float) -> dict[str, float | None]:
     """How well predicted and measured costs of different plans agree.
 
     Returns:
@@ -124,8 +123,8 @@ def _agreement(plans: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, float | N
         relative difference between the costs of even and odd rounds.
     """
     plans = plans[plans["same_plan_as"].isna() & plans["predicted_ms"].notna()]
-    rounds = rounds.loc[[(task_id, sharder) for task_id, sharder in plans[_PLAN].to_numpy()]]
-    even, odd = (rounds.iloc[:, start::2].median(axis=1).to_numpy() for start in (0, 1))
+    names = pd.MultiIndex.from_frame(plans[_PLAN])
+    even, odd = (_costs(slowest[slowest["round"] % 2 == half], quantile).reindex(names).to_numpy() for half in (0, 1))
     halves = plans.assign(even=even, odd=odd)
     return {
         "plans": len(plans),
@@ -143,16 +142,16 @@ def _tau(plans: pd.DataFrame, measured: str, predicted: str) -> float | None:
     return _number(float(np.nanmean(taus))) if np.isfinite(taus).any() else None
 
 
-def _parts(steps: pd.DataFrame, plans: Sequence[Plan]) -> dict[str, dict[str, float | None]]:
+def _parts(timed: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> dict[str, dict[str, float | None]]:
     """Mean over plans and ranks of the predicted and measured ms of every part.
 
-    The measured part of a rank is the median over its timed steps. It includes the time in which a collective waits for
+    The measured part of a rank is the quantile of its timed steps. It includes the time in which a collective waits for
     other ranks. `output dist, reductions` is the forward of the output dist and the whole backward without the lookups.
     A part is None where nothing predicts it, or where it is measured as a share of other parts.
     """
-    timed = steps[steps["timed"]]
     timed = timed.assign(other_backward_ms=timed["backward_ms"] - timed["lookup_backward_ms"])
-    measured = timed.groupby([*_PLAN, "rank"]).median(numeric_only=True).mean()
+    names = list({name for _, columns in PARTS.values() for name in columns})
+    measured = timed.groupby([*_PLAN, "rank"])[names].quantile(quantile).mean()
     costs = [plan.predicted for plan in plans if plan.predicted is not None]
     found: dict[str, dict[str, float | None]] = {}
     for part, (fields, columns) in PARTS.items():
