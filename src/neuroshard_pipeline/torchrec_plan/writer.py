@@ -117,12 +117,11 @@ def torchrec_form(
         path = module_path if isinstance(module_path, str) else module_path.get(name)
         if path is None:
             raise PlanError(f"table {name!r} has no module path; add it to module_path")
-        kernel = (kernels or {}).get(name, COMPUTE_KERNEL)
-        modules.setdefault(path, {})[name] = _parameter_form(entries, devices, kernel)
+        form = _parameter_form(entries, devices, (kernels or {}).get(name, COMPUTE_KERNEL))
+        modules.setdefault(path, {})[name] = form
     pooling = {table.name: table.pooling for table in tables}
     for forms in modules.values():
-        types = {name: form["sharding_type"] for name, form in forms.items()}
-        for problem in (*_sequence_problems(forms, pooling), *_mean_pooling_problems(types, pooling)):
+        for problem in (*_sequence_problems(forms, pooling), *_mean_pooling_problems(forms, pooling)):
             raise PlanError(problem)
     return modules
 
@@ -244,13 +243,14 @@ def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str,
         )
 
 
-def _mean_pooling_problems(types: Mapping[str, str], pooling: Mapping[str, str]) -> Iterator[str]:
+def _mean_pooling_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str, str]) -> Iterator[str]:
     """Combinations of types in one module that TorchRec 1.8 computes wrongly.
 
     If the rows of a mean-pooled table are cut, ranks add up their partial sums, and the module divides its outputs by
     the numbers of ids afterwards (`embeddingbag._create_mean_pooling_divisor`). For `grid_shard` tables it does not
     divide. Otherwise it divides the outputs of all tables of other types as well, whose outputs were right before.
     """
+    types = {name: form["sharding_type"] for name, form in forms.items()}
     mean = {name: sharding_type for name, sharding_type in types.items() if pooling[name] == "mean"}
     for name, sharding_type in mean.items():
         if sharding_type == "grid_shard":
