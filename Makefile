@@ -120,22 +120,25 @@ define install
 	@$(BIN)/python -m compileall -qq -x /tests/ -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 endef
 
+# torchrec depends on the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
+install_torchrec = $(BIN)/python -m pip install --quiet --no-deps torchrec
+
 $(VENV)/.run: constraints.txt pyproject.toml | $(VENV)/.created
-	@echo "Installing into $(VENV) (a minute or two) ..."
-	$(call install,$(EXTRA))
+	@echo "Installing into $(VENV), with TorchRec (a minute or two) ..."
+	$(call install,$(EXTRA)$(comma)torchrec)
+	$(install_torchrec)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.run
 	@echo "Installing the documentation tools into $(VENV) ..."
-	$(call install,$(EXTRA)$(comma)docs)
+	$(call install,$(EXTRA)$(comma)torchrec$(comma)docs)
 	@touch $@
 
 # Everything in one call, so that pip resolves the versions once.
 $(VENV)/.test: constraints.txt pyproject.toml | $(VENV)/.created
 	@echo "Installing into $(VENV), with TorchRec, Ray and the development tools (two minutes) ..."
 	$(call install,$(EXTRA)$(comma)torchrec$(comma)cluster$(comma)dev$(comma)docs)
-	@# torchrec depends on the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.
-	$(BIN)/python -m pip install --quiet --no-deps torchrec
+	$(install_torchrec)
 	@touch $(VENV)/.run $(VENV)/.docs $@
 
 clean:

@@ -22,7 +22,7 @@ def test_the_installed_build_follows_the_environment(env, folder, extra):
     installed = [line for line in lines if "--editable" in line]
     assert installed
     assert all(line.startswith(f"{folder}/bin/python -m pip install") for line in installed)
-    assert all(f"'.[{extra}]'" in line for line in installed)
+    assert all(f"'.[{extra},torchrec]'" in line for line in installed)
     assert f"{folder}/bin/kedro run --env {env}" in commands("run", f"ENV={env}").splitlines()
     tested = [line for line in commands("lint", f"ENV={env}").splitlines() if "--editable" in line]
     assert all(f"'.[{extra},torchrec" in line for line in tested)

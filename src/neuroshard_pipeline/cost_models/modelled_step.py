@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field, PositiveInt
 
 from neuroshard_pipeline.cost_models.caveats import COSTS_ARE
 from neuroshard_pipeline.cost_models.reduction_fitting import fit_reductions
@@ -13,13 +14,39 @@ from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_price
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.step_samples import StepSamples, step_samples
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.tables.step_work import QUANTITIES
+
+
+class ModelledStepParams(Parameters):
+    """How the step cost model of a modelled cluster is fitted to the lab.
+
+    Attributes:
+        world_sizes: numbers of ranks that have prices of their own.
+        ranks_per_size: number of ranks of all random plans of one world size, about.
+    """
+
+    world_sizes: tuple[int, ...] = Field(min_length=1)
+    ranks_per_size: PositiveInt
+
 
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
 #: One of so many plans only tells the error of the prices.
 _HELD_OUT = 4
+
+
+def is_modelled(hardware: Mapping[str, Any]) -> bool:
+    """Whether lookups and collectives on this hardware have modelled costs."""
+    return hardware["compute_backend"] == "modelled" and hardware["comm_backend"] == "topology"
+
+
+def step_model_of_hardware(hardware: Mapping[str, Any], params: ModelledStepParams) -> StepCostModel:
+    """The step cost model of a modelled cluster, whose device and links `measure.hardware` describes."""
+    device = ModelledDevice(**hardware["modelled_device"])
+    network = NetworkParams(**{name: hardware["topology"][name] for name in NetworkParams.model_fields})
+    return modelled_step_model(device, network, params.world_sizes, params.ranks_per_size, hardware)
 
 
 def modelled_step_model(

@@ -23,11 +23,11 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: The parts of a step that have prices, and the quantities that each part depends on.
 #: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
-#: `dense`: the gradients of replicas: zeros, sums over the batch, and the pass of the optimizer.
+#: `dense`: replicas: the launches that they add, and for their gradients zeros, sums over the batch, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": ("groups", "features", "bags", "ids", "sent_bags", "sent_ids"),
     "module": ("groups", "features", "bags", "pooled", "returned", "reordered"),
-    "dense": ("gradients",),
+    "dense": ("replicas", "gradients"),
 }
 
 #: Half width of a normal distribution's central 90 % divided by its mean absolute error: 1.645 / sqrt(2 / pi).

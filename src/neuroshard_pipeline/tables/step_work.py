@@ -23,6 +23,7 @@ QUANTITIES: dict[str, str] = {
     "pooled": "floats that the rank's lookups write for the samples of all ranks",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "those of `returned` in groups with a table of several column shards, whose outputs are all permuted",
+    "replicas": "number of modules with replicas, which have a lookup and an all-reduce of their own",
     "gradients": "floats of the dense gradients of replicas, the same on all ranks",
 }
 
@@ -64,6 +65,7 @@ def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
         work[rank] += own
         work += everywhere
     work[:, _INDEX["groups"]] = len(exchange_groups(shards))
+    work[:, _INDEX["replicas"]] = len({s.table.module for s in shards if s.sharding_type == "data_parallel"})
     work[:, _INDEX["reordered"]] = reordered_floats(task, shards)
     return work
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
+from tqdm import tqdm
 
+from neuroshard_pipeline.evaluation.plan_samples import plans_frame
 from neuroshard_pipeline.measurement import (
     CampaignSummary,
     CommCampaign,
@@ -15,8 +17,11 @@ from neuroshard_pipeline.measurement import (
     TopologyParams,
     describe_hardware,
 )
-from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame
+from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.samples import CollectiveSample, ReductionSample
+from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
+from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import measure_step_costs, measures_steps
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 
 Records = dict[str, Callable[[], pd.DataFrame]]
 
@@ -87,6 +92,22 @@ def describe_measurement(
     date = max((each.date for each in (compute_summary, comm_summary) if each.date), default=None)
     floors = compute_summary.noise_floor, comm_summary.noise_floor
     return describe_hardware(compute, comm, *floors, date, recording, topology)
+
+
+def measure_steps(
+    pool: pd.DataFrame,
+    drawing: StepPlanParams,
+    params: StepParams,
+    compute: ComputeMeasureParams,
+    comm: CommMeasureParams,
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Tasks, plans and measured steps of random plans; empty frames if lookups or collectives are not measured here."""
+    plans = random_plans(pool, drawing) if measures_steps(compute.backend, comm.backend, params) else []
+    costs = measure_step_costs(
+        plans, params, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)
+    )
+    tasks = {plan.task.task_id: plan.task for plan in plans}
+    return tasks_to_frame(list(tasks.values())), plans_frame(plans), costs
 
 
 def _reduction_samples(frame: pd.DataFrame) -> list[ReductionSample]:

@@ -9,7 +9,7 @@ def create_pipeline() -> Pipeline:
     """Samples → records (resumable) → costs and a description of the hardware."""
     drawn = ("compute_samples", "compute_sample_settings", "table_pool", "comm_samples", "reduction_samples")
     return Pipeline(
-        [*_lookups(), *_collectives(), _hardware()],
+        [*_lookups(), *_collectives(), _steps(), _hardware()],
         namespace="measure",
         inputs={name: f"augment.{name}" for name in drawn},
         parameters={"params:recording", "params:topology"},  # not in the namespace of the stage
@@ -52,6 +52,12 @@ def _collectives() -> list[Node]:
             name="reduce_reduction_costs",
         ),
     ]
+
+
+def _steps() -> Node:
+    params = ["params:step_plans", "params:steps", "params:compute", "params:comm"]
+    outputs = ["step_tasks", "step_plans", "step_costs"]
+    return Node(nodes.measure_steps, ["table_pool", *params], outputs, name="measure_steps")
 
 
 def _hardware() -> Node:

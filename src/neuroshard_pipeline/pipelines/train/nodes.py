@@ -1,5 +1,6 @@
 """Nodes of the train stage."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -14,10 +15,18 @@ from neuroshard_pipeline.cost_models import (
     train_comm_model,
     train_compute_model,
 )
+from neuroshard_pipeline.cost_models.caveats import COSTS_ARE
+from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, is_modelled, step_model_of_hardware
+from neuroshard_pipeline.cost_models.reductions import ReductionCosts
+from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.refinement import training_data
+from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
+from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import fit_step_costs as fit_measured_steps
 
 Json = dict[str, Any]
+
+_STEP_DATA = ("measure.step_plans", "measure.step_costs", "measure.reduction_costs", "measure.hardware")
 
 
 def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[MeasuredSamples, bool]:
@@ -61,6 +70,37 @@ def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Jso
     """Fit the costs of reductions; return them as JSON, and their accuracy."""
     model, metrics = fit_reductions(samples, costs)
     return model.to_json(), metrics
+
+
+def fit_step_costs(
+    measured: MeasuredSteps,
+    compute: ComputeCostModel,
+    comm: CommCostModel,
+    reductions: Json,
+    modelled: ModelledStepParams,
+    hardware: Json,
+    lineage: Json,
+) -> tuple[list[StepCostModel], Json]:
+    """Return the step cost model, measured or of a modelled cluster, and its accuracy; an empty list if neither is."""
+    if is_modelled(hardware):
+        model = step_model_of_hardware(hardware, modelled)
+        return [model], dict(model.errors)
+    if not measured.plans:
+        return [], {}
+    versions = {**lineage["inputs"], **lineage["outputs"]}
+    origin = {
+        "hardware": hardware,
+        COSTS_ARE: {"prices": "measured", "reductions": hardware["comm_costs_are"]},
+        "data_versions": {name: versions[name] for name in _STEP_DATA if name in versions},
+        "run_id": lineage["run_id"],
+    }
+    found, metrics = fit_measured_steps(measured, compute, comm, ReductionCosts.from_json(reductions), origin)
+    return [found], metrics
+
+
+def choose_step_model(found: list[StepCostModel]) -> Iterator[StepCostModel]:
+    """Save the step cost model, if there is one."""
+    yield from found
 
 
 def merge_metrics(compute: Json, comm: Json, groups: Json) -> Json:

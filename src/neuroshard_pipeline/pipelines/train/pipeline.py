@@ -9,6 +9,9 @@ from neuroshard_pipeline.pipelines.training_data import (
     first_campaign_node,
     refined_samples_node,
 )
+from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
+
+_STEP_FRAMES = ("step_tasks", "step_plans", "step_costs")
 
 
 def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
@@ -19,13 +22,14 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
             have measured; `refine.` selects what the present run measures.
     """
     return Pipeline(
-        [first_campaign_node(), refined_samples_node(), *_training(), *_merging()],
+        [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],
         namespace="train",
         inputs={
             **FIRST_CAMPAIGN,
             **{f"refined_{name}": f"{refined}{name}" for name in REFINED},
             "reduction_samples": "augment.reduction_samples",
             "reduction_costs": "measure.reduction_costs",
+            **{name: f"measure.{name}" for name in _STEP_FRAMES},
             "hardware": "measure.hardware",
             "lineage": "lineage",
         },
@@ -61,6 +65,20 @@ def _training() -> list[Node]:
             ["group_metrics", "judged"],
             name="evaluate_by_group",
         ),
+    ]
+
+
+def _steps() -> list[Node]:
+    trained = ["compute_cost_model", "comm_cost_model", "reduction_model"]
+    return [
+        Node(MeasuredSteps.from_frames, list(_STEP_FRAMES), "measured_steps", name="gather_steps"),
+        Node(
+            nodes.fit_step_costs,
+            ["measured_steps", *trained, "params:modelled_steps", "hardware", "lineage"],
+            ["found_step_model", "step_metrics"],
+            name="fit_step_costs",
+        ),
+        Node(nodes.choose_step_model, "found_step_model", "step_cost_model", name="save_step_model"),
     ]
 
 

@@ -1,0 +1,159 @@
+"""Random plans whose steps are measured to fit the step cost model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, PositiveInt, model_validator
+
+from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, Share, TableCount, WorldSize, check_range
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.frames import tables_from_frame
+from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_STREAM = 11
+#: Shares of a plan's tables that are cut into column shards; 0 stands for plans of whole tables.
+_CUT_SHARES = (0.0, 0.3, 1.0)
+#: Tables are drawn with probabilities in proportion to this power of their pooling factor: short, any or long bags.
+_POOLING_POWERS = (-0.5, 0.0, 0.25)
+
+
+class StepPlanParams(Parameters):
+    """Random plans whose steps are measured.
+
+    Attributes:
+        world_sizes: numbers of ranks.
+        tasks: number of sets of tables for each of `world_sizes`; with 0, there is no step cost model.
+        plans_per_task: plans of every set of tables.
+        batch_size: global batch size of most tasks; the pool has tables of this and of the other batch sizes.
+        other_batch_sizes: global batch sizes of the other tasks.
+        other_batch_share: share of the other tasks.
+        min_tables: smallest number of tables of a task.
+        max_tables: largest number of tables of a task.
+        dimensions: widths of the tables.
+        max_weight_bytes: largest total size of the tables of a task.
+        spread_share: share of plans in which tables may be row-wise or data-parallel.
+        max_replica_bytes: largest size of a data-parallel table.
+        seed: seed of all draws.
+    """
+
+    world_sizes: tuple[WorldSize, ...]
+    tasks: int = Field(ge=0)
+    plans_per_task: PositiveInt
+    batch_size: BatchSize
+    other_batch_sizes: tuple[BatchSize, ...]
+    other_batch_share: Share
+    min_tables: TableCount
+    max_tables: TableCount
+    dimensions: Dimensions
+    max_weight_bytes: PositiveInt
+    spread_share: Share
+    max_replica_bytes: int = Field(ge=0)
+    seed: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_range(self, "min_tables", "max_tables")
+        return self
+
+
+def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
+    """Draw tasks and plans whose quantities of work vary independently of each other.
+
+    Some tasks have few wide tables, others many narrow ones; some have short bags, others long ones. Some plans have
+    many column shards, and most have more work on one rank than on another.
+
+    Args:
+        pool: `augment.table_pool`.
+        params: numbers and limits.
+
+    Raises:
+        TaskError: the pool has too few tables of a batch size.
+    """
+    plans = []
+    for world_size in params.world_sizes:
+        for index in range(params.tasks):
+            rng = np.random.default_rng([_STREAM, params.seed, world_size, index])
+            task = _draw_task(pool, params, world_size, index, rng)
+            plans += [_draw_plan(task, f"random-{number}", params, rng) for number in range(params.plans_per_task)]
+    return plans
+
+
+def _draw_task(
+    pool: pd.DataFrame, params: StepPlanParams, world_size: int, index: int, rng: np.random.Generator
+) -> ShardingTask:
+    batch_size = params.batch_size
+    if params.other_batch_sizes and rng.random() < params.other_batch_share:
+        batch_size = int(rng.choice(params.other_batch_sizes))
+    candidates = pool[(pool["batch_size"] == batch_size) & (pool["data_type"] == "fp32") & (pool["num_embeddings"] > 1)]
+    count = round(np.exp(rng.uniform(np.log(params.min_tables), np.log(params.max_tables))))
+    if count > len(candidates):
+        raise TaskError(
+            f"measure.step_plans: {count} tables of batch size {batch_size} are needed, but the pool has "
+            f"{len(candidates)}; lower max_tables, or choose batch sizes of augment.variation.batch_sizes"
+        )
+    weights = candidates["pooling_factor"].to_numpy() ** rng.choice(_POOLING_POWERS)
+    order = rng.choice(len(candidates), size=count, replace=False, p=weights / weights.sum())
+    widths = rng.choice(params.dimensions, size=rng.integers(1, 4))
+    drawn = [
+        replace(table, embedding_dim=int(rng.choice(widths))) for table in tables_from_frame(candidates.iloc[order])
+    ]
+    memory_bytes = 2**50  # no plan is too large for a rank; the weights of all tables together are limited
+    return ShardingTask(
+        list(_first_that_fit(drawn, params.max_weight_bytes)),
+        world_size,
+        batch_size,
+        memory_bytes,
+        task_id=f"step-{world_size}-ranks-{index:03d}",
+    )
+
+
+def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> Iterator[Table]:
+    """Tables in their order, without those that would exceed `max_bytes`; at least the smallest one."""
+    used = 0
+    for table in sorted(tables, key=lambda table: table.weight_bytes):
+        if used and used + table.weight_bytes > max_bytes:
+            return
+        used += table.weight_bytes
+        yield table
+
+
+def _draw_plan(task: ShardingTask, name: str, params: StepPlanParams, rng: np.random.Generator) -> Plan:
+    cut_share, shares = rng.choice(_CUT_SHARES), rng.dirichlet(np.full(task.world_size, 3.0))
+    spread = rng.choice(("row_wise", "data_parallel", "both")) if rng.random() < params.spread_share else ""
+    placed: list[tuple[Shard, int]] = []
+    for table in task.tables:
+        kind = _type_of(table, task.world_size, spread, params.max_replica_bytes, rng)
+        if kind == "data_parallel":
+            placed += [(whole(table, "data_parallel"), rank) for rank in range(task.world_size)]
+        elif kind == "row_wise":
+            placed += zip(row_shards(table, "row_wise", task.world_size), range(task.world_size), strict=True)
+        else:
+            pieces = _column_shards(table, rng) if rng.random() < cut_share else [whole(table)]
+            placed += [(piece, int(rng.choice(task.world_size, p=shares))) for piece in pieces]
+    shards, ranks = zip(*placed, strict=True)
+    return Plan(task, shards, ranks, name, compute_device=None)
+
+
+def _type_of(table: Table, world_size: int, spread: str, max_replica_bytes: int, rng: np.random.Generator) -> str:
+    possible = ["column_wise"] * 2
+    if spread in ("row_wise", "both") and row_blocks(table.num_embeddings, world_size)[-1][1] > 0:
+        possible.append("row_wise")
+    if spread in ("data_parallel", "both") and table.weight_bytes <= max_replica_bytes:
+        possible += ["data_parallel"] * 2
+    return str(rng.choice(possible))
+
+
+def _column_shards(table: Table, rng: np.random.Generator) -> list[Shard]:
+    """Two or four shards of equal width, as far as the width allows."""
+    pieces = int(rng.choice((2, 4)))
+    while table.embedding_dim % (pieces * COLUMN_GRANULARITY):
+        pieces //= 2
+    width = table.embedding_dim // pieces
+    return [Shard(table, at * width, width) for at in range(pieces)]

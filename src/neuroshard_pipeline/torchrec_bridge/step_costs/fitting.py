@@ -1,0 +1,206 @@
+"""Fits the step cost model to measured steps of random plans.
+
+Shapes: P plans, W ranks, Q quantities of work (`tables.step_work`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.cost_models.metrics import Metrics
+from neuroshard_pipeline.cost_models.reductions import ReductionCosts
+from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_prices
+from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.tables.frames import tasks_from_frame
+from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
+
+#: Plans of one task are held out together; every task is held out once.
+_FOLDS = 4
+#: Which rank is the slowest depends on the prices, and the prices on it; after so many fits, neither changes.
+_FITS = 5
+
+PricesOfParts = dict[str, dict[str, float]]
+
+
+class MeasuredSteps(NamedTuple):
+    """Plans, and the result of `measure_step_costs` for them."""
+
+    plans: tuple[Plan, ...]
+    costs: pd.DataFrame
+
+    @classmethod
+    def from_frames(cls, tasks: pd.DataFrame, plans: pd.DataFrame, costs: pd.DataFrame) -> Self:
+        """Read the frames that the measure stage wrote: `frames.tasks_to_frame`, `plans_frame` and the costs."""
+        by_name = {task.task_id: task for task in tasks_from_frame(tasks)}
+        found = []
+        for _, rows in plans.groupby(["task_id", "sharder"], sort=False):
+            task, name = by_name[rows["task_id"].iloc[0]], str(rows["sharder"].iloc[0])
+            found.append(Plan(task, *shards_from_frame(rows, task), name))
+        return cls(tuple(found), costs)
+
+    def of_world_size(self, world_size: int) -> list[Plan]:
+        """The plans on so many ranks."""
+        return [plan for plan in self.plans if plan.task.world_size == world_size]
+
+
+@dataclass(frozen=True)
+class StepData:
+    """Measured steps of plans on one number of ranks.
+
+    Attributes:
+        work: quantities of every rank, (P, W, Q).
+        known_ms: predicted lookups, all-to-alls and reductions, (P, W).
+        input_dist_ms: measured input dist, (P, W).
+        step_ms: measured step of the slowest rank, (P,).
+        task: number of the task of every plan, (P,).
+    """
+
+    work: FloatArray
+    known_ms: FloatArray
+    input_dist_ms: FloatArray
+    step_ms: FloatArray
+    task: IntArray
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan], costs: pd.DataFrame, models: CostModels) -> Self:
+        """Gather the steps of `plans`; the prices of `models.step` are 0."""
+        of_plan = {name: rows.sort_values("rank") for name, rows in costs.groupby(["task_id", "sharder"])}
+        rows = [of_plan[plan.task.task_id, plan.sharder] for plan in plans]
+        predicted = [priced(plan, models).predicted for plan in plans]
+        return cls(
+            np.array([rank_work(plan.task, plan.shards, plan.ranks) for plan in plans]),
+            np.array([cost.rank_ms for cost in predicted if cost is not None]),
+            np.array([own["input_dist_ms"] for own in rows]),
+            np.array([own["step_ms"].iloc[0] for own in rows]),
+            np.unique([plan.task.task_id for plan in plans], return_inverse=True)[1],
+        )
+
+    def take(self, plans: FloatArray) -> Self:
+        """The steps of some plans, a mask (P,)."""
+        return type(self)(*(getattr(self, name)[plans] for name in self.__dataclass_fields__))
+
+
+def fit_step_costs(
+    measured: MeasuredSteps,
+    compute: ComputeCostModel,
+    comm: CommCostModel,
+    reductions: ReductionCosts,
+    provenance: Mapping[str, Any],
+) -> tuple[StepCostModel, Metrics]:
+    """Fit prices to measured steps.
+
+    The prices of the input dist are fitted to its measured time. Those of the module and of dense gradients are fitted
+    to the rest of the whole step: the step of the slowest rank without its predicted lookups, all-to-alls, reductions
+    and input dist. The measured parts of a rank contain waiting for other ranks, so they do not tell these prices.
+
+    Args:
+        measured: plans and their measured steps.
+        compute: predicts the lookups.
+        comm: predicts the all-to-alls.
+        reductions: predict reduce_scatter, all_gather and all_reduce.
+        provenance: provenance of the model.
+
+    Returns:
+        The model. Per number of ranks, the relative errors of whole steps and of input dists of held-out tasks, and of
+        whole steps of lookups, all-to-alls and reductions alone.
+    """
+    prices, metrics, errors = {}, Metrics(), []
+    unpriced = {2: {part: dict.fromkeys(names, 0.0) for part, names in PARTS.items()}}
+    models = CostModels(compute, comm, StepCostModel(unpriced, reductions))
+    for world_size in sorted({plan.task.world_size for plan in measured.plans}):
+        data = StepData.of(measured.of_world_size(world_size), measured.costs, models)
+        prices[world_size] = _fit(data)
+        predicted = _held_out(data)
+        metrics[str(world_size)] = _metrics(data, predicted)
+        errors.append(_errors(data, predicted))
+    mean = {part: float(np.mean([each[part] for each in errors])) for part in errors[0]}
+    return StepCostModel(prices, reductions, mean, dict(provenance)), metrics
+
+
+def _fit(data: StepData) -> PricesOfParts:
+    """Prices of all parts."""
+    used = data.work[:, :, 0] > 0  # ranks with an input dist
+    found = {"input_dist": fit_prices("input_dist", data.work[used], data.input_dist_ms[used])}
+    found |= {part: dict.fromkeys(PARTS[part], 0.0) for part in ("module", "dense")}
+    input_ms = data.work @ _column(found["input_dist"])
+    names = [*PARTS["module"], *PARTS["dense"]]
+    index = [list(QUANTITIES).index(name) for name in names]
+    plan = np.arange(len(data.step_ms))
+    for _ in range(_FITS):
+        slowest = _rank_ms(data, found).argmax(axis=1)
+        rest = data.step_ms - data.known_ms[plan, slowest] - input_ms[plan, slowest]
+        work = data.work[plan, slowest][:, index]
+        scale = np.maximum(work.max(axis=0), 1e-12)
+        fitted = nnls(work / scale / data.step_ms[:, None], rest / data.step_ms)[0] / scale
+        of = dict(zip(names, fitted.tolist(), strict=True))
+        found |= {part: {name: of[name] for name in PARTS[part]} for part in ("module", "dense")}
+    return found
+
+
+def _column(prices: Mapping[str, float]) -> FloatArray:
+    return np.array([prices.get(name, 0.0) for name in QUANTITIES])
+
+
+def _rank_ms(data: StepData, prices: PricesOfParts) -> FloatArray:
+    """Predicted step of every rank, (P, W)."""
+    return np.asarray(data.known_ms + sum(data.work @ _column(of) for of in prices.values()))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted ms of held-out plans: the whole step (P,), and input dist and module with dense gradients (P, W)."""
+
+    step_ms: FloatArray
+    input_dist_ms: FloatArray
+    module_ms: FloatArray
+
+
+def _held_out(data: StepData) -> Prediction:
+    """Predictions for every plan with prices that were fitted without its task."""
+    shape = data.known_ms.shape
+    found = Prediction(np.zeros(shape[0]), np.zeros(shape), np.zeros(shape))
+    for fold in range(_FOLDS):
+        left_out = data.task % _FOLDS == fold
+        if not left_out.any() or left_out.all():
+            continue
+        prices, own = _fit(data.take(~left_out)), data.take(left_out)
+        found.step_ms[left_out] = _rank_ms(own, prices).max(axis=1)
+        found.input_dist_ms[left_out] = own.work @ _column(prices["input_dist"])
+        found.module_ms[left_out] = own.work @ (_column(prices["module"]) + _column(prices["dense"]))
+    return found
+
+
+def _metrics(data: StepData, predicted: Prediction) -> Metrics:
+    used = data.work[:, :, 0] > 0
+    shares = {
+        "step": predicted.step_ms / data.step_ms,
+        "input_dist": predicted.input_dist_ms[used] / data.input_dist_ms[used],
+        "step_without_prices": data.known_ms.max(axis=1) / data.step_ms,
+    }
+    return {
+        name: {
+            "median_error": float(np.median(np.abs(of - 1))),
+            "median_ratio": float(np.median(of)),
+            "n_plans": len(data.step_ms),
+        }
+        for name, of in shares.items()
+    }
+
+
+def _errors(data: StepData, predicted: Prediction) -> dict[str, float]:
+    """Mean relative errors; the module's is that of the whole step, as a share of the module's cost."""
+    used = data.work[:, :, 0] > 0
+    off = np.abs(predicted.step_ms - data.step_ms)
+    return {
+        "step": float(np.mean(off / data.step_ms)),
+        "input_dist": float(np.mean(np.abs(predicted.input_dist_ms[used] / data.input_dist_ms[used] - 1))),
+        "module": float(off.sum() / max(predicted.module_ms.max(axis=1).sum(), 1e-9)),
+    }

@@ -1,0 +1,62 @@
+"""Measures the steps of random plans."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.steps import (
+    BACKWARD_PARTS,
+    STEP_PARTS,
+    Group,
+    measure_steps,
+    task_batches,
+)
+
+#: Other programs only add time to a step.
+_QUANTILE = 0.25
+#: One row per plan and rank: lower quartiles over its timed steps. `step_ms` is that of the slowest rank.
+COLUMNS = ("task_id", "sharder", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS)
+
+_PLAN = ["task_id", "sharder"]
+
+
+def measure_step_costs(
+    plans: Sequence[Plan], params: StepParams, progress: Callable[[Sequence[Group]], Iterable[Group]] = iter
+) -> pd.DataFrame:
+    """Time steps of TorchRec's embedding module under every plan, in turns.
+
+    Args:
+        plans: plans of any tasks; those of one world size follow each other.
+        params: how the steps are timed.
+        progress: wraps the iteration over groups of plans.
+
+    Returns:
+        A frame of `COLUMNS`.
+
+    Raises:
+        RankError: the machine has too few GPUs, or a rank failed.
+    """
+    frames = []
+    for _, own in groupby(plans, key=lambda plan: plan.task.world_size):
+        of_world = list(own)
+        frames.append(_quartiles(measure_steps(of_world, task_batches(of_world, params), params, progress)))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+
+
+def _quartiles(steps: pd.DataFrame) -> pd.DataFrame:
+    timed = steps[steps["timed"]]
+    slowest = timed.groupby([*_PLAN, "step"])["step_ms"].max().groupby(_PLAN).quantile(_QUANTILE)
+    parts = timed.groupby([*_PLAN, "rank"])[[*STEP_PARTS, *BACKWARD_PARTS]].quantile(_QUANTILE)
+    return parts.join(slowest).reset_index()[list(COLUMNS)]
+
+
+def measures_steps(compute_backend: str, comm_backend: str, params: StepParams) -> bool:
+    """Whether lookups and collectives are measured with the device and the backend of the steps.
+
+    Prices of steps are what a step costs beside lookups and collectives, so all must be measured on one machine.
+    """
+    kernels = {"gloo": "fbgemm_cpu", "nccl": "fbgemm_cuda"}
+    return (compute_backend, comm_backend) == (kernels[params.backend], params.backend)
