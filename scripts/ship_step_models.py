@@ -15,7 +15,7 @@ from neuroshard_pipeline.lab.device import ModelledDevice, modelled_device
 from neuroshard_pipeline.lab.network import NetworkParams
 
 WORLD_SIZES = (2, 4, 8, 16, 32, 64, 128)
-RANKS_PER_SIZE = 1500
+RANKS_PER_SIZE = 1000
 
 
 def main(name: str) -> None:
