@@ -10,6 +10,7 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     measured_comm_ms,
     measured_compute_ms,
     measured_reduction_ms,
+    own_costs_ms,
     plans_frame,
     rank_compute_samples,
     reduction_samples,
@@ -188,6 +189,17 @@ def test_a_plan_without_reductions_has_null_and_without_all_to_all_zero():
     collectives = backward_comm_samples([plan])
     assert collectives.samples == []
     assert measured_comm_ms(collectives, comm_costs([]), "backward") == [(0.0, 0.0)]
+
+
+def test_ranks_start_after_all_their_own_work():
+    """Compute and reductions are measured; input dist and module, 1 ms each, are predicted."""
+    plan = mixed_plan()
+    assert own_costs_ms([plan], [(1.0, 2.0, 3.0, 4.0)], [(0.5, 0.5, 0.0, 0.0)]) == [(3.5, 4.5, 5.0, 6.0)]
+    assert own_costs_ms(plans()[:1], [(1.0, 2.0, 3.0)], None) == [(1.0, 2.0, 3.0)]
+    failed = own_costs_ms([plan], [(1.0, 2.0, 3.0, 4.0)], [(np.nan, 0.5, 0.0, 0.0)])
+    assert forward_comm_samples([plan], failed, [(0.0,) * 4]).samples == []
+    without = own_costs_ms([*plans()[:1], plan], [(1.0,) * 3, (1.0,) * 4], [(np.nan,) * 3, (2.0,) * 4])
+    assert without == [(1.0,) * 3, (5.0,) * 4]  # the first plan has no reductions
 
 
 def test_sequence_tables_are_looked_up_apart():

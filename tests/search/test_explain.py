@@ -1,5 +1,7 @@
 """The explanation of plans with all sharding types, and of plans on many ranks."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,11 @@ def test_columns_alone_are_written_as_in_python():
     table = Table("t", 100, 16, 2.0)
     task = ShardingTask([table], 2, 16, 2**60)
     assert "t[4:16]" in Plan(task, (Shard(table, 0, 4), Shard(table, 4, 12)), (0, 1), "by hand").explain()
+
+
+def test_an_interval_that_says_nothing_is_not_shown_in_numbers(plan):
+    """The intervals of lookups far outside the training range reach thousands of times their cost."""
+    wide = dataclasses.replace(plan, interval_ms=((0.0, 1e9), *plan.interval_ms[1:]))
+    lines = [line for line in wide.explain().splitlines() if line.startswith("rank ")]
+    assert lines[0].endswith("(90 % prediction interval: unknown, because lookups lie far outside the training range)")
+    assert all(" to " in line.partition("interval")[2] for line in lines[1:])

@@ -41,10 +41,10 @@ def stepping_models():
     names = ("reduce_scatter", "all_gather", "all_reduce")
     curve = Curve(np.array([1.0, 1e9]), np.array([1e-6, 1e3]))
     curves = {Group(2, 1): curve, Group(4, 2): curve}
-    costs = ReductionCosts(dict.fromkeys(names, curves), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0))
+    costs = ReductionCosts(dict.fromkeys(names, curves), dict.fromkeys(names, 0.1), dict.fromkeys(names, 0.0))
     prices = {"input_dist": {"features": 0.5}, "module": {"groups": 0.25}, "dense": {"gradients": 1000.0}}
     models = PlainModels()
-    models.step = StepCostModel({4: prices}, costs, {"reduction": 0.1})
+    models.step = StepCostModel({4: prices}, costs)
     return models
 
 
@@ -90,9 +90,8 @@ def test_every_part_is_in_the_cost_of_a_rank():
 def test_a_trainer_that_hides_the_input_dist_does_not_pay_it():
     shown, hidden = planned(stepping_models()), planned(stepping_models(), pipelines_input_dist=True)
     assert hidden.predicted.input_dist_ms == (0.0,) * 4
-    np.testing.assert_allclose(
-        np.subtract(shown.predicted.rank_ms, hidden.predicted.rank_ms), shown.predicted.input_dist_ms
-    )
+    # Every rank waits for rank 3, which has most lookups and most ids, in the next forward all-to-all.
+    np.testing.assert_allclose(np.subtract(shown.predicted.rank_ms, hidden.predicted.rank_ms), 2.0)
 
 
 def test_replicas_alone_have_no_all_to_all():
@@ -110,4 +109,4 @@ def test_part_offsets_add_up_to_the_interval_of_a_rank():
     assert set(offsets) == {"compute", "forward_comm", "backward_comm", "input_dist", "reduction", "module"}
     high = np.array(plan.predicted.rank_ms) + np.sqrt(sum(ends[:, 1] ** 2 for ends in offsets.values()))
     np.testing.assert_allclose([bounds[1] for bounds in plan.interval_ms], high)
-    assert (offsets["reduction"][:, 1] > 0).all()
+    np.testing.assert_allclose(offsets["reduction"][:, 1], np.expm1(0.1) * np.array(plan.predicted.reduction_ms))

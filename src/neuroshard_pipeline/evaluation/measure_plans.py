@@ -2,8 +2,8 @@
 
 1. Compute: the lookup kernels of every rank, one rank at a time.
 2. Backward all-to-alls and the reductions of both directions: all ranks start together.
-3. Forward all-to-alls: each rank enters with a delay, its start skew, which follows from the costs of lookups and
-   backward all-to-alls [Zha2023] §4.
+3. Forward all-to-alls: each rank enters with a delay, its start skew, which follows from the costs of lookups,
+   reductions and backward all-to-alls [Zha2023] §4, and from the predicted costs of the parts that are not measured.
 
 All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If any
 of them changes, all are measured again (`session_marks`). Within a task, ranks with the same shards, and plans with the
@@ -22,11 +22,13 @@ from neuroshard_pipeline.evaluation.anchors import NO_ANCHORS, Anchors, among, a
 from neuroshard_pipeline.evaluation.campaigns import Campaigns, Records
 from neuroshard_pipeline.evaluation.plan_samples import (
     PlanSamples,
+    RankCosts,
     backward_comm_samples,
     forward_comm_samples,
     measured_comm_ms,
     measured_compute_ms,
     measured_reduction_ms,
+    own_costs_ms,
     rank_compute_samples,
     reduction_samples,
     session_marks,
@@ -85,9 +87,9 @@ class PlanMeasurement:
             "forward_comm": measured_comm_ms(collectives, forward_costs, "forward"),
             "backward_comm": measured_comm_ms(self._backward, backward_costs, "backward"),
         }
-        if self._reductions.samples:
-            reduction_costs = self.campaigns.comm.reduction_costs(backward, self._reductions.samples)
-            measured_ms["reduction"] = measured_reduction_ms(self._reductions, reduction_costs)
+        reduction_ms = self._reduction_ms(backward)
+        if reduction_ms is not None:
+            measured_ms["reduction"] = reduction_ms
         anchors = anchors_frame(self._anchors, compute_costs, forward_costs, backward_costs)
         return plan_costs_frame(self.plans, measured_ms), anchors
 
@@ -130,7 +132,15 @@ class PlanMeasurement:
         backward_costs = self.campaigns.comm.costs(backward, self._backward.samples)
         compute_ms = measured_compute_ms(self._ranks, compute_costs)
         backward_ms = measured_comm_ms(self._backward, backward_costs, "backward")
-        return forward_comm_samples(self.plans, compute_ms, backward_ms, self._marks)
+        own_ms = own_costs_ms(self.plans, compute_ms, self._reduction_ms(backward))
+        return forward_comm_samples(self.plans, own_ms, backward_ms, self._marks)
+
+    def _reduction_ms(self, backward: Records) -> RankCosts | None:
+        """Measured costs of the reductions, None if no plan has any."""
+        if not self._reductions.samples:
+            return None
+        costs = self.campaigns.comm.reduction_costs(backward, self._reductions.samples)
+        return measured_reduction_ms(self._reductions, costs)
 
     def _compute_samples(self) -> list[ComputeSample]:
         return among(self._ranks.samples, self._anchors.compute)

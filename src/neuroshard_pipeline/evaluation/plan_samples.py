@@ -119,23 +119,47 @@ def backward_comm_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> Pla
 
 def forward_comm_samples(
     plans: Sequence[Plan],
-    compute_ms: Sequence[Sequence[float]],
+    own_ms: Sequence[Sequence[float]],
     backward_comm_ms: Sequence[Sequence[float]],
     marks: Marks = NO_MARKS,
 ) -> PlanSamples[CommSample]:
-    """All-to-alls with the start skew that follows from compute and backward communication costs.
+    """All-to-alls with the start skew that follows from what a rank does before.
 
     Args:
         plans: P plans.
-        compute_ms: cost per plan and rank; NaN if the measurement failed.
+        own_ms: all costs of a rank except all-to-alls, per plan and rank (`own_costs_ms`); NaN if a measurement failed.
         backward_comm_ms: cost per plan and rank; NaN if the measurement failed.
         marks: see `session_marks`.
     """
     skews: list[tuple[float, ...] | None] = []
-    for compute, backward in zip(compute_ms, backward_comm_ms, strict=True):
-        start_skew = np.round(start_skew_ms(compute, backward), _SKEW_DECIMALS)
+    for own, backward in zip(own_ms, backward_comm_ms, strict=True):
+        start_skew = np.round(start_skew_ms(own, backward), _SKEW_DECIMALS)
         skews.append(tuple(start_skew.tolist()) if np.isfinite(start_skew).all() else None)
     return _collectives(plans, skews, marks)
+
+
+def own_costs_ms(
+    plans: Sequence[Plan], compute_ms: Sequence[Sequence[float]], reduction_ms: Sequence[Sequence[float]] | None
+) -> RankCosts:
+    """All costs of a rank except all-to-alls, per plan and rank; NaN if a measurement failed.
+
+    Input dist and the module's own work are not measured. Their predicted costs count, as in the predicted start skew.
+
+    Args:
+        plans: P plans.
+        compute_ms: measured cost per plan and rank.
+        reduction_ms: the same, NaN for plans without reductions; None if no plan has any.
+    """
+    found = []
+    for index, plan in enumerate(plans):
+        own = np.array(compute_ms[index], dtype=np.float64)
+        if reduction_ms is not None and reductions(plan.task, plan.shards, plan.ranks):
+            own += reduction_ms[index]
+        if plan.predicted is not None:
+            for predicted in filter(None, (plan.predicted.input_dist_ms, plan.predicted.module_ms)):
+                own += predicted
+        found.append(tuple(own.tolist()))
+    return found
 
 
 def reduction_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ReductionSample]:

@@ -20,7 +20,12 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.evaluation.anchors import Anchors, measure_as_at_first
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
-from neuroshard_pipeline.evaluation.plan_samples import forward_comm_samples, rank_compute_samples, volumes
+from neuroshard_pipeline.evaluation.plan_samples import (
+    forward_comm_samples,
+    own_costs_ms,
+    rank_compute_samples,
+    volumes,
+)
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan, PlanCost
@@ -117,9 +122,9 @@ def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[Comm
         if plan.predicted is not None:
             dims = (tuple(sorted(dim_sums)) for dim_sums in volumes(plan))
             first.setdefault((plan.task.task_id, plan.sharder, *dims), (plan, plan.predicted))
-    compute_ms = [cost.compute_ms for _, cost in first.values()]
-    backward_ms = [cost.backward_comm_ms for _, cost in first.values()]
-    samples = forward_comm_samples([plan for plan, _ in first.values()], compute_ms, backward_ms).samples
+    chosen, costs = [plan for plan, _ in first.values()], [cost for _, cost in first.values()]
+    own_ms = own_costs_ms(chosen, [cost.compute_ms for cost in costs], [cost.reduction_ms for cost in costs])
+    samples = forward_comm_samples(chosen, own_ms, [cost.backward_comm_ms for cost in costs]).samples
     return [sample for sample in samples if sample.sample_id not in known]
 
 

@@ -11,6 +11,9 @@ _SHARDS_SHOWN = 12
 #: Number of ranks that are described if there are more; these are the most expensive ones.
 _RANKS_SHOWN = 16
 
+#: An interval whose upper end is more than so many times the cost is not shown in numbers.
+_WIDEST_INTERVAL = 10.0
+
 #: Parts of a rank's cost: the fields of `PlanCost`, in the order in which they are shown, and their names.
 _PARTS = {
     "compute_ms": "compute",
@@ -100,6 +103,8 @@ def _rank_text(plan: Plan, rank: int, memory: str) -> str:
     if not plan.interval_ms:
         return text
     low, high = plan.interval_ms[rank]
+    if high > _WIDEST_INTERVAL * cost.rank_ms[rank]:
+        return f"{text} (90 % prediction interval: unknown, because lookups lie far outside the training range)"
     return f"{text} (90 % prediction interval: {low:.3f} to {high:.3f})"
 
 

@@ -54,6 +54,7 @@ class Parts:
         input_dist_ms: (W,), or None where nothing prices it.
         module_ms: (W,), or None where nothing prices it.
         reduction_ms: (W,), or None where the plan has no reductions.
+        reduction_bounds_ms: their prediction intervals, (W, 2); the errors of all reductions count as equal.
     """
 
     compute_ms: FloatArray
@@ -62,6 +63,13 @@ class Parts:
     input_dist_ms: FloatArray | None = None
     module_ms: FloatArray | None = None
     reduction_ms: FloatArray | None = None
+    reduction_bounds_ms: FloatArray | None = None
+
+    @property
+    def own_ms(self) -> FloatArray:
+        """(W,) all costs of a rank except those of all-to-alls; they delay its next forward all-to-all."""
+        further = (self.input_dist_ms, self.module_ms, self.reduction_ms)
+        return np.asarray(sum((part for part in further if part is not None), start=self.compute_ms.sum(axis=-1)))
 
 
 def step_parts(
@@ -116,7 +124,7 @@ def _add_lookups(
 
 def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
     """Embeddings (S, H) of what the kernels of shards of any type see; equal shards are embedded once."""
-    distinct = {id(shard): shard for shard in shards}  # a table has the same replica on every rank
+    distinct = {_lookup_key(shard): shard for shard in shards}
     seen: dict[tuple[Shard, int], int] = {}
     place = {}
     for key, shard in distinct.items():
@@ -134,7 +142,12 @@ def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models
         # At least two shards per call, so that BLAS rounds alike for any number of shards (see `Problem`).
         made = models.compute.shard_embeddings(batch if len(batch) > 1 else batch * 2, batch_size, task.optimizer)
         found |= {(shard, batch_size): row for shard, row in zip(batch, made, strict=False)}
-    return np.array([found[key] for key in seen])[[place[id(shard)] for shard in shards]]
+    return np.array([found[key] for key in seen])[[place[_lookup_key(shard)] for shard in shards]]
+
+
+def _lookup_key(shard: Shard) -> tuple[object, ...]:
+    """What the lookups of shards of one plan depend on; where the shard begins in its table plays no role."""
+    return id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type
 
 
 def _single_ids(shard: Shard) -> Shard:
@@ -221,12 +234,15 @@ def _add_step(
     hidden = 0.0 if task.pipelines_input_dist else 1.0
     parts.input_dist_ms = hidden * (work @ step.prices_of("input_dist", task.world_size))
     parts.module_ms = work @ (step.prices_of("module", task.world_size) + step.prices_of("dense", task.world_size))
-    found = [
-        step.reductions.predict_ms(each.collective, each.size_bytes, each.num_ranks, task.ranks_per_host)
-        for each in reductions(task, shards, ranks)
-    ]
+    local, found = task.ranks_per_host, reductions(task, shards, ranks)
     if found:
-        parts.reduction_ms = np.sum(found, axis=0)
+        costs = step.reductions
+        parts.reduction_ms = np.sum(
+            [costs.predict_ms(each.collective, each.size_bytes, each.num_ranks, local) for each in found], axis=0
+        )
+        parts.reduction_bounds_ms = np.sum(
+            [costs.interval_ms(each.collective, each.size_bytes, each.num_ranks, local) for each in found], axis=0
+        )
 
 
 def _host_of(rank: int, ranks_per_host: int) -> tuple[int, int]:

@@ -95,7 +95,7 @@ def _predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     forward_ms = backward_ms = np.zeros(len(parts.compute_ms))
     for dims in parts.dim_sums.values():
         backward_ms = backward_ms + models.comm.backward_ms(dims, batch_size)
-    skew_ms = start_skew_ms(parts.compute_ms.sum(axis=-1), backward_ms)
+    skew_ms = start_skew_ms(parts.own_ms, backward_ms)
     for number, dims in enumerate(parts.dim_sums.values()):
         skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
         forward_ms = forward_ms + models.comm.forward_ms(dims, skews, batch_size)
@@ -127,9 +127,11 @@ def _intervals_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int)
 
 def part_offsets_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int) -> dict[str, FloatArray]:
     """How far the ends of the 90 % prediction interval of each part lie from the predicted cost, (W, 2) by part."""
-    skew_ms = start_skew_ms(cost.compute_ms, cost.backward_comm_ms)
+    skew_ms = start_skew_ms(parts.own_ms, cost.backward_comm_ms)
     bounded: dict[str, list[tuple[FloatArray, FloatArray]]] = {"compute": list(parts.compute_bounds_ms)}
     bounded |= {"forward_comm": [], "backward_comm": []}
+    if parts.reduction_ms is not None and parts.reduction_bounds_ms is not None:
+        bounded["reduction"] = [(parts.reduction_ms, parts.reduction_bounds_ms)]
     for number, dims in enumerate(parts.dim_sums.values()):
         skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
         backward = models.comm.backward_ms(dims, batch_size), models.comm.backward_interval_ms(dims, batch_size)
@@ -140,7 +142,7 @@ def part_offsets_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: in
     offsets = {
         part: np.sqrt(sum((np.square(ends - ms[:, None]) for ms, ends in of), none)) for part, of in bounded.items()
     }
-    further = {"input_dist": parts.input_dist_ms, "reduction": parts.reduction_ms, "module": parts.module_ms}
+    further = {"input_dist": parts.input_dist_ms, "module": parts.module_ms}
     for part, ms in further.items():
         if ms is not None and models.step is not None:
             offsets[part] = np.repeat((ms * models.step.relative_bound(part))[:, None], 2, axis=1)
