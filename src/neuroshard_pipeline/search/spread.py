@@ -162,10 +162,8 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
 
 def _background(task: ShardingTask, models: Models, spread: Spread) -> Background:
     parts = step_parts(task, spread.shards, spread.ranks, models)
-    further = (parts.input_dist_ms, parts.module_ms, parts.reduction_ms)
-    ms = parts.compute_ms.sum(axis=-1) + sum(part for part in further if part is not None)
     dims = np.sum([np.zeros(task.world_size), *parts.dim_sums.values()], axis=0)
-    return Background(ms, dims)
+    return Background(parts.own_ms, dims)
 
 
 def _constraints_of(names: set[str], constraints: Constraints) -> Constraints:

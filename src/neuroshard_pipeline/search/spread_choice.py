@@ -13,11 +13,12 @@ single tables.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
@@ -45,71 +46,90 @@ class Candidate:
     estimate_ms: float
 
 
-def candidates(problem: Problem, usable: Usable) -> list[Candidate]:
-    """Candidates in ascending order of estimated cost, several for every set of tables with cut rows."""
-    task, step = problem.task, problem.models.step
-    if step is None:
-        return [Candidate({}, 0.0)]
-    types = {table.name: usable(table, problem) for table in task.tables}
-    must = cut_tables(problem, types)
-    rest = [table for table in task.tables if table.name not in must]
-    if not rest:
-        return [Candidate(must, 0.0)]
-    estimate = SpreadEstimate(problem, step, rest)
-    found = []
-    for cut in _cuts(problem, rest, types, estimate):
-        found += _with_replicas(problem, rest, types, estimate, cut)
-    found = [replace(candidate, types={**must, **candidate.types}) for candidate in found]
-    return sorted(found, key=lambda candidate: candidate.estimate_ms)
+class SpreadChoice:
+    """The tables of a problem that may be spread, and estimates of what that costs.
 
+    Args:
+        problem: the problem of all tables.
+        step: the step cost model.
+        usable: the sharding types of a table.
+    """
 
-def _cuts(
-    problem: Problem, tables: Sequence[Table], types: Mapping[str, tuple[ShardingType, ...]], estimate: SpreadEstimate
-) -> list[tuple[ShardingType, IntArray]]:
-    """Types and indices of the tables whose rows may be cut: none, the few most expensive ones, or all."""
-    kinds: tuple[ShardingType, ...] = ("row_wise",) if problem.task.num_hosts == 1 else ("table_row_wise", "row_wise")
-    found: list[tuple[ShardingType, IntArray]] = [(kinds[0], np.empty(0, dtype=np.int64))]
-    for kind in kinds:
-        usable = [
-            number for number, table in enumerate(tables) if kind in types[table.name] and table.pooling != "none"
-        ]
-        heaviest = np.array(sorted(usable, key=lambda number: -estimate.alone_ms[number]), dtype=np.int64)
-        sizes = sorted({*(count for count in _CUT_COUNTS if count < len(heaviest)), len(heaviest)} - {0})
-        found += [(kind, heaviest[:count]) for count in sizes]
-    return found
+    def __init__(self, problem: Problem, step: StepCostModel, usable: Usable) -> None:
+        self._problem = problem
+        self._types = {table.name: usable(table, problem) for table in problem.task.tables}
+        self._must = cut_tables(problem, self._types)
+        self._tables = [table for table in problem.task.tables if table.name not in self._must]
+        self._estimate = SpreadEstimate(problem, step, self._tables) if self._tables else None
+        several = problem.task.num_hosts > 1
+        self._cuts: tuple[ShardingType, ...] = ("table_row_wise", "row_wise") if several else ("row_wise",)
 
+    def candidates(self) -> list[Candidate]:
+        """Candidates in ascending order of estimated cost, several for every set of tables with cut rows."""
+        if self._estimate is None:
+            return [Candidate(self._must, 0.0)]
+        none = np.empty(0, dtype=np.int64)
+        found = self._with_replicas(self._estimate, self._cuts[0], none)
+        for kind in self._cuts:
+            usable = np.flatnonzero([self._may_be(table, kind) for table in self._tables])
+            heaviest = usable[np.argsort(-self._estimate.alone_ms[usable], kind="stable")]
+            for count in sorted({*(n for n in _CUT_COUNTS if n < len(heaviest)), len(heaviest)} - {0}):
+                found += self._with_replicas(self._estimate, kind, heaviest[:count])
+        return sorted(found, key=lambda candidate: candidate.estimate_ms)
 
-def _with_replicas(
-    problem: Problem,
-    tables: Sequence[Table],
-    types: Mapping[str, tuple[ShardingType, ...]],
-    estimate: SpreadEstimate,
-    cut: tuple[ShardingType, IntArray],
-) -> list[Candidate]:
-    """Candidates with these tables' rows cut and more or fewer replicas among the others."""
-    kind, rows = cut
-    may_replicate = np.array([problem.task.world_size > 1 and "data_parallel" in types[t.name] for t in tables])
-    must_replicate = may_replicate & np.array(["column_wise" not in types[table.name] for table in tables])
-    if len(rows) > len(tables) / 2:  # nearly all may be cut: replicas are taken out of them
-        pool = np.flatnonzero(may_replicate & ~must_replicate)
-    else:
-        pool = np.setdiff1d(np.flatnonzero(may_replicate & ~must_replicate), rows)
-    ranked = np.concatenate([np.flatnonzero(must_replicate), pool[estimate.order(pool)]])
-    counts = _counts_that_fit(problem, estimate, ranked, int(must_replicate.sum()))
+    def neighbours(self, types: Mapping[str, ShardingType]) -> list[Candidate]:
+        """Candidates with another sharding type for one of the tables, in ascending order of estimated cost."""
+        if self._estimate is None:
+            return []
+        found = []
+        for table in self._tables:
+            own = types.get(table.name, "column_wise")
+            for kind in ("column_wise", _REPLICA, *self._cuts):
+                if kind != own and self._may_be(table, kind):
+                    changed = {**types, table.name: kind}
+                    found.append(self._priced({n: t for n, t in changed.items() if t != "column_wise"}))
+        return sorted(found, key=lambda candidate: candidate.estimate_ms)
 
-    def priced(count: int) -> Candidate:
-        replicas = ranked[:count]
-        left = np.setdiff1d(rows, replicas)
-        of = {tables[i].name: kind for i in left} | {tables[i].name: _REPLICA for i in replicas}
-        return Candidate(of, estimate.cost_ms(replicas, left, kind))
+    def _may_be(self, table: Table, kind: ShardingType) -> bool:
+        if kind == "column_wise" or table.pooling != "none":
+            return kind in self._types[table.name] and (kind != _REPLICA or self._problem.task.world_size > 1)
+        return False
 
-    places = np.unique(np.geomspace(1, len(counts), _NUM_PREFIXES).astype(int) - 1)
-    found = {int(place): priced(int(counts[place])) for place in places}
-    best = min(found, key=lambda place: found[place].estimate_ms)
-    at = int(np.searchsorted(places, best))
-    around = np.linspace(places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)], _NUM_PREFIXES).astype(int)
-    found |= {int(place): priced(int(counts[place])) for place in np.unique(around) if int(place) not in found}
-    return list(found.values())
+    def _priced(self, types: Mapping[str, ShardingType]) -> Candidate:
+        """The candidate of these types; where tables are cut in several ways, the estimate knows the first one only."""
+        assert self._estimate is not None
+        of = [types.get(table.name, "column_wise") for table in self._tables]
+        replicas = np.array([i for i, kind in enumerate(of) if kind == _REPLICA], dtype=np.int64)
+        cut = np.array([i for i, kind in enumerate(of) if kind not in ("column_wise", _REPLICA)], dtype=np.int64)
+        kind: ShardingType = next((of[i] for i in cut if of[i] in self._cuts), self._cuts[0])
+        return Candidate({**self._must, **types}, self._estimate.cost_ms(replicas, cut, kind))
+
+    def _with_replicas(self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray) -> list[Candidate]:
+        """Candidates with these tables' rows cut and more or fewer replicas.
+
+        Replicas are other tables than `rows`, unless these are more than half of all tables.
+        """
+        may = np.array([self._may_be(table, _REPLICA) for table in self._tables])
+        must = may & np.array([not self._may_be(table, "column_wise") for table in self._tables])
+        pool = np.flatnonzero(may & ~must)
+        if len(rows) <= len(self._tables) / 2:
+            pool = np.setdiff1d(pool, rows)
+        ranked = np.concatenate([np.flatnonzero(must), pool[estimate.order(pool)]])
+        counts = _counts_that_fit(self._problem, estimate, ranked, int(must.sum()))
+
+        def priced(count: int) -> Candidate:
+            replicas, left = ranked[:count], np.setdiff1d(rows, ranked[:count])
+            names: dict[str, ShardingType] = {self._tables[i].name: kind for i in left}
+            names |= {self._tables[i].name: _REPLICA for i in replicas}
+            return Candidate({**self._must, **names}, estimate.cost_ms(replicas, left, kind))
+
+        places = np.unique(np.geomspace(1, len(counts), _NUM_PREFIXES).astype(int) - 1)
+        found = {int(place): priced(int(counts[place])) for place in places}
+        best = min(found, key=lambda place: found[place].estimate_ms)
+        at = int(np.searchsorted(places, best))
+        around = np.linspace(places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)], _NUM_PREFIXES).astype(int)
+        found |= {int(place): priced(int(counts[place])) for place in np.unique(around) if int(place) not in found}
+        return list(found.values())
 
 
 def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArray, least: int) -> IntArray:

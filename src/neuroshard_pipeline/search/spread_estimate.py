@@ -88,6 +88,7 @@ class SpreadEstimate:
                 self._replica_ms[replicas].sum()
             )
             cost += self._reduce_ms("all_reduce", _BYTES_PER_FLOAT * float(self._gradients[replicas].sum()))
+            cost += self._any_replica_ms
         return cost + (self._cut_ms(cut, kind) if len(cut) else 0.0)
 
     def _columns_ms(self, which: BoolArray) -> float:
@@ -158,6 +159,7 @@ class SpreadEstimate:
         self._replica[:, -1] = 0.0
         work = np.array([_replica_work(replica, self._task) for replica in replicas])
         dense = self._step.prices_of("dense", self._task.world_size)
+        self._any_replica_ms = float(dense[list(QUANTITIES).index("replicas")])
         self._replica_ms = work @ (self._prices.per_unit + dense)
         self._gradients = work[:, list(QUANTITIES).index("gradients")] * _MILLION
 

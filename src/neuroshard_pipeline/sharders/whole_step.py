@@ -5,6 +5,7 @@ places the other tables as columns. The local search improves the best result.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +21,16 @@ from neuroshard_pipeline.search.presplit import presplit_states
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
-from neuroshard_pipeline.search.spread_choice import Candidate, best_cut, candidates
+from neuroshard_pipeline.search.spread_choice import Candidate, SpreadChoice, best_cut
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.table import ShardingType
 
 #: Number of sets of spread tables that are tried, and of starting points from which a beam search runs. In tasks with
 #: more tables times ranks than `_LARGE`, a beam search runs from the best one only.
-_NUM_SETS, _NUM_SEARCHED, _LARGE = 8, 3, 20_000
+_NUM_SETS, _NUM_SEARCHED, _LARGE, _SMALL = 8, 3, 20_000, 500
+
+#: Number of times that the type of a single table is changed, and of changes that are tried each time.
+_MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
 
 #: A set is tried only if its estimated cost is at most this multiple of the lowest estimate.
 _MOST_ABOVE_BEST = 1.25
@@ -53,13 +57,29 @@ def whole_step_placements(
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
     """
-    most = 1 if len(problem.task.tables) * problem.task.world_size > _LARGE else _NUM_SEARCHED
-    searched = [_searched(start, search) for start in _starts(problem, search)[:most]]
-    best, states = min(searched, key=lambda entry: _priced_ms(problem, _placement(problem, *entry)))
+    step = problem.models.step
+    assert step is not None, "the caller has checked that the models price whole steps"
+    choice = SpreadChoice(problem, step, usable_types)
+    starts = _starts(problem, choice, search)
+    is_large = len(problem.task.tables) * problem.task.world_size > _LARGE
+    if not is_large:
+        starts = _refined(problem, choice, starts, search)
+    searched = [_searched(start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
+    if len(problem.task.tables) * problem.task.world_size > _SMALL:
+        searched = [min(searched, key=lambda entry: _priced_ms(problem, _placement(problem, *entry)))]
+    else:
+        searched += [_searched(start, search) for start in starts[_NUM_SEARCHED:] if not start.spread.types][:1]
+    improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
+    best, states = min(improved, key=lambda entry: _priced_ms(problem, _placement(problem, *entry)))
     if best.columns is None:
         return [joined(problem, None, best.spread)]
-    states = local_search(states[0], best.columns, local, rng)
     return [_placement(problem, best, [state]) for state in states[:count]]
+
+
+def _improved(
+    start: _Start, states: list[PlacedState], local: LocalSearchParams, rng: np.random.Generator
+) -> list[PlacedState]:
+    return states if start.columns is None else local_search(states[0], start.columns, local, rng)
 
 
 def _searched(start: _Start, search: SearchParams) -> tuple[_Start, list[PlacedState]]:
@@ -78,11 +98,24 @@ def _priced_ms(problem: Problem, placement: Placement) -> float:
     return cost_ms
 
 
-def _starts(problem: Problem, search: SearchParams) -> list[_Start]:
+def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], search: SearchParams) -> list[_Start]:
+    """Starting points after the cheapest one has changed the types of single tables, while that lowers its cost."""
+    for _ in range(_MOST_CHANGES):
+        tried: list[_Start] = []
+        for candidate in choice.neighbours(starts[0].spread.types)[:_NUM_NEIGHBOURS]:
+            with suppress(DoesNotFitError):
+                tried += _starts_of(problem, candidate.types, search)
+        if not tried or min(start.cost for start in tried) >= starts[0].cost:
+            break
+        starts = sorted([*starts, *tried], key=lambda start: start.cost)
+    return starts
+
+
+def _starts(problem: Problem, choice: SpreadChoice, search: SearchParams) -> list[_Start]:
     """Starting points of the column search for the most promising sets of spread tables, the cheapest first."""
     found: list[_Start] = []
     refusal: DoesNotFitError | None = None
-    ranked = candidates(problem, usable_types)
+    ranked = choice.candidates()
     for candidate in _distinct(ranked, ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS):
         try:
             found += _starts_of(problem, candidate.types, search)

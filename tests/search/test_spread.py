@@ -1,0 +1,107 @@
+"""Spread tables: their shards and ranks, and the problem of the other tables beside them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.placement import placed_state
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import Spread, column_part, column_problem, joined, spread_of, spread_tables
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.small_models import small_models
+from search.small_step import step_models
+from search.tasks import random_tables
+
+SPREAD_TYPES = ("data_parallel", "row_wise", "table_row_wise", "grid_shard")
+
+
+def task_of(seed: int, num_tables: int = 6, world_size: int = 4, hosts: int = 1) -> ShardingTask:
+    tables = random_tables(np.random.default_rng(seed), num_tables)
+    return ShardingTask(tables, world_size, 512, 2**40, local_world_size=world_size // hosts)
+
+
+def drawn_types(task: ShardingTask, rng: np.random.Generator, kinds=SPREAD_TYPES) -> dict:
+    drawn = {table.name: rng.choice([*kinds, "column_wise"]) for table in task.tables}
+    return {name: str(kind) for name, kind in drawn.items() if kind != "column_wise"}
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 2]))
+def test_spread_tables_and_any_columns_make_a_valid_plan(seed, hosts):
+    rng, task = np.random.default_rng(seed), task_of(seed, hosts=hosts)
+    problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+    spread = spread_tables(drawn_types(task, rng), task, WEIGHTS_AND_OPTIMIZER)
+    columns = column_problem(problem, spread)
+    found = None
+    if columns is not None:
+        found = columns.whole_placement(rng.integers(task.world_size, size=len(columns.units)))
+    placement = joined(problem, found, spread)
+    plan = Plan(task, placement.shards, placement.ranks, "drawn", memory=WEIGHTS_AND_OPTIMIZER)
+    assert {shard.table.name: shard.sharding_type for shard in plan.shards if shard.sharding_type != "column_wise"} == (
+        spread.types
+    )
+    assert spread_of(placement).types == spread.types
+    assert len(column_part(placement).shards) == len(task.tables) - len(spread.types)
+
+
+@given(st.integers(0, 10**6))
+def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan(seed):
+    rng, task = np.random.default_rng(seed), task_of(seed)
+    problem = Problem(task, step_models(seed), WEIGHTS_AND_OPTIMIZER)
+    spread = spread_tables(drawn_types(task, rng, ("data_parallel", "row_wise")), task, WEIGHTS_AND_OPTIMIZER)
+    columns = column_problem(problem, spread)
+    if columns is None:
+        return
+    halved = [int(kind) for kind in columns.whole_tables if columns.can_halve[kind] and rng.random() < 0.5]
+    kept = [int(kind) for kind in columns.whole_tables if int(kind) not in halved]
+    kinds = np.array([*kept, *np.repeat(columns.halves(halved), 2)], dtype=np.int64)
+    state = placed_state(kinds, rng.integers(task.world_size, size=len(kinds)), columns)
+    plan = price_plan(problem, joined(problem, columns.placement(state.kinds, state.ranks), spread), "drawn")
+    assert state.cost / 1e9 == pytest.approx(plan.predicted_cost_ms, rel=1e-6)
+
+
+def test_column_tables_get_the_memory_that_spread_tables_leave():
+    task = replace(task_of(3), memory_bytes=2**33)
+    types = {task.tables[0].name: "data_parallel", task.tables[1].name: "row_wise"}
+    problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+    spread = spread_tables(types, task, WEIGHTS_AND_OPTIMIZER)
+    columns = column_problem(problem, spread)
+    taken = [0] * task.world_size
+    for shard, rank in zip(spread.shards, spread.ranks, strict=True):
+        taken[rank] += WEIGHTS_AND_OPTIMIZER.shard_bytes(shard, task)
+    assert columns.limits.tolist() == [2**33 - bytes_ for bytes_ in taken]
+
+
+def test_tables_cut_on_one_host_go_to_the_host_with_most_memory_left():
+    tables = [Table(f"t{i}", 1000, 8, 1.0) for i in range(4)]
+    task = ShardingTask(tables, 4, 64, 2**20, local_world_size=2)
+    spread = spread_tables({table.name: "table_row_wise" for table in tables}, task, WEIGHTS_AND_OPTIMIZER)
+    hosts = [rank // 2 for rank in spread.ranks]
+    assert hosts.count(0) == hosts.count(1)
+
+
+def test_a_table_that_may_be_on_one_host_only_is_cut_there():
+    constraints = Constraints([TableConstraint("t0", ranks=[2, 3])])
+    task = ShardingTask([Table("t0", 1000, 8, 1.0)], 4, 64, 2**20, constraints=constraints, local_world_size=2)
+    assert spread_tables({"t0": "table_row_wise"}, task, WEIGHTS_AND_OPTIMIZER).ranks == (2, 3)
+
+
+def test_replicas_that_exceed_a_rank_are_refused():
+    task = ShardingTask([Table("t0", 10_000, 64, 1.0), Table("t1", 10, 8, 1.0)], 2, 64, 3_000_000)
+    with pytest.raises(DoesNotFitError, match="lacks"):
+        spread_tables({"t0": "data_parallel"}, task, WEIGHTS_AND_OPTIMIZER)
+
+
+def test_without_spread_tables_the_problem_has_the_task_itself():
+    task = task_of(1)
+    columns = column_problem(Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER), Spread({}))
+    assert columns.task is task
+    assert columns.prices is None

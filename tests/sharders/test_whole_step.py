@@ -1,0 +1,107 @@
+"""neuroshard_plus over all sharding types: against brute force on tiny tasks, and its behaviour on larger ones."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+from search.tasks import random_tables
+
+from neuroshard_pipeline.cost_models import load_cost_models
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import column_problem, joined, spread_tables
+from neuroshard_pipeline.sharders.neuroshard import NeuroShard
+from neuroshard_pipeline.sharders.usable_types import usable_types
+from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+PLUS = NeuroShard(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 30}))
+
+
+def plan_of(task: ShardingTask, models, sharder: NeuroShard = PLUS) -> Plan:
+    problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
+    return price_plan(problem, sharder.shard(problem, np.random.default_rng(0)), sharder.name)
+
+
+def types_of(plan: Plan) -> dict[str, str]:
+    return {shard.table.name: shard.sharding_type for shard in plan.shards}
+
+
+def cheapest_of_whole_tables_ms(task: ShardingTask, models) -> float:
+    """The lowest price over all types of all tables and all ranks of the column-wise ones, without column splits."""
+    problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
+    best = np.inf
+    for types in itertools.product(*(usable_types(table, problem) for table in task.tables)):
+        chosen = {t.name: kind for t, kind in zip(task.tables, types, strict=True) if kind != "column_wise"}
+        spread = spread_tables(chosen, task, WEIGHTS_AND_OPTIMIZER)
+        columns = column_problem(problem, spread)
+        count = 0 if columns is None else len(columns.units)
+        for ranks in itertools.product(range(task.world_size), repeat=count):
+            placement = joined(problem, columns.whole_placement(ranks) if columns else None, spread)
+            best = min(best, price_plan(problem, placement, "tried").predicted_cost_ms)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_types(seed):
+    rng = np.random.default_rng(seed)
+    task = ShardingTask(random_tables(rng, 4), 2, 2048, 2**40)
+    models = step_models(seed, ms_per_mib=float(rng.choice([0.01, 0.2])))
+    assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
+
+
+def test_small_tables_become_replicas_on_the_modelled_gpu_unless_they_are_long():
+    models = load_cost_models("h100")
+    short = [Table(f"t{i}", 200 + i, 64, 2.0) for i in range(128)]
+    task = ShardingTask(short, 16, 65536, 2**36, local_world_size=8)
+    assert "data_parallel" in types_of(plan_of(task, models)).values()
+    long = replace(task, tables=[replace(table, num_embeddings=10**7) for table in short])
+    assert "data_parallel" not in types_of(plan_of(long, models)).values()
+
+
+def test_a_table_that_no_column_split_can_hold_is_cut_by_rows():
+    tables = [Table("giant", 1_000_000, 4, 1.0), *(Table(f"t{i}", 1000, 16, 2.0) for i in range(6))]
+    task = ShardingTask(tables, 4, 512, 12_000_000)
+    assert types_of(plan_of(task, step_models()))["giant"] == "row_wise"
+    assert types_of(plan_of(replace(task, local_world_size=2), step_models()))["giant"] == "table_row_wise"
+    with pytest.raises(DoesNotFitError):
+        plan_of(task, step_models(), NeuroShard(PAPER_SEARCH))
+
+
+def test_tables_that_fragment_the_memory_are_cut_until_all_fit():
+    tables = [Table(f"t{i}", 100_000, 4, 1.0) for i in range(7)]  # 1.6 MB each; no rank holds three of them
+    task = ShardingTask(tables, 3, 512, 4_100_000)
+    assert "row_wise" in types_of(plan_of(task, step_models())).values()
+
+
+def test_constraints_on_types_are_kept():
+    tables = random_tables(np.random.default_rng(5), 10)
+    task = ShardingTask(tables, 4, 4096, 2**40, constraints=Constraints(sharding_types=["column_wise"]))
+    assert set(types_of(plan_of(task, step_models(ms_per_mib=1e-4))).values()) == {"column_wise"}
+    replicas = replace(task, constraints=Constraints(sharding_types=["data_parallel"]))
+    assert set(types_of(plan_of(replicas, step_models())).values()) == {"data_parallel"}
+
+
+def test_the_published_search_does_not_depend_on_the_step_cost_model():
+    task = ShardingTask(random_tables(np.random.default_rng(6), 12), 4, 512, 2**40)
+    models, published = step_models(3), NeuroShard(PAPER_SEARCH)
+    plain = replace(models, step=None)
+    assert (plan_of(task, models, published).shards, plan_of(task, models, published).ranks) == (
+        plan_of(task, plain, published).shards,
+        plan_of(task, plain, published).ranks,
+    )
+
+
+def test_runners_up_are_valid_plans_in_ascending_order_of_cost():
+    task = ShardingTask(random_tables(np.random.default_rng(7), 16), 4, 2048, 2**40)
+    problem = Problem(task, step_models(2), WEIGHTS_AND_OPTIMIZER)
+    found = PLUS.shortlist(problem, np.random.default_rng(0), 4)
+    costs = [price_plan(problem, placement, "plus").predicted_cost_ms for placement in found]
+    assert costs == sorted(costs)
+    assert len(costs) > 1
