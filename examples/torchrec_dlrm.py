@@ -20,6 +20,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.planner import Topology
 from torchrec.models.dlrm import DLRM
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner
@@ -71,11 +72,11 @@ def train(rank: int, device: torch.device) -> None:
     if rank == 0:
         print(planner.search(model).explain())
     model = DistributedModelParallel(model, device=device, plan=plan)
-    dense_parameters = [parameter for name, parameter in model.named_parameters() if "embedding_bags" not in name]
-    optimizer = torch.optim.SGD(dense_parameters, lr=LEARNING_RATE)
+    dense = in_backward_optimizer_filter(model.named_parameters())  # contains the tables that the plan replicates
+    optimizer = torch.optim.SGD([parameter for _, parameter in dense], lr=LEARNING_RATE)
     for step in range(STEPS):
-        dense, ids, labels = next(data)
-        loss = binary_cross_entropy_with_logits(model(dense, ids).squeeze(-1), labels)
+        features, ids, labels = next(data)
+        loss = binary_cross_entropy_with_logits(model(features, ids).squeeze(-1), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -85,12 +86,11 @@ def train(rank: int, device: torch.device) -> None:
 
 def main() -> None:
     """Join the process group, train, and end the group's threads, which must not run while the interpreter exits."""
-    rank = int(os.environ["RANK"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if torch.cuda.is_available():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    train(rank, device)
+    train(int(os.environ["RANK"]), device)
     gc.collect()  # frees the model, whose reference cycles keep the group and its threads alive
     dist.destroy_process_group()
 
