@@ -70,7 +70,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     """
     task, models = problem.task, problem.models
     parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
-    predicted = _predicted_cost(parts, models, task.batch_size)
+    predicted = predicted_cost(parts, models, task.batch_size)
     return Plan(
         task,
         placement.shards,
@@ -90,7 +90,7 @@ def priced(plan: Plan, models: Models) -> Plan:
     return price_plan(Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks), plan.sharder)
 
 
-def _predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
+def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     """The cost of a plan from its parts. Only the first forward all-to-all waits for ranks that start later."""
     forward_ms = backward_ms = np.zeros(len(parts.compute_ms))
     for dims in parts.dim_sums.values():

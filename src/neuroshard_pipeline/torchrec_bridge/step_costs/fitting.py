@@ -4,11 +4,12 @@ Shapes: P plans, W ranks, Q quantities of work (`tables.step_work`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
@@ -17,17 +18,19 @@ from neuroshard_pipeline.cost_models.metrics import Metrics
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_prices
 from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
+from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
 
 #: Plans of one task are held out together; every task is held out once.
 _FOLDS = 4
-#: Which rank is the slowest depends on the prices, and the prices on it; after so many fits, neither changes.
-_FITS = 5
+#: Which rank is the slowest, and how long it waits, depends on the prices, and the prices on that; so the fit is repeated.
+_FITS = 3
 
 PricesOfParts = dict[str, dict[str, float]]
+_UNPRICED: PricesOfParts = {part: dict.fromkeys(names, 0.0) for part, names in PARTS.items()}
 
 
 class MeasuredSteps(NamedTuple):
@@ -56,36 +59,64 @@ class StepData:
     """Measured steps of plans on one number of ranks.
 
     Attributes:
+        models: predict lookups, all-to-alls and reductions; their prices of steps have no effect.
+        parts: predicted parts of every plan's step.
+        batch_size: global batch size of every plan, (P,).
         work: quantities of every rank, (P, W, Q).
-        known_ms: predicted lookups, all-to-alls and reductions, (P, W).
         input_dist_ms: measured input dist, (P, W).
         step_ms: measured step of the slowest rank, (P,).
         task: number of the task of every plan, (P,).
     """
 
+    models: CostModels
+    parts: tuple[Parts, ...]
+    batch_size: IntArray
     work: FloatArray
-    known_ms: FloatArray
     input_dist_ms: FloatArray
     step_ms: FloatArray
     task: IntArray
 
     @classmethod
     def of(cls, plans: Sequence[Plan], costs: pd.DataFrame, models: CostModels) -> Self:
-        """Gather the steps of `plans`; the prices of `models.step` are 0."""
+        """Gather the steps of `plans`."""
         of_plan = {name: rows.sort_values("rank") for name, rows in costs.groupby(["task_id", "sharder"])}
         rows = [of_plan[plan.task.task_id, plan.sharder] for plan in plans]
-        predicted = [priced(plan, models).predicted for plan in plans]
         return cls(
+            models,
+            tuple(step_parts(plan.task, plan.shards, plan.ranks, models) for plan in plans),
+            np.array([plan.task.batch_size for plan in plans]),
             np.array([rank_work(plan.task, plan.shards, plan.ranks) for plan in plans]),
-            np.array([cost.rank_ms for cost in predicted if cost is not None]),
             np.array([own["input_dist_ms"] for own in rows]),
             np.array([own["step_ms"].iloc[0] for own in rows]),
             np.unique([plan.task.task_id for plan in plans], return_inverse=True)[1],
         )
 
-    def take(self, plans: FloatArray) -> Self:
+    def take(self, plans: NDArray[np.bool_]) -> Self:
         """The steps of some plans, a mask (P,)."""
-        return type(self)(*(getattr(self, name)[plans] for name in self.__dataclass_fields__))
+        names = ("batch_size", "work", "input_dist_ms", "step_ms", "task")
+        parts = tuple(each for each, taken in zip(self.parts, plans, strict=True) if taken)
+        return replace(self, parts=parts, **{name: getattr(self, name)[plans] for name in names})
+
+    @property
+    def has_input_dist(self) -> NDArray[np.bool_]:
+        """Whether a rank has an input dist, (P, W)."""
+        return np.asarray(self.work[:, :, list(QUANTITIES).index("groups")] > 0)
+
+    def rank_ms(self, prices: PricesOfParts) -> FloatArray:
+        """Predicted step of every rank, (P, W)."""
+        input_ms = self.work @ _column(prices["input_dist"])
+        module_ms = self.work @ (_column(prices["module"]) + _column(prices["dense"]))
+        steps = zip(self.parts, self.batch_size.tolist(), input_ms, module_ms, strict=True)
+        return np.array(
+            [
+                predicted_cost(replace(parts, input_dist_ms=own, module_ms=module), self.models, batch_size).rank_ms
+                for parts, batch_size, own, module in steps
+            ]
+        )
+
+
+def _column(prices: Mapping[str, float]) -> FloatArray:
+    return np.array([prices.get(name, 0.0) for name in QUANTITIES])
 
 
 def fit_step_costs(
@@ -113,8 +144,7 @@ def fit_step_costs(
         whole steps of lookups, all-to-alls and reductions alone.
     """
     prices, metrics, errors = {}, Metrics(), []
-    unpriced = {2: {part: dict.fromkeys(names, 0.0) for part, names in PARTS.items()}}
-    models = CostModels(compute, comm, StepCostModel(unpriced, reductions))
+    models = CostModels(compute, comm, StepCostModel({2: _UNPRICED}, reductions))
     for world_size in sorted({plan.task.world_size for plan in measured.plans}):
         data = StepData.of(measured.of_world_size(world_size), measured.costs, models)
         prices[world_size] = _fit(data)
@@ -127,31 +157,21 @@ def fit_step_costs(
 
 def _fit(data: StepData) -> PricesOfParts:
     """Prices of all parts."""
-    used = data.work[:, :, 0] > 0  # ranks with an input dist
-    found = {"input_dist": fit_prices("input_dist", data.work[used], data.input_dist_ms[used])}
-    found |= {part: dict.fromkeys(PARTS[part], 0.0) for part in ("module", "dense")}
-    input_ms = data.work @ _column(found["input_dist"])
+    used = data.has_input_dist
+    found = dict(_UNPRICED) | {"input_dist": fit_prices("input_dist", data.work[used], data.input_dist_ms[used])}
     names = [*PARTS["module"], *PARTS["dense"]]
     index = [list(QUANTITIES).index(name) for name in names]
-    plan = np.arange(len(data.step_ms))
+    plan, fitted = np.arange(len(data.step_ms)), np.zeros(len(names))
     for _ in range(_FITS):
-        slowest = _rank_ms(data, found).argmax(axis=1)
-        rest = data.step_ms - data.known_ms[plan, slowest] - input_ms[plan, slowest]
+        rank_ms = data.rank_ms(found)
+        slowest = rank_ms.argmax(axis=1)
         work = data.work[plan, slowest][:, index]
+        rest = data.step_ms - (rank_ms[plan, slowest] - work @ fitted)
         scale = np.maximum(work.max(axis=0), 1e-12)
         fitted = nnls(work / scale / data.step_ms[:, None], rest / data.step_ms)[0] / scale
         of = dict(zip(names, fitted.tolist(), strict=True))
         found |= {part: {name: of[name] for name in PARTS[part]} for part in ("module", "dense")}
     return found
-
-
-def _column(prices: Mapping[str, float]) -> FloatArray:
-    return np.array([prices.get(name, 0.0) for name in QUANTITIES])
-
-
-def _rank_ms(data: StepData, prices: PricesOfParts) -> FloatArray:
-    """Predicted step of every rank, (P, W)."""
-    return np.asarray(data.known_ms + sum(data.work @ _column(of) for of in prices.values()))
 
 
 @dataclass(frozen=True)
@@ -165,25 +185,25 @@ class Prediction:
 
 def _held_out(data: StepData) -> Prediction:
     """Predictions for every plan with prices that were fitted without its task."""
-    shape = data.known_ms.shape
+    shape = data.input_dist_ms.shape
     found = Prediction(np.zeros(shape[0]), np.zeros(shape), np.zeros(shape))
     for fold in range(_FOLDS):
         left_out = data.task % _FOLDS == fold
         if not left_out.any() or left_out.all():
             continue
         prices, own = _fit(data.take(~left_out)), data.take(left_out)
-        found.step_ms[left_out] = _rank_ms(own, prices).max(axis=1)
+        found.step_ms[left_out] = own.rank_ms(prices).max(axis=1)
         found.input_dist_ms[left_out] = own.work @ _column(prices["input_dist"])
         found.module_ms[left_out] = own.work @ (_column(prices["module"]) + _column(prices["dense"]))
     return found
 
 
 def _metrics(data: StepData, predicted: Prediction) -> Metrics:
-    used = data.work[:, :, 0] > 0
+    used = data.has_input_dist
     shares = {
         "step": predicted.step_ms / data.step_ms,
         "input_dist": predicted.input_dist_ms[used] / data.input_dist_ms[used],
-        "step_without_prices": data.known_ms.max(axis=1) / data.step_ms,
+        "step_without_prices": data.rank_ms(_UNPRICED).max(axis=1) / data.step_ms,
     }
     return {
         name: {
@@ -197,7 +217,7 @@ def _metrics(data: StepData, predicted: Prediction) -> Metrics:
 
 def _errors(data: StepData, predicted: Prediction) -> dict[str, float]:
     """Mean relative errors; the module's is that of the whole step, as a share of the module's cost."""
-    used = data.work[:, :, 0] > 0
+    used = data.has_input_dist
     off = np.abs(predicted.step_ms - data.step_ms)
     return {
         "step": float(np.mean(off / data.step_ms)),
