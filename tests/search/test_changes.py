@@ -14,6 +14,7 @@ from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.small_models import small_models
+from search.small_step import step_models
 from search.tasks import random_task
 
 
@@ -42,9 +43,10 @@ def relocations_and_swaps(plan, models):
     return costs
 
 
+@pytest.mark.parametrize("make_models", [small_models, step_models])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_named_change_is_the_cheapest_of_all(seed):
-    task, models = narrow_task(seed), small_models(seed)
+def test_the_named_change_is_the_cheapest_of_all(seed, make_models):
+    task, models = narrow_task(seed), make_models(seed)
     ranks = tuple(np.random.default_rng(seed).integers(2, size=5).tolist())
     plan = priced(Plan(task, tuple(map(whole, task.tables)), ranks, "by hand"), models)
     found = with_changes(plan, models)

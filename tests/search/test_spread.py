@@ -52,11 +52,13 @@ def test_spread_tables_and_any_columns_make_a_valid_plan(seed, hosts):
     assert len(column_part(placement).shards) == len(task.tables) - len(spread.types)
 
 
-@given(st.integers(0, 10**6))
-def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan(seed):
+@given(st.integers(0, 10**6), st.booleans())
+def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan(seed, is_spread):
+    """Also if there are no spread tables: starting points with and without them are compared."""
     rng, task = np.random.default_rng(seed), task_of(seed)
     problem = Problem(task, step_models(seed), WEIGHTS_AND_OPTIMIZER)
-    spread = spread_tables(drawn_types(task, rng, ("data_parallel", "row_wise")), task, WEIGHTS_AND_OPTIMIZER)
+    types = drawn_types(task, rng, ("data_parallel", "row_wise")) if is_spread else {}
+    spread = spread_tables(types, task, WEIGHTS_AND_OPTIMIZER)
     columns = column_problem(problem, spread)
     if columns is None:
         return

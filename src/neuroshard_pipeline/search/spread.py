@@ -106,8 +106,11 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     task, models = problem.task, problem.models
     tables = [table for table in task.tables if table.name not in spread.types]
     prices = None if models.step is None else step_prices(models.step, task)
+    # The column-wise tables are one more group.
+    group_ms = 0.0 if prices is None else prices.per_unit[list(QUANTITIES).index("groups")]
     if not spread.types:
-        return Problem(task, models, problem.memory, prices=prices)
+        none = np.zeros(task.world_size)
+        return Problem(task, models, problem.memory, Background(none + group_ms, none), prices)
     used = np.zeros(task.world_size, dtype=np.int64)
     np.add.at(used, list(spread.ranks), [problem.memory.shard_bytes(shard, task) for shard in spread.shards])
     left = problem.limits - used
@@ -123,9 +126,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     )
     memory = problem.memory.model_copy(update={"reserve_fraction": 0.0})
     background = _background(task, models, spread)
-    if prices is not None:  # the column-wise tables are one more group
-        background = replace(background, ms=background.ms + prices.per_unit[list(QUANTITIES).index("groups")])
-    return Problem(rest, models, memory, background, prices)
+    return Problem(rest, models, memory, replace(background, ms=background.ms + group_ms), prices)
 
 
 def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placement:
