@@ -23,16 +23,18 @@ def newest(data_root: Path, name: str) -> Path:
 
 def test_the_stage_prints_predicted_beside_measured_steps(finished_run, capfd):
     run_pipeline(finished_run, "truth")
-    steps = pd.read_parquet(newest(finished_run, "07_model_output/truth_steps.parquet"))
-    assert steps.groupby(["task_id", "sharder"], sort=False).size().tolist() == [2 * 2 * 3] * 6
     summary = json.loads(newest(finished_run, "08_reporting/truth_summary.json").read_text())
-    assert list(summary["sharders"]) == SHARDERS
-    assert all(plan["predicted_ms"] > 0 and plan["measured_ms"] > 0 for plan in summary["plans"])
+    steps = pd.read_parquet(newest(finished_run, "07_model_output/truth_steps.parquet"))
+    assert steps.groupby(["task_id", "sharder"], sort=False).size().tolist() == [2 * 2 * 3] * len(summary["plans"])
+    assert list(summary["sharders"])[:3] == SHARDERS
+    assert all(plan["measured_ms"] > 0 for plan in summary["plans"])
+    assert all(plan["predicted_ms"] > 0 for plan in summary["plans"] if plan["sharder"] in SHARDERS)
     plans = pd.read_parquet(newest(finished_run, "07_model_output/truth_plans.parquet"))
-    assert set(plans["sharder"]) == set(SHARDERS)
+    assert set(plans["sharder"]) == {plan["sharder"] for plan in summary["plans"]}
+    assert set(plans["sharding_type"]) >= {"column_wise", "row_wise", "data_parallel"}
     table = newest(finished_run, "08_reporting/truth_table.txt").read_text()
     assert table in capfd.readouterr().out
-    assert all(name in table for name in [*SHARDERS, "input dist", "Kendall's tau"])
+    assert all(name in table for name in [*SHARDERS, "input dist", "all row_wise", "Kendall's tau"])
 
 
 def test_tasks_are_those_of_the_search_on_fewer_ranks(finished_run):

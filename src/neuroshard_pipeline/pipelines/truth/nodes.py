@@ -14,16 +14,22 @@ from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables import tasks_from_frame
-from neuroshard_pipeline.torchrec_bridge.truth.params import TruthStepParams
+from neuroshard_pipeline.torchrec_bridge.truth.params import TruthStepParams, TruthTaskParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import measure_steps, task_batches
+from neuroshard_pipeline.torchrec_bridge.truth.variants import with_variants
 
 
 def solve_tasks(
-    tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings, params: TruthStepParams
+    tasks: pd.DataFrame,
+    models: CostModels,
+    contest: ContestParams,
+    settings: SharderSettings,
+    params: TruthStepParams,
+    task_params: TruthTaskParams,
 ) -> Solutions:
     """Solve every task with every sharder; models of another kind of device than the ranks' are refused."""
     check_hardware(models, params.compute_device)
-    return solve_all(
+    solved = solve_all(
         tasks_from_frame(tasks),
         contest.sharders,
         models,
@@ -31,6 +37,7 @@ def solve_tasks(
         contest.seed,
         lambda each: tqdm(each, desc="search", unit=" tasks", disable=None),
     )
+    return with_variants(solved, task_params.variants_of, models)
 
 
 def tabulate_plans(solutions: Solutions) -> pd.DataFrame:

@@ -16,7 +16,7 @@ def create_pipeline() -> Pipeline:
         Node(truth_tasks, ["table_pool", "params:sharding_tasks", "params:task"], "tasks", name="draw_tasks"),
         Node(
             nodes.solve_tasks,
-            ["tasks", "models", "params:contest", "sharder_settings", "params:steps"],
+            ["tasks", "models", "params:contest", "sharder_settings", "params:steps", "params:task"],
             "solutions",
             name="solve_tasks",
         ),

@@ -6,6 +6,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from neuroshard_pipeline.augment.drawing import WorldSize
 from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.sharders.registry import SharderName
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
 
 
@@ -17,11 +18,13 @@ class TruthTaskParams(Parameters):
         drawn_for_ranks: number of ranks that the tasks are drawn for, a multiple of `world_size`. Every rank gets its
             share of the memory of all these ranks.
         num_tasks: number of tasks.
+        variants_of: a sharder whose plans are also measured with replicas and row shards; null measures no variants.
     """
 
     world_size: WorldSize
     drawn_for_ranks: WorldSize
     num_tasks: PositiveInt
+    variants_of: SharderName | None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -64,18 +64,18 @@ def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: TruthStep
         for basis in ("predicted", "measured")
     }
     compared = [name for name in names if tables["measured"][name].notna().mean() >= _LEAST_SOLVED]
-    common = {basis: table[compared].dropna() for basis, table in tables.items()}
+    common = tables["measured"][compared].dropna().index
     return {
         "world_size": solutions.plans[0].task.world_size,
         "num_tasks": int(solutions.attempts["task_id"].nunique()),
-        "num_common_tasks": len(common["measured"]),
+        "num_common_tasks": len(common),
         "timing": params.model_dump(mode="json"),
         "agreement": _agreement(plans, slowest, params.quantile),
         "parts": _parts(timed, solutions.plans, params.quantile),
         "sharders": {
             name: {
-                f"{basis}_ms": _number(table[name].mean()) if name in compared else None
-                for basis, table in common.items()
+                f"{basis}_ms": _number(table.loc[common, name].mean(skipna=False)) if name in compared else None
+                for basis, table in tables.items()
             }
             for name in names
         },
