@@ -8,7 +8,9 @@
 | `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's own planner with our costs | yes |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
+| `ranks` | one process per rank, for `train_check` and `truth` | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
+| `truth` | times the embedding module alone under plans, beside their predicted costs | when it runs |
 
 `neuroshard_pipeline.torchrec_plan` writes and reads TorchRec's own structures. This module imports the names below on
 first use, so that `plan_json` works without TorchRec.
