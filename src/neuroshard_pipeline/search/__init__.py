@@ -6,7 +6,8 @@ ranks; its inner loop is in `greedy_runs`, and it uses `packing` where memory is
 `exact_fit` looks for the first placement. `local_search` improves the best result with the changes listed in `moves`.
 The result is a `plan.Placement`, which `price.price_plan` turns into a validated `plan.Plan` with its predicted cost.
 Where a step cost model prices all sharding types, `spread_choice` proposes sets of tables that become replicas or have
-their rows cut, `spread` places them, and the other tables are searched beside them. For a plan, `changes` finds rejected changes, `explain` describes it in words, and `rank_order` reorders its ranks.
+their rows cut, `spread` places them, and the other tables are searched beside them. For a plan, `changes` finds
+rejected changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs
 - `memory`: `MemoryModel`, the bytes that a shard takes on a rank
@@ -15,7 +16,7 @@ their rows cut, `spread` places them, and the other tables are searched beside t
 - `units`: tables, or tables kept together, with their constraints
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks
-- `parts`: the parts of a step's cost, for every sharding type; `step_prices`: those of a shard, as a search adds them up
+- `parts`: the parts of a step's cost, for every sharding type; `step_prices`: those of a shard, for a search
 - `spread_choice`, `spread_estimate`, `spread`: which tables are spread, what that costs, and on which ranks
 - `presplit`: starting points whose tables are split beforehand
 - `price`: `start_skew_ms` and the other formulas of the embedding cost, `price_plan`, `priced`
