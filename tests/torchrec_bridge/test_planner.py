@@ -22,10 +22,12 @@ from torchrec_bridge.training import Batches, built, planner
 
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError, PlanError, TaskError
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions, constraints
 from neuroshard_pipeline.torchrec_bridge.constraints import KERNEL_SETTINGS
+from neuroshard_pipeline.torchrec_bridge.planner import check_hosts
 
 pytestmark = QUIET
 META = torch.device("meta")
@@ -243,6 +245,23 @@ def test_types_and_kernels_become_the_types_of_the_task(constraint, types):
 def test_the_default_sharder_is_neuroshard_plus():
     planner = NeuroShardPlanner(small_models(), topology(), 8, optimizer="sgd")
     assert planner.search(collection()).sharder == "neuroshard_plus"
+
+
+@pytest.mark.parametrize("sharding_type", ["column_wise", "row_wise", "table_row_wise", "grid_shard"])
+def test_tables_on_other_hosts_than_those_of_the_environment_are_refused(sharding_type, monkeypatch):
+    table = Table("a", 1000, 64, 1.0)
+    task = ShardingTask([table], 4, 8, 2**30, local_world_size=2)
+    count = {"column_wise": 1, "row_wise": 4}.get(sharding_type, 2)
+    shards = [whole(table)] if count == 1 else row_shards(table, sharding_type, count)
+    plan = Plan(task, tuple(shards), tuple(range(count)), "x").to_torchrec(collection(bag("a")), compute_device="cuda")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    check_hosts(plan, topology())
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    if sharding_type in ("column_wise", "row_wise"):
+        check_hosts(plan, topology())
+    else:
+        with pytest.raises(PlanError, match="on hosts of 2 ranks, as the topology says, but TorchRec reads 4 ranks"):
+            check_hosts(plan, topology())
 
 
 def test_collective_plan_without_a_process_group_is_refused():

@@ -154,7 +154,7 @@ class NeuroShardPlanner(ShardingPlanner):
         pg = process_group(pg, self.topology.world_size)
         agree(pg, lambda: self._fingerprint(module))
         plan = computed_on_first_rank(pg, lambda: self.plan(module, sharders))
-        _check_hosts(plan, self.topology)
+        check_hosts(plan, self.topology)
         return plan
 
     def search(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> Plan:
@@ -230,7 +230,7 @@ class NeuroShardPlanner(ShardingPlanner):
         return f"{paths} {tables_sha256([entry.table for entry in read])}"
 
 
-def _check_hosts(plan: ShardingPlan, topology: Topology) -> None:
+def check_hosts(plan: ShardingPlan, topology: Topology) -> None:
     """Refuse a plan that keeps tables on hosts other than those that TorchRec reads from the environment."""
     types = {sharding.sharding_type for module in plan.plan.values() for sharding in module.values()}
     local = get_local_size(topology.world_size)
