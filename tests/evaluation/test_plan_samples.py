@@ -116,6 +116,8 @@ def test_frames_without_measurements_or_plans_keep_the_columns():
     assert len(plans_frame(plans())) == 10
 
 
+#: Hosts on which 2 and 4 ranks are measured.
+HOSTS = {2: 1, 4: 2}
 GRID = Table("grid", 90, 16, 4.0, module="other")
 
 
@@ -160,7 +162,11 @@ def test_a_kernel_per_module_type_and_data_type():
 def test_costs_of_kernels_and_collectives_add_up():
     """Every kernel costs 3 ms, an all-to-all and a reduction as in `comm_costs`; the start skew counts once."""
     plan = mixed_plan()
-    kernels, backward, parts = rank_compute_samples([plan]), backward_comm_samples([plan]), reduction_samples([plan])
+    kernels, backward, parts = (
+        rank_compute_samples([plan]),
+        backward_comm_samples([plan]),
+        reduction_samples([plan], HOSTS.__getitem__),
+    )
     assert measured_compute_ms(kernels, compute_costs(kernels.samples)) == [(15.0, 9.0, 9.0, 9.0)]
     volumes = sorted(sample.dim_sums for sample in backward.samples)
     assert volumes == [(6, 6, 2, 2), (32, 0, 0, 0)]
@@ -181,7 +187,7 @@ def test_costs_of_kernels_and_collectives_add_up():
 
 def test_a_plan_without_reductions_has_null_and_without_all_to_all_zero():
     (none,) = measured_reduction_ms(
-        reduction_samples(plans()[:1]), pd.DataFrame(columns=["sample_id", "cost_ms", "error"])
+        reduction_samples(plans()[:1], HOSTS.__getitem__), pd.DataFrame(columns=["sample_id", "cost_ms", "error"])
     )
     assert np.isnan(none).all()
     task = ShardingTask([C], 2, 32, 2**20)

@@ -119,7 +119,7 @@ class PlanMeasurement:
 
     @cached_property
     def _reductions(self) -> PlanSamples[ReductionSample]:
-        return reduction_samples(self.plans, self._marks)
+        return reduction_samples(self.plans, self.campaigns.comm.hosts_of, self._marks)
 
     @property
     def _second(self) -> list[CollectiveSample]:

@@ -162,14 +162,22 @@ def own_costs_ms(
     return found
 
 
-def reduction_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ReductionSample]:
-    """One sample per reduction of a rank; on several hosts, the reductions inside the hosts may differ in size."""
+def reduction_samples(
+    plans: Sequence[Plan], hosts_of: Callable[[int], int], marks: Marks = NO_MARKS
+) -> PlanSamples[ReductionSample]:
+    """One sample per reduction of a rank; on several hosts, the reductions inside the hosts may differ in size.
+
+    Args:
+        plans: P plans.
+        hosts_of: number of hosts on which a number of ranks is measured (`CommCampaign.hosts_of`).
+        marks: see `session_marks`.
+    """
     found = []
     for plan in plans:
         mark, of_plan = marks.get(plan.task.task_id, ""), reductions(plan.task, plan.shards, plan.ranks)
         found.append(
             [
-                [_reduction(each, rank, plan.task, mark) if each.size_bytes[rank] else None for each in of_plan]
+                [_reduction(each, rank, hosts_of, mark) if each.size_bytes[rank] else None for each in of_plan]
                 for rank in range(plan.task.world_size)
             ]
         )
@@ -266,11 +274,11 @@ def _collective(task: ShardingTask, dim_sums: tuple[int, ...], skew_ms: tuple[fl
     return CommSample(name, task.batch_size, dim_sums, skew_ms)
 
 
-def _reduction(reduction: GroupReduction, rank: int, task: ShardingTask, mark: str) -> ReductionSample:
+def _reduction(reduction: GroupReduction, rank: int, hosts_of: Callable[[int], int], mark: str) -> ReductionSample:
     """The sample of one reduction of a rank. Its size is rounded up to equal shares of whole floats."""
     share = _BYTES_PER_FLOAT * reduction.num_ranks
     size = share * math.ceil(reduction.size_bytes[rank] / share)
-    hosts = -(-reduction.num_ranks // task.ranks_per_host)
+    hosts = hosts_of(reduction.num_ranks)
     name = _digest(repr((reduction.collective, size, reduction.num_ranks, hosts, mark)))
     return ReductionSample(f"reduction-{name}", reduction.collective, size, reduction.num_ranks, hosts)
 
