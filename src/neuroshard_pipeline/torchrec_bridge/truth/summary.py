@@ -119,8 +119,8 @@ def _agreement(plans: pd.DataFrame, slowest: pd.DataFrame, quantile: float) -> d
     Returns:
         `median_ratio`, median of predicted / measured; `median_error`, median of |ratio - 1|; `tau`, Kendall's tau-b of
         predicted and measured costs within a task, averaged over the tasks; `tau_of_halves`, the same for the measured
-        costs of even and odd rounds, which is about the largest tau that predictions could reach; `noise`, median
-        relative difference between the costs of even and odd rounds.
+        costs of even and odd rounds, which shows how well the costs of these plans can be ranked on this machine;
+        `noise`, median relative difference between the costs of even and odd rounds.
     """
     plans = plans[plans["same_plan_as"].isna() & plans["predicted_ms"].notna()]
     names = pd.MultiIndex.from_frame(plans[_PLAN])
@@ -143,7 +143,7 @@ def _tau(plans: pd.DataFrame, measured: str, predicted: str) -> float | None:
 
 
 def _parts(timed: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> dict[str, dict[str, float | None]]:
-    """Mean over plans and ranks of the predicted and measured ms of every part.
+    """Mean over all priced plans and their ranks of the predicted and measured ms of every part.
 
     The measured part of a rank is the quantile of its timed steps. It includes the time in which a collective waits for
     other ranks. `output dist, reductions` is the forward of the output dist and the whole backward without the lookups.
@@ -151,8 +151,10 @@ def _parts(timed: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> dict[
     """
     timed = timed.assign(other_backward_ms=timed["backward_ms"] - timed["lookup_backward_ms"])
     names = list({name for _, columns in PARTS.values() for name in columns})
-    measured = timed.groupby([*_PLAN, "rank"])[names].quantile(quantile).mean()
-    costs = [plan.predicted for plan in plans if plan.predicted is not None]
+    priced = {(plan.task.task_id, plan.sharder): plan.predicted for plan in plans if plan.predicted is not None}
+    of_ranks = timed.groupby([*_PLAN, "rank"])[names].quantile(quantile)
+    measured = of_ranks[of_ranks.index.droplevel("rank").isin(priced)].mean()
+    costs = list(priced.values())
     found: dict[str, dict[str, float | None]] = {}
     for part, (fields, columns) in PARTS.items():
         of_plans = [part_ms for cost in costs if (part_ms := _predicted_part(cost, fields)) is not None]
