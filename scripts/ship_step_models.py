@@ -7,24 +7,22 @@ Device and cluster are those of the shipped compute and communication cost model
 
 import shutil
 import sys
+from pathlib import Path
+
+import yaml
 
 from neuroshard_pipeline.cost_models import ComputeCostModel
-from neuroshard_pipeline.cost_models.modelled_step import modelled_step_model
+from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, step_model_of_hardware
 from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder
-from neuroshard_pipeline.lab.device import ModelledDevice, modelled_device
-from neuroshard_pipeline.lab.network import NetworkParams
 
-WORLD_SIZES = (2, 4, 8, 16, 32, 64, 128)
-RANKS_PER_SIZE = 1000
+PARAMETERS = Path(__file__).resolve().parents[1] / "conf/base/parameters_train.yml"
 
 
 def main(name: str) -> None:
     """Replace one shipped step cost model, and print its errors."""
+    params = ModelledStepParams(**yaml.safe_load(PARAMETERS.read_text())["train"]["modelled_steps"])
     hardware = ComputeCostModel.load(shipped_folder(name) / MODEL_NAMES[0]).provenance["hardware"]
-    facts = hardware.get("modelled_device")
-    device = ModelledDevice(**facts) if facts else modelled_device(name)
-    cluster = {key: value for key, value in hardware["topology"].items() if key != "preset"}
-    model = modelled_step_model(device, NetworkParams(**cluster), WORLD_SIZES, RANKS_PER_SIZE, hardware)
+    model = step_model_of_hardware(hardware, params)
     target = shipped_folder(name) / STEP_MODEL_NAME
     shutil.rmtree(target, ignore_errors=True)
     model.save(target)

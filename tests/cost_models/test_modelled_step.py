@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.cost_models.modelled_step import modelled_step_model
-from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.lab.device import modelled_device
-from neuroshard_pipeline.lab.network import collective_us
+from neuroshard_pipeline.cost_models.shipped import shipped_names
+from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel
+from neuroshard_pipeline.lab.device import ModelledDevice, modelled_device
+from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.step_samples import step_samples
 from neuroshard_pipeline.tables.samples import REDUCTIONS
@@ -44,3 +46,16 @@ def test_a_saved_model_says_that_it_is_modelled(model, tmp_path):
     loaded = StepCostModel.load(tmp_path)
     assert loaded.provenance["costs_are"] == {"prices": "modelled", "reductions": "modelled"}
     assert loaded.prices == {size: dict(of) for size, of in model.prices.items()}
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_step_cost_models_have_the_prices_of_the_present_lab(name):
+    models = load_cost_models(name)
+    hardware = models.compute.provenance["hardware"]
+    network = NetworkParams(**{key: hardware["topology"][key] for key in NetworkParams.model_fields})
+    samples = step_samples(ModelledDevice(**hardware["modelled_device"]), network, 8, 30, np.random.default_rng(7))
+    for part in PARTS:
+        paid = samples.cost_ms[part] > 0
+        predicted = samples.work[paid] @ models.step.prices_of(part, 8)
+        error = np.median(np.abs(predicted / samples.cost_ms[part][paid] - 1))
+        assert error < 0.2, f"{part}: run `make shipped-models`"

@@ -13,6 +13,7 @@ from kedro.framework.startup import bootstrap_project
 from measurement.stand_in import write_stand_in
 
 from neuroshard_pipeline.cli import explain
+from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS, plan_totals
 from neuroshard_pipeline.lab.device import modelled_device
 
@@ -101,6 +102,11 @@ def test_nothing_was_measured(finished):
     assert not list((finished / "data/04_feature").glob("*_shards/**/*.parquet"))
 
 
+def test_without_measured_lookups_there_is_no_step_cost_model(finished):
+    assert load_cost_models(finished / "data/06_models").step is None
+    assert frame(finished, "04_feature/step_costs").empty
+
+
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory) -> Path:
     """A folder with the data of a full run on a modelled GPU."""
@@ -127,7 +133,14 @@ def test_on_a_modelled_gpu_every_sample_and_every_plan_has_a_modelled_cost(model
     assert plan_totals(frame(modelled, "07_model_output/plan_costs"))["measured_ms"].notna().all()
 
 
+def test_the_step_cost_model_of_a_modelled_gpu_is_modelled(modelled):
+    step = load_cost_models(modelled / "data/06_models").step
+    assert step.provenance["costs_are"] == {"prices": "modelled", "reductions": "modelled"}
+    assert sorted(step.prices) == [2, 16]
+
+
 def test_on_a_modelled_gpu_nothing_is_measured(modelled):
+    assert frame(modelled, "04_feature/step_costs").empty
     assert not list((modelled / "data/04_feature").glob("*_shards/**/*.parquet"))
 
 

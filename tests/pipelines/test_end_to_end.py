@@ -35,6 +35,10 @@ COLUMNS = {
     "04_feature/compute_costs": ["sample_id", "forward_ms", "backward_ms", "spread_ms", "repeats", "error"],
     "04_feature/reduction_costs": ["sample_id", "cost_ms", "spread_ms", "error"],
     "04_feature/comm_costs": ["sample_id", "rank", "forward_ms", "backward_ms", "spread_ms", "error"],
+    "04_feature/step_costs": [
+        *["task_id", "sharder", "rank", "step_ms", "input_dist_ms", "lookup_forward_ms", "output_dist_ms"],
+        *["backward_ms", "lookup_backward_ms", "dense_optimizer_ms"],
+    ],
     "07_model_output/plans": [
         *["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"],
         *["sharding_type", "row_offset", "num_rows"],
@@ -82,6 +86,15 @@ def test_every_sample_is_measured_or_says_why_not(finished_run):
         assert set(samples["sample_id"]) == set(costs["sample_id"])
         measured = costs["forward_ms"].gt(0) & costs["backward_ms"].gt(0)
         assert (measured ^ costs["error"].notna()).all()
+
+
+def test_the_step_cost_model_is_measured_on_this_machine(finished_run):
+    models = ns.load_cost_models(finished_run / "06_models")
+    assert models.step is not None
+    assert models.step.provenance["costs_are"] == {"prices": "measured", "reductions": "measured"}
+    assert models.step.provenance["hardware"] == models.compute.provenance["hardware"]
+    assert sorted(models.step.prices) == [2]
+    assert document(finished_run, "08_reporting/step_metrics")["2"]["step"]["n_plans"] == 8
 
 
 def test_plans_cover_every_column_once_and_respect_memory(finished_run):

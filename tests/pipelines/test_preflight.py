@@ -97,8 +97,11 @@ def test_a_missing_extra_is_named_with_what_needs_it(finished_run, monkeypatch):
     (problem,) = problems(finished_run, "plan", {"plan": {"task": {"sharder": "torchrec"}}})
     assert problem.startswith("parameter plan.task.sharder='torchrec' (--params) needs a_module_that_nobody_has")
     assert problem.endswith("install the project with the extra [torchrec]")
-    (problem,) = problems(finished_run, "measure", {"measure": {"compute": {"engine": "ray"}}})
-    assert "measure.compute.engine='ray'" in problem
+    found = problems(finished_run, "measure", {"measure": {"compute": {"engine": "ray"}}})
+    assert len(found) == 2
+    assert any("measure.compute.engine='ray'" in problem for problem in found)
+    assert any("measure.step_plans.tasks=4" in problem and "0: no step cost model" in problem for problem in found)
+    assert problems(finished_run, "measure", {"measure": {"step_plans": {"tasks": 0}}}) == []
     for name in ("train_check", "truth"):
         assert len(problems(finished_run, name)) == 2  # the pipeline and its sharder
 

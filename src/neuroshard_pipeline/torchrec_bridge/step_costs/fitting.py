@@ -26,7 +26,7 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
 
 #: Plans of one task are held out together; every task is held out once.
 _FOLDS = 4
-#: Which rank is the slowest, and how long it waits, depends on the prices, and the prices on that; so the fit is repeated.
+#: Which rank is the slowest, and how long it waits, depends on the prices, and the prices on that; the fit is repeated.
 _FITS = 3
 
 PricesOfParts = dict[str, dict[str, float]]

@@ -1,0 +1,149 @@
+"""Random plans, their measured steps, and the step cost model that is fitted to them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from conftest import ROOT
+
+from neuroshard_pipeline.cost_models import CostModels, load_cost_models
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.evaluation.plan_samples import plans_frame
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.tables import Table, tables_to_frame, tasks_to_frame
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
+from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
+from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps, fit_step_costs
+from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import COLUMNS, measure_step_costs, measures_steps
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+
+VALUES = yaml.safe_load((ROOT / "conf/base/parameters_measure.yml").read_text())["measure"]
+PRICES = {
+    "input_dist": {"groups": 1.5, "bags": 20.0, "ids": 3.0, "sent_ids": 4.0},
+    "module": {"groups": 1.0, "bags": 60.0, "returned": 4.0, "reordered": 2.0},
+    "dense": {"replicas": 1.2, "gradients": 2.0},
+}
+
+
+def drawing(**changes) -> StepPlanParams:
+    return StepPlanParams(**{**VALUES["step_plans"], **changes})
+
+
+def pool(batch_sizes=(128, 512, 1024)) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frames = []
+    for batch_size in batch_sizes:
+        tables = [
+            Table(f"t{index}-{batch_size}", int(10 ** rng.uniform(0.5, 5)), 4, float(np.exp(rng.uniform(0, 4))))
+            for index in range(100)
+        ]
+        tables = [with_profile(table, batch_size) for table in tables]
+        frames.append(tables_to_frame(tables).assign(batch_size=batch_size, data_type="fp32"))
+    return pd.concat(frames, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Plan]:
+    return random_plans(pool(), drawing())
+
+
+@pytest.fixture(scope="module")
+def models() -> CostModels:
+    """Networks and reductions of a modelled GPU, with prices that are known."""
+    shipped = load_cost_models("h100")
+    assert shipped.step is not None
+    return dataclasses.replace(shipped, step=StepCostModel({2: PRICES}, shipped.step.reductions))
+
+
+def test_plans_have_every_type_and_quantities_that_vary_independently(plans):
+    assert len({(plan.task.task_id, plan.sharder) for plan in plans}) == len(plans) == 48
+    types = {shard.sharding_type for plan in plans for shard in plan.shards}
+    assert types == {"column_wise", "row_wise", "data_parallel"}
+    work = np.concatenate([rank_work(plan.task, plan.shards, plan.ranks) for plan in plans])
+    assert (work.std(axis=0) > 0).all()
+    names = ["features", "ids", "pooled", "gradients"]
+    correlation = np.corrcoef(work[:, [list(QUANTITIES).index(name) for name in names]].T) - np.eye(len(names))
+    assert np.abs(correlation).max() < 0.9
+
+
+def test_plans_depend_on_the_seed_alone(plans):
+    assert random_plans(pool(), drawing()) == plans
+    assert random_plans(pool(), drawing(seed=1)) != plans
+    assert random_plans(pool(), drawing(tasks=0)) == []
+
+
+def test_a_batch_size_that_the_pool_lacks_is_named():
+    with pytest.raises(TaskError, match="tables of batch size 64"):
+        random_plans(pool(), drawing(batch_size=64, other_batch_share=0.0))
+
+
+def test_plans_are_read_back_from_the_frames_of_the_measure_stage(plans):
+    tasks = {plan.task.task_id: plan.task for plan in plans}
+    read = MeasuredSteps.from_frames(tasks_to_frame(list(tasks.values())), plans_frame(plans), pd.DataFrame())
+    assert [(plan.shards, plan.ranks, plan.sharder) for plan in read.plans] == [
+        (plan.shards, plan.ranks, plan.sharder) for plan in plans
+    ]
+
+
+def test_no_plans_are_read_from_empty_frames():
+    assert MeasuredSteps.from_frames(tasks_to_frame([]), plans_frame([]), measure_step_costs([], steps())).plans == ()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_known_prices_are_found_from_steps_of_held_out_plans(plans, models, noise):
+    costs = steps_with(plans, models, noise)
+    measured = MeasuredSteps(tuple(plans), costs)
+    found, metrics = fit_step_costs(measured, models.compute, models.comm, models.step.reductions, {"run_id": "r"})
+    error = metrics["2"]["step"]["median_error"]
+    assert error < 0.01 + noise
+    assert metrics["2"]["step_without_prices"]["median_error"] > 0.3
+    assert found.errors["step"] < 0.02 + noise
+    assert found.errors["input_dist"] < 0.01 + noise
+    assert found.provenance == {"run_id": "r"}
+    assert found.prices[2]["dense"]["gradients"] == pytest.approx(2.0, rel=0.05 + 5 * noise)
+    assert all(price >= 0 for of in found.prices[2].values() for price in of.values())
+
+
+def steps_with(plans: list[Plan], models: CostModels, noise: float) -> pd.DataFrame:
+    """What a machine would measure whose steps cost what `models` predict, up to some noise."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for plan in plans:
+        cost = priced(plan, models).predicted
+        step_ms = cost.embedding_cost_ms * np.exp(noise * rng.normal())
+        for rank, input_dist_ms in enumerate(cost.input_dist_ms):
+            measured = input_dist_ms * np.exp(noise * rng.normal())
+            rows.append({"task_id": plan.task.task_id, "sharder": plan.sharder, "rank": rank, "step_ms": step_ms})
+            rows[-1]["input_dist_ms"] = measured
+    return pd.DataFrame(rows)
+
+
+def steps(**changes) -> StepParams:
+    return StepParams(**{**VALUES["steps"], **changes})
+
+
+def test_steps_are_measured_where_lookups_and_collectives_are():
+    assert measures_steps("fbgemm_cpu", "gloo", steps())
+    assert measures_steps("fbgemm_cuda", "nccl", steps(backend="nccl"))
+    assert not measures_steps("fbgemm_cpu", "topology", steps())
+    assert not measures_steps("recorded", "gloo", steps())
+    assert not measures_steps("fbgemm_cuda", "nccl", steps())
+
+
+def test_every_plan_has_a_measured_step_on_every_rank():
+    small = drawing(tasks=2, min_tables=2, max_tables=3, max_weight_bytes=2**20, other_batch_share=0.0, batch_size=128)
+    plans = random_plans(pool((128,)), small)
+    costs = measure_step_costs(plans, steps(rounds=1, steps_per_round=2))
+    assert tuple(costs.columns) == COLUMNS
+    assert {tuple(row) for row in costs[["task_id", "sharder", "rank"]].to_numpy()} == {
+        (plan.task.task_id, plan.sharder, rank) for plan in plans for rank in range(2)
+    }
+    assert (costs["step_ms"] > costs["input_dist_ms"]).all()
+    assert (costs["input_dist_ms"] > 0).all()
