@@ -152,8 +152,8 @@ def _parts(timed: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> dict[
     timed = timed.assign(other_backward_ms=timed["backward_ms"] - timed["lookup_backward_ms"])
     names = list({name for _, columns in PARTS.values() for name in columns})
     priced = {(plan.task.task_id, plan.sharder): plan.predicted for plan in plans if plan.predicted is not None}
-    of_ranks = timed.groupby([*_PLAN, "rank"])[names].quantile(quantile)
-    measured = of_ranks[of_ranks.index.droplevel("rank").isin(priced)].mean()
+    of_ranks = timed.groupby([*_PLAN, "rank"])[names].quantile(quantile).reset_index("rank", drop=True)
+    measured = of_ranks[of_ranks.index.isin(priced)].mean()
     costs = list(priced.values())
     found: dict[str, dict[str, float | None]] = {}
     for part, (fields, columns) in PARTS.items():
