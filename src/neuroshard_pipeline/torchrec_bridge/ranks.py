@@ -91,7 +91,8 @@ def join_ranks(
         ranks_per_host: number of ranks that TorchRec takes for the ranks of one host; None for all of them.
     """
     warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
-    logging.getLogger("torch.fx").setLevel(logging.ERROR)
+    for name in ("torch.fx", "torchrec"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
     device = torch.device("cpu")
