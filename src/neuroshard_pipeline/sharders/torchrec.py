@@ -64,6 +64,7 @@ class TorchRecSharder:
         tables = {f"table_{index}": table for index, table in enumerate(task.tables)}
         types = {name: _torchrec_types(table, problem) for name, table in tables.items()}
         options = {**(_fitted_options(problem) if self.is_fitted and task.world_size > 1 else {}), **self.options}
+        limits = memory.limits(task)
         widest = max(table.embedding_dim for table in task.tables)
         num_parts = 2
         while True:
@@ -72,13 +73,15 @@ class TorchRecSharder:
                 for name, table in tables.items()
             }
             try:
-                limits = memory.limits(task)
                 found = stock_plan(task, choices, limits, lambda s: memory.shard_bytes(s, task), **options)
                 return Placement(*read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:
                     message = " ".join(str(error).split())
-                    raise DoesNotFitError(f"{task.task_id}: TorchRec's planner found no plan: {message}") from error
+                    raise DoesNotFitError(
+                        f"{task.task_id}: TorchRec's planner found no plan for ranks of at most {max(limits)} bytes: "
+                        f"{message}"
+                    ) from error
                 num_parts *= 2
 
 
