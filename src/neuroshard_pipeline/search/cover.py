@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from neuroshard_pipeline.tables.constraints import TableConstraint
+from neuroshard_pipeline.tables.constraints import TableConstraint, type_violation
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -83,9 +83,9 @@ def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
 
 def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
     """Descriptions of all violations of the task's constraints by shards on these ranks."""
-    placed: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    placed: dict[str, Placed] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
-        placed[shard.table.name].append((shard.embedding_dim, rank))
+        placed[shard.table.name].append((shard, rank))
     for table in task.tables:
         for problem in _table_violations(task.constraints.of(table.name), placed[table.name], task.world_size):
             yield f"table {table.name!r} {problem}"
@@ -98,13 +98,16 @@ def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Se
                 yield f"tables kept together must stay whole, but {name!r} is split into {len(placed[name])} shards"
 
 
-def _table_violations(constraint: TableConstraint, placed: list[tuple[int, int]], world_size: int) -> Iterator[str]:
+def _table_violations(constraint: TableConstraint, placed: Placed, world_size: int) -> Iterator[str]:
+    problem = type_violation(constraint, placed[0][0].sharding_type)
+    if problem:
+        yield problem
     allowed = constraint.allowed_ranks(world_size)
     for _, rank in placed:
         if rank not in allowed:
             yield f"lies on rank {rank}, but may only lie on {list(allowed)}"
-    narrowest = min(width for width, _ in placed)
-    if len(placed) > 1 and narrowest < constraint.min_width:
-        yield f"has a shard of {narrowest} columns, but its shards need at least {constraint.min_width}"
-    if constraint.max_shards is not None and len(placed) > constraint.max_shards:
-        yield f"has {len(placed)} shards, but may have at most {constraint.max_shards}"
+    columns = {shard.column_offset: shard.embedding_dim for shard, _ in placed}
+    if len(columns) > 1 and min(columns.values()) < constraint.min_width:
+        yield f"has a shard of {min(columns.values())} columns, but its shards need at least {constraint.min_width}"
+    if constraint.max_shards is not None and len(columns) > constraint.max_shards:
+        yield f"has {len(columns)} shards, but may have at most {constraint.max_shards}"

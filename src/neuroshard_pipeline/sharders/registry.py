@@ -3,7 +3,7 @@
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from pydantic import AfterValidator
 
+from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError, did_you_mean
 from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -100,7 +101,8 @@ def shard(
     """Plan a sharding task.
 
     Args:
-        task: tables, ranks, batch size and memory.
+        task: tables, ranks, batch size and memory. If it does not say how many ranks are on a host, and the models know
+            their cluster, the plan's task has the ranks per host of that cluster.
         models: cost models, as `load_cost_models` returns them.
         sharder: one of `SHARDERS`.
         params: settings of the searches and of the memory model. None means those of conf/base/parameters_search.yml.
@@ -116,8 +118,16 @@ def shard(
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
-    problem = Problem(task, models, settings.memory)
+    problem = Problem(_on_hosts_of(models, task), models, settings.memory)
     return _explained_plan(problem, made.shard(problem, _generator(seed, task.task_id, sharder)), sharder)
+
+
+def _on_hosts_of(models: Models, task: ShardingTask) -> ShardingTask:
+    """The task with the ranks per host of a modelled cluster, unless it has its own or fits on one host."""
+    per_host = ranks_per_host_of(getattr(models.comm, "provenance", {}))
+    if task.local_world_size is not None or per_host is None or task.world_size <= per_host:
+        return task
+    return replace(task, local_world_size=per_host) if task.world_size % per_host == 0 else task
 
 
 def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:

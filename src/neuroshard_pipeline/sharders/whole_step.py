@@ -6,7 +6,7 @@ places the other tables as columns. The local search improves the best result.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from neuroshard_pipeline.tables.table import ShardingType
 
 #: Number of sets of spread tables that are tried, and of starting points from which a beam search runs. In tasks with
 #: more tables times ranks than `_LARGE`, a beam search runs from the best one only.
-_NUM_SETS, _NUM_SEARCHED, _LARGE, _SMALL = 8, 3, 20_000, 500
+_NUM_SETS, _NUM_SETS_IF_LARGE, _NUM_SEARCHED, _LARGE, _SMALL = 8, 3, 3, 20_000, 500
 
 #: Number of times that the type of a single table is changed, and of changes that are tried each time.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
@@ -61,7 +61,7 @@ def whole_step_placements(
     assert step is not None, "the caller has checked that the models price whole steps"
     choice = SpreadChoice(problem, step, usable_types)
     starts = _starts(problem, choice, search)
-    is_large = len(problem.task.tables) * problem.task.world_size > _LARGE
+    is_large = _is_large(problem)
     if not is_large:
         starts = _refined(problem, choice, starts, search)
     searched = [_searched(start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
@@ -104,7 +104,7 @@ def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], searc
         tried: list[_Start] = []
         for candidate in choice.neighbours(starts[0].spread.types)[:_NUM_NEIGHBOURS]:
             with suppress(DoesNotFitError):
-                tried += _starts_of(problem, candidate.types, search)
+                tried.append(_start(problem, candidate.types, search))
         if not tried or min(start.cost for start in tried) >= starts[0].cost:
             break
         starts = sorted([*starts, *tried], key=lambda start: start.cost)
@@ -116,15 +116,22 @@ def _starts(problem: Problem, choice: SpreadChoice, search: SearchParams) -> lis
     found: list[_Start] = []
     refusal: DoesNotFitError | None = None
     ranked = choice.candidates()
-    for candidate in _distinct(ranked, ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS):
+    limit_ms, most = ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS
+    for candidate in _distinct(ranked, limit_ms, most):
         try:
-            found += _starts_of(problem, candidate.types, search)
+            found.append(_start(problem, candidate.types, search))
         except DoesNotFitError as error:
             refusal = refusal or error
     if not found:
         assert refusal is not None
-        found = _with_more_cuts(problem, dict(ranked[0].types), search, refusal)
-    return sorted(found, key=lambda start: start.cost)
+        found = [_with_more_cuts(problem, dict(ranked[0].types), search, refusal)]
+    found.sort(key=lambda start: start.cost)
+    split = [part for start in found[: 1 if _is_large(problem) else len(found)] for part in _presplit(start, search)]
+    return sorted([*found, *split], key=lambda start: start.cost)
+
+
+def _is_large(problem: Problem) -> bool:
+    return len(problem.task.tables) * problem.task.world_size > _LARGE
 
 
 def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[Candidate]:
@@ -144,20 +151,28 @@ def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType
     return cut != other_cut or abs(len(types) - len(others)) > len(others) / 5
 
 
-def _starts_of(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> list[_Start]:
-    """Starting points beside spread tables of these types: whole tables, and tables that are split beforehand."""
+def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
+    """The starting point with whole tables beside spread tables of these types."""
     spread = spread_tables(types, problem.task, problem.memory)
     columns = column_problem(problem, spread)
     if columns is None:
         cost_ms = _priced_ms(problem, joined(problem, None, spread))
-        return [_Start(spread, None, None, cost_ms * COST_UNITS_PER_MS)]
-    states = [first_state(columns, search), *presplit_states(columns, search)]
-    return [_Start(spread, columns, state, state.cost) for state in states]
+        return _Start(spread, None, None, cost_ms * COST_UNITS_PER_MS)
+    state = first_state(columns, search)
+    return _Start(spread, columns, state, state.cost)
+
+
+def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
+    """The same set of spread tables beside tables that are split beforehand."""
+    if start.columns is None:
+        return []
+    states = presplit_states(start.columns, search)
+    return [replace(start, state=state, cost=state.cost) for state in states]
 
 
 def _with_more_cuts(
     problem: Problem, types: dict[str, ShardingType], search: SearchParams, refusal: DoesNotFitError
-) -> list[_Start]:
+) -> _Start:
     """Cut the rows of ever more tables, the largest first, until the others fit as columns."""
     task = problem.task
     largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
@@ -167,7 +182,7 @@ def _with_more_cuts(
             continue
         types[table.name] = cut
         try:
-            return _starts_of(problem, types, search)
+            return _start(problem, types, search)
         except DoesNotFitError:
             continue
     raise refusal

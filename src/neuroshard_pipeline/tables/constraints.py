@@ -137,7 +137,8 @@ def possible_types(
 ) -> tuple[ShardingType, ...]:
     """The sharding types that a table can have, in the order of `SHARDING_TYPES`.
 
-    A sequence table has one of `SEQUENCE_TYPES`, and a table that is kept together with others is column-wise. A
+    A sequence table has one of `SEQUENCE_TYPES`, a table with mean pooling is not cut by rows (see
+    `torchrec_plan.writer`), and a table that is kept together with others is column-wise. A
     row-wise or data-parallel table must be allowed on every rank. A table-row-wise or grid-sharded table must be
     allowed on every rank of some host.
     """
@@ -186,6 +187,8 @@ def _type_hindrances(
             return "its constraints do not allow it"
         if table.pooling == "none" and name not in SEQUENCE_TYPES:
             return "TorchRec cannot hold a sequence table (pooling none) in this way"
+        if table.pooling == "mean" and name in (*_USES_A_HOST, "row_wise"):
+            return "TorchRec trains a table with mean pooling wrongly if its rows are cut"
         if constraints.is_grouped(table.name) and name != "column_wise":
             return "tables that are kept together are column_wise"
         if name in _USES_EVERY_RANK and not is_anywhere:
