@@ -83,7 +83,7 @@ def test_a_step_cost_model_of_another_machine_is_refused(compute_model, comm_mod
         )
 
     assert models("this").step.provenance == {"hardware": {"cpu_model": "this"}}
-    with pytest.raises(CostModelError, match="step cost model do not belong together: cpu_model is 'this'.*'another'"):
+    with pytest.raises(CostModelError, match=r"step cost model do not belong together: cpu_model is 'this'.*'another'"):
         models("another")
 
 

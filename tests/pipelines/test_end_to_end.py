@@ -25,7 +25,7 @@ REUSE = [f"reuse_{number:02d}" for number in range(17)]
 COLUMNS = {
     "02_intermediate/table_pool": ["table", "num_embeddings", "pooling_factor", "unique_rows", *REUSE],
     "03_primary/compute_samples": ["sample_id", "batch_size", "table", "embedding_dim"],
-    "03_primary/compute_sample_settings": ["sample_id", "optimizer", "purpose"],
+    "03_primary/compute_sample_settings": ["sample_id", "optimizer", "purpose", "sharding_type", "world_size"],
     "03_primary/reduction_samples": ["sample_id", "collective", "size_bytes", "world_size", "hosts"],
     "03_primary/comm_samples": ["sample_id", "world_size", "batch_size", "rank", "dim_sum", "start_skew_ms"],
     "03_primary/sharding_tasks": [
@@ -228,6 +228,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {f"benchmark.{name}" for name in ("solved_plans", "chosen_plans")}
     in_memory |= {f"refine.{name}" for name in ("known_samples", "new_samples", "measured_samples")}
     in_memory |= {f"train.{name}" for name in ("training_data", "is_refined", "group_metrics")}
+        in_memory |= {"train.measured_steps", "train.found_step_model"}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")} | {"truth.solutions"}
     in_memory |= {f"policies.{name}" for name in ("drawn", "models", "autoshard_progress", "dreamshard_progress")}
