@@ -229,7 +229,6 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {f"refine.{name}" for name in ("known_samples", "new_samples", "measured_samples")}
     in_memory |= {f"train.{name}" for name in ("training_data", "is_refined", "group_metrics")}
     in_memory |= {"train.measured_steps", "train.found_step_model"}
-    in_memory |= {"train.measured_steps", "train.found_step_model"}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")} | {"truth.solutions"}
     in_memory |= {f"policies.{name}" for name in ("drawn", "models", "autoshard_progress", "dreamshard_progress")}
