@@ -181,5 +181,5 @@ def _settle(backend: str, place: Place) -> torch.device:
         require_devices(backend, place.ranks_here)
         torch.cuda.set_device(place.local_rank)
         return torch.device("cuda", place.local_rank)
-    settle_on_core(place.local_rank)
+    settle_on_core(place.local_rank, place.ranks_here)
     return torch.device("cpu")
