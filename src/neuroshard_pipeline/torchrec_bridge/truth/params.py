@@ -62,8 +62,8 @@ class TruthStepParams(StepParams):
     """How the steps of sharders' plans are timed and compared.
 
     Attributes:
-        quantile: the quantile of a plan's timed steps that counts as its cost; 0.5 is the median. Other programs on the
-            same cores disturb a low quantile less.
+        quantile: the quantile of a plan's timed steps that counts as its cost. Predicted costs are trained on lower
+            quartiles, 0.25; other programs on the same cores disturb a low quantile less than the median, 0.5.
     """
 
     quantile: float = Field(ge=0, le=1)
