@@ -25,9 +25,18 @@ from neuroshard_pipeline.search.spread_choice import Candidate, SpreadChoice, be
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.table import ShardingType
 
-#: Number of sets of spread tables that are tried, and of starting points from which a beam search runs. In tasks with
-#: more tables times ranks than `_LARGE`, a beam search runs from the best one only.
-_NUM_SETS, _NUM_SETS_IF_LARGE, _NUM_SEARCHED, _LARGE, _SMALL = 8, 3, 3, 20_000, 500
+#: Tasks with more tables times ranks than this are large: their search is limited to the most promising choices.
+_LARGE = 20_000
+
+#: Number of sets of spread tables that are tried.
+_NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
+
+#: Number of starting points from which a beam search runs; in large tasks, only the best one.
+_NUM_SEARCHED = 3
+
+#: In tasks with at most this many tables times ranks, the local search improves the results of all beam searches, and
+#: a beam search without spread tables is among them. Otherwise, it improves the best result only.
+_SMALL = 500
 
 #: Number of times that the type of a single table is changed, and of changes that are tried each time.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
