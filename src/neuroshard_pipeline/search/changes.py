@@ -40,6 +40,7 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     of columns and merges. Tables that are not column-wise stay as they are. The embedding cost is predicted for the
     most promising changes only.
     """
+    problem = problem.of(placement)
     count = min(_NUM_EXACT, _NUM_EXACT_RANKS // problem.task.world_size)
     columns = column_problem(problem, spread_of(placement)) if count else None
     if columns is None:

@@ -35,10 +35,13 @@ class Placement:
     Attributes:
         shards: every shard.
         ranks: `ranks[i]` is the rank of `shards[i]`.
+        task: the task that the shards belong to, if the sharder changed the problem's tables; None for the problem's
+            own task. The plan is then a plan of this *variant* of the task.
     """
 
     shards: tuple[Shard, ...]
     ranks: tuple[int, ...]
+    task: ShardingTask | None = None
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,14 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
     Args:
         problem: the task, the models and the memory model; it also caches the embeddings of shards.
-        placement: shards and ranks, of any sharder.
+        placement: shards and ranks, of any sharder. If it names a variant of the task, the plan is one of the variant.
         sharder: the name that the plan carries.
         rejected: changes that the plan does not make (`changes.rejected_changes`), for its explanation.
 
     Raises:
         PlanError: the placement is not a valid plan of the task.
     """
+    problem = problem.of(placement)
     task, models = problem.task, problem.models
     parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
     predicted = predicted_cost(parts, models, task.batch_size)

@@ -100,6 +100,12 @@ class Problem:
         self._embedded: dict[tuple[str, int], FloatArray] = {}  # by table name and width
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
 
+    def of(self, placement: Placement) -> "Problem":
+        """The problem that a placement solves: this one, or that of its variant of the task."""
+        if placement.task is None or placement.task is self.task:
+            return self
+        return Problem(placement.task, self.models, self.memory)
+
     @property
     def shared_ms(self) -> FloatArray:
         """(Y,) ms that a shard of every kind adds to all ranks, such as the ids that every rank sends."""

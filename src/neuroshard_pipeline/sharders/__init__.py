@@ -2,6 +2,7 @@
 
 - `base`: the `Sharder` interface and `SharderSettings`
 - `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)
+- `whole_step`: the search over all sharding types; `variants`: the best plan over variants of a task
 - `random`, `greedy`: baselines
 - `torchrec`: TorchRec's planner as a rival, with its own numbers or with numbers that `perf_fit` fits to cost models
 - `embark`: HugeCTR's planner as a rival; `embark_rows`: its whole tables, ranges of rows and replicas

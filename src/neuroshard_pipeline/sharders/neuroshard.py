@@ -9,7 +9,7 @@ from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.whole_step import whole_step_placements
+from neuroshard_pipeline.sharders.variants import best_variants
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class NeuroShard:
     `neuroshard` is the published search: a beam search over column splits around a greedy grid search. It minimises the
     costs of lookups and of all-to-alls, and is deterministic. `neuroshard_plus` improves the result by a local search
     (`search.local_search`). With a step cost model, it minimises the cost of the whole step over all sharding types
-    (`sharders.whole_step`). It is deterministic for a seed, unless `local_search.time_budget_seconds` ends the search.
+    (`sharders.whole_step`) and over variants of the task (`sharders.variants`). It is deterministic for a seed, unless
+    `local_search.time_budget_seconds` ends the search.
 
     Attributes:
         search: parameters of the beam search.
@@ -51,7 +52,7 @@ class NeuroShard:
             DoesNotFitError: the task does not fit the memory of its ranks.
         """
         if self.local_search is not None and problem.models.step is not None:
-            return whole_step_placements(problem, self.search, self.local_search, rng, count)
+            return best_variants(problem, self.search, self.local_search, rng, count)
         found = beam_search(problem, self.search)
         if self.local_search is not None:
             found = local_search(found[0], problem, self.local_search, rng)

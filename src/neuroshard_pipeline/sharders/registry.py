@@ -154,6 +154,7 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
 
 
 def _explained_plan(problem: Problem, placement: Placement, sharder: str) -> Plan:
+    problem = problem.of(placement)
     return price_plan(problem, placement, sharder, rejected_changes(problem, placement))
 
 

@@ -1,0 +1,68 @@
+"""The best plan over variants of a task.
+
+Some choices are neither shards nor ranks, such as the cuts of a sequence table into tiers. A *variant* is the task with
+such a choice made: its tables say what was chosen. A maker of variants returns the promising ones of a problem. Each of
+them is solved like any other task, and the cheapest plan is kept.
+
+Makers take turns. Each one starts from the best variant that was found before its turn, so that choices of several
+makers can be combined.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.whole_step import whole_step_placements
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Returns promising variants of a problem's task, without the task itself; none where the choice does not arise.
+Maker = Callable[[Problem], list[ShardingTask]]
+
+#: The makers, in the order of their turns.
+MAKERS: tuple[Maker, ...] = ()
+
+
+def best_variants(
+    problem: Problem,
+    search: SearchParams,
+    local: LocalSearchParams,
+    rng: np.random.Generator,
+    count: int,
+    makers: Sequence[Maker] = MAKERS,
+) -> list[Placement]:
+    """At most `count` placements of the task and of its variants, in ascending order of predicted cost.
+
+    If no maker returns a variant, these are the placements of `whole_step_placements`.
+
+    Raises:
+        DoesNotFitError: no way was found in which the task or one of its variants fits the memory of the ranks.
+    """
+    found: list[Placement] = []
+    refusal: DoesNotFitError | None = None
+    try:
+        found = whole_step_placements(problem, search, local, rng, count)
+    except DoesNotFitError as error:
+        refusal = error
+    for make in makers:
+        for variant in make(problem.of(found[0]) if found else problem):
+            with suppress(DoesNotFitError):
+                changed = Problem(variant, problem.models, problem.memory)
+                solved = whole_step_placements(changed, search, local, rng, count)
+                found += [replace(placement, task=variant) for placement in solved]
+                found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:count]
+    if refusal is not None and not found:
+        raise refusal
+    return found
+
+
+def _priced_ms(problem: Problem, placement: Placement) -> float:
+    cost_ms = price_plan(problem, placement, "neuroshard_plus").predicted_cost_ms
+    assert cost_ms is not None, "price_plan predicts a cost"
+    return cost_ms

@@ -1,0 +1,87 @@
+"""Variants of a task: the cheapest one is chosen, and its plan is priced and explained like any other."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+from search.tasks import random_tables
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.price import price_plan, priced
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders import neuroshard, registry
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.variants import best_variants
+from neuroshard_pipeline.sharders.whole_step import whole_step_placements
+from neuroshard_pipeline.tables.task import ShardingTask
+
+SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 20}), WEIGHTS_AND_OPTIMIZER)
+TASK = ShardingTask(random_tables(np.random.default_rng(1), 6), 2, 2048, 2**40)
+
+
+def scaled(task: ShardingTask, factor: float) -> ShardingTask:
+    """The task with other pooling factors, which stands for a choice that changes what tables cost."""
+    tables = [replace(t, pooling_factor=t.pooling_factor * factor, unique_rows=None, reuse=None) for t in task.tables]
+    return replace(task, tables=tables)
+
+
+def halving(problem: Problem) -> list[ShardingTask]:
+    return [scaled(problem.task, factor) for factor in (4.0, 0.5)]
+
+
+def found(task: ShardingTask, makers, count: int = 1, seed: int = 0):
+    problem = Problem(task, step_models(), SETTINGS.memory)
+    rng = np.random.default_rng(seed)
+    return problem, best_variants(problem, SETTINGS.search, SETTINGS.local_search, rng, count, makers)
+
+
+def test_without_variants_the_placements_are_those_of_the_search():
+    problem, placements = found(TASK, [lambda _: []], 3)
+    rng = np.random.default_rng(0)
+    assert placements == whole_step_placements(problem, SETTINGS.search, SETTINGS.local_search, rng, 3)
+
+
+def test_the_cheapest_variant_is_chosen_and_priced_as_a_task_of_its_own():
+    problem, (best,) = found(TASK, [halving])
+    assert best.task == scaled(TASK, 0.5)
+    plan = price_plan(problem, best, "plus")
+    assert plan.task is best.task
+    assert plan == priced(plan, problem.models)
+    assert plan.predicted_cost_ms < price_plan(problem, found(TASK, [])[1][0], "plus").predicted_cost_ms
+
+
+def test_each_maker_starts_from_the_best_variant_before_its_turn():
+    _, (best,) = found(TASK, [halving, halving])
+    assert best.task == scaled(scaled(TASK, 0.5), 0.5)
+
+
+def test_the_shortlist_has_placements_of_several_variants_in_order_of_cost():
+    problem, placements = found(TASK, [halving], 50)
+    costs = [price_plan(problem, placement, "plus").predicted_cost_ms for placement in placements]
+    assert costs == sorted(costs)
+    assert {None, scaled(TASK, 0.5)} <= {placement.task for placement in placements}
+
+
+def test_a_task_that_does_not_fit_may_have_a_variant_that_does():
+    tight = replace(TASK, memory_bytes=1000)
+    with pytest.raises(DoesNotFitError):
+        found(tight, [halving])
+    _, (best,) = found(tight, [lambda problem: [replace(problem.task, memory_bytes=2**40)]])
+    assert best.task.memory_bytes == 2**40
+
+
+def test_plans_of_the_registry_belong_to_the_variant(monkeypatch):
+    monkeypatch.setattr(neuroshard, "best_variants", partial(best_variants, makers=[halving]))
+    expected, models = scaled(TASK, 0.5), step_models()
+    plan = registry.shard(TASK, models, "neuroshard_plus", SETTINGS)
+    assert plan.task == expected
+    assert {shard.table for shard in plan.shards} == set(expected.tables)
+    assert plan.rejected
+    assert [p.task for p in registry.shortlist(TASK, models, "neuroshard_plus", SETTINGS, 0, 1)] == [expected]
+    assert [p.task for p in registry.solve_all([TASK], ["neuroshard_plus"], models, SETTINGS).plans] == [expected]
+    ordered = registry.ordered_by_links(plan, np.ones((2, 2)), models)
+    assert ordered.task == expected
+    assert ordered.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms)
