@@ -1,0 +1,160 @@
+"""The fewest bytes that sequence tables must send between hosts in one step, whatever plan of whole rows is used.
+
+Setting: H hosts of L ranks, N ids of a table per step, D columns of 4 bytes. Row k of the table gets an id with
+probability p_k, and every host looks it up N p_k / H times in its samples (with `index_dedup` every rank asks once, so
+v_k = L (1 - (1 - p_k)^(N / W)) times; without it v_k = N p_k / H). A plan stores row k on c_k hosts, 1 <= c_k <= H.
+
+1. A host without row k sends each of the v_k ids (8 bytes), gets the row (4 D bytes) and sends its gradient back
+   (4 D bytes): (H - c_k) v_k (8 + 8 D) bytes.
+2. The c_k copies of row k must all get the sum of the gradients of all copies, as a dense reduction. Until one host
+   knows this sum, at least c_k - 1 messages were sent, because every other copy's part has to reach it. At this moment
+   the other c_k - 1 hosts do not know it, so that at least c_k - 1 messages follow: 2 (c_k - 1) 4 D bytes.
+3. A copy takes at least the weights and the optimizer state of a row, m_k bytes, so that the memory of all ranks
+   bounds sum_k c_k m_k.
+
+With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are
+
+    (H - 1) sum_k [ v_k (8 + 8 D) - x_k (v_k (8 + 8 D) - 8 D) ]      subject to   sum_k (1 + (H - 1) x_k) m_k <= memory
+
+Both are linear, and the x_k are only coupled by the memory. The optimum over fractional x_k therefore takes rows in the
+order of saved bytes per byte of memory until the memory is used up (Dantzig's solution of the fractional knapsack). No
+plan sends less, because its x_k are one of the choices. If memory does not matter, a row is worth copies exactly if
+v_k (8 + 8 D) > 8 D: if a host looks it up about once per step. If only all-to-alls count, the term 8 D is left out,
+and the bound is the share 1 - C(rows that fit) of the ids, where C is the popularity curve.
+
+The bound holds for ids that are sent one by one (or once per rank with `index_dedup`) and for dense reductions of
+gradients, as in TorchRec. With all ranks on one host, a rank takes the place of a host: H = W, L = 1. Shape: K buckets.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.augment.sequences import RowPopularity
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class CrossingBound:
+    """Bytes per step that cross hosts (ranks if all of them are on one host), summed over all hosts.
+
+    Attributes:
+        sharded_bytes: if no row has copies, without `index_dedup`: what every plan without tiers and replicas sends if
+            ids and rows are spread evenly.
+        least_bytes: lower bound of the bytes of all-to-alls and of reductions of gradients together.
+        least_all_to_all_bytes: lower bound of the bytes of all-to-alls alone.
+    """
+
+    sharded_bytes: float
+    least_bytes: float
+    least_all_to_all_bytes: float
+
+    @property
+    def least_share(self) -> float:
+        """Least share of `sharded_bytes` that any plan sends, with reductions."""
+        return self.least_bytes / self.sharded_bytes
+
+    @property
+    def least_all_to_all_share(self) -> float:
+        """Least share of `sharded_bytes` that the all-to-alls of any plan send."""
+        return self.least_all_to_all_bytes / self.sharded_bytes
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """Rows of equal popularity of one table; arrays of K buckets, hottest first.
+
+    Attributes:
+        rows: number of rows of each bucket.
+        visits: how often one host looks up a row of the bucket per step.
+        asked: how often it asks for the row: `visits`, or fewer times with `index_dedup`.
+        visit_bytes: bytes that cross hosts if a host without the row asks for it.
+        gradient_bytes: bytes that cross hosts per further copy of a row.
+        row_bytes: bytes of memory of one copy of a row.
+    """
+
+    rows: FloatArray
+    visits: FloatArray
+    asked: FloatArray
+    visit_bytes: float
+    gradient_bytes: float
+    row_bytes: float
+
+
+def crossing_bound(
+    task: ShardingTask, popularities: Mapping[str, RowPopularity], memory: MemoryModel, index_dedup: bool = False
+) -> CrossingBound:
+    """The bound for the sequence tables of a task; other tables count neither as bytes nor as memory.
+
+    Args:
+        task: the task.
+        popularities: the distribution of the ids of every sequence table.
+        memory: gives the share of the ranks' memory that tables may use, and the state of the optimizer.
+        index_dedup: whether every rank sends each id of its samples once.
+
+    Raises:
+        TaskError: the task has one rank, or no sequence table; nothing crosses a wire then.
+    """
+    places = task.num_hosts if task.num_hosts > 1 else task.world_size
+    tables = [table for table in task.tables if table.pooling == "none"]
+    if places == 1 or not tables:
+        raise TaskError(
+            f"{task.task_id}: no rows of sequence tables cross a wire with {task.world_size} ranks and {len(tables)} "
+            "sequence tables; give at least two ranks and one table"
+        )
+    found = [_classes(table, task, popularities[table.name], memory) for table in tables]
+    capacity = sum(memory.limits(task)) - sum(float(own.rows.sum()) * own.row_bytes for own in found)
+    sent = sum(float((own.rows * (own.asked if index_dedup else own.visits)).sum()) * own.visit_bytes for own in found)
+
+    def least(counts_gradients: bool) -> float:
+        saved = [
+            (own.asked if index_dedup else own.visits) * own.visit_bytes - counts_gradients * own.gradient_bytes
+            for own in found
+        ]
+        return (places - 1) * (sent - _most_saved(found, saved, capacity / (places - 1)))
+
+    sharded = sum(float((own.rows * own.visits).sum()) * own.visit_bytes for own in found)
+    return CrossingBound((places - 1) * sharded, least(True), least(False))
+
+
+def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory: MemoryModel) -> _Classes:
+    ranks = task.ranks_per_host if task.num_hosts > 1 else 1
+    ids = task.batch_size * table.pooling_factor / task.world_size  # of one rank
+    once = -np.expm1(ids * np.log1p(-np.minimum(popularity.popularity, 1 - 1e-12)))
+    width_bytes = OUTPUT_BYTES * table.embedding_dim
+    return _Classes(
+        rows=popularity.rows.astype(np.float64),
+        visits=ranks * ids * popularity.popularity,
+        asked=ranks * once,
+        visit_bytes=ID_BYTES + 2.0 * width_bytes,
+        gradient_bytes=2.0 * width_bytes,
+        row_bytes=_row_bytes(table, task, memory),
+    )
+
+
+def _row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
+    """Bytes of the weights and the optimizer state of one row."""
+    row = replace(table, num_embeddings=1, unique_rows=None, reuse=None)
+    bare = memory.model_copy(update={"input_buffers": False, "output_buffers": False})
+    return float(bare.table_bytes(row, table.embedding_dim, task))
+
+
+def _most_saved(found: Sequence[_Classes], saved: Sequence[FloatArray], capacity: float) -> float:
+    """The optimum of the fractional knapsack: bytes that copies save, at most `capacity` bytes of further rows.
+
+    Args:
+        found: classes of all tables.
+        saved: bytes that a copy of a row of each class saves; classes that save nothing get no copies.
+        capacity: bytes of memory that are left for one further copy of rows.
+    """
+    per_byte = np.concatenate([own / table.row_bytes for own, table in zip(saved, found, strict=True)])
+    size = np.concatenate([table.rows * table.row_bytes for table in found])
+    order = np.argsort(-per_byte, kind="stable")
+    order = order[per_byte[order] > 0]
+    before = np.cumsum(size[order]) - size[order]
+    return float(per_byte[order] @ np.clip(capacity - before, 0.0, size[order]))
