@@ -189,6 +189,8 @@ def _type_hindrances(
             return "TorchRec cannot hold a sequence table (pooling none) in this way"
         if table.pooling == "mean" and name in (*_USES_A_HOST, "row_wise"):
             return "TorchRec trains a table with mean pooling wrongly if its rows are cut"
+        if table.is_in_host_memory and name == "data_parallel":
+            return "replicas are in GPU memory, and its compute_kernel keeps it in host memory"
         if constraints.is_grouped(table.name) and name != "column_wise":
             return "tables that are kept together are column_wise"
         if name in _USES_EVERY_RANK and not is_anywhere:

@@ -122,7 +122,7 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
     for place, (column, value) in enumerate(zip(TASK_ONLY_COLUMNS, values, strict=True)):
         frame.insert(place, column, value)
     optional = {column: getattr(task, column) for column in TASK_DEFAULTS}
-    return frame.assign(**optional).astype({"local_world_size": "Int64"})
+    return frame.assign(**optional).astype({name: "Int64" for name, value in TASK_DEFAULTS.items() if value is None})
 
 
 def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
@@ -143,17 +143,21 @@ def _task(task_id: str, rows: pd.DataFrame) -> ShardingTask:
         if len(values) != 1:
             raise TaskError(f"{task_id}: {column} differs between rows: {values}; give them the same value")
     first: dict[Any, Any] = {**TASK_DEFAULTS, **rows.iloc[0]}
-    local = first["local_world_size"]
     return ShardingTask(
         tables=tables_from_frame(rows),
         world_size=int(first["world_size"]),
         batch_size=int(first["batch_size"]),
         memory_bytes=int(first["memory_bytes"]),
-        optimizer=str(first["optimizer"]),
         task_id=task_id,
-        local_world_size=None if pd.isna(local) else int(local),
-        pipelines_input_dist=bool(first["pipelines_input_dist"]),
+        **{name: _task_value(first[name], default) for name, default in TASK_DEFAULTS.items()},
     )
+
+
+def _task_value(value: Any, default: Any) -> Any:
+    """A value of a column of `TASK_DEFAULTS`, in the type of the default; numbers if the default is None."""
+    if pd.isna(value):
+        return None
+    return int(value) if default is None else type(default)(value)
 
 
 def compute_samples_from_frame(

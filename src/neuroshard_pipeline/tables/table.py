@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from neuroshard_pipeline.errors import TaskError
 
@@ -33,13 +33,22 @@ POOLINGS: tuple[str, ...] = ("sum", "mean", "none")
 ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
 
+#: TorchRec's names of the kernels of sharded tables. The last two keep the weights in host memory
+#: (`tables.host_memory`); the last one has a cache of rows in GPU memory.
+COMPUTE_KERNELS: tuple[str, ...] = ("fused", "fused_uvm", "fused_uvm_caching")
+
+#: TorchRec's default share of rows that a cache has room for [UVM_CACHING_RATIO; FBGEMM cache_load_factor].
+DEFAULT_CACHE_LOAD_FACTOR = 0.2
+
 #: Columns of files and frames that only tables with other values than these have, and these values.
-TABLE_DEFAULTS: dict[str, str | int | bool] = {
+TABLE_DEFAULTS: dict[str, str | int | float | bool] = {
     "data_type": DEFAULT_DATA_TYPE,
     "pooling": "sum",
     "module": "",
     "num_features": 1,
     "is_weighted": False,
+    "compute_kernel": COMPUTE_KERNELS[0],
+    "cache_load_factor": DEFAULT_CACHE_LOAD_FACTOR,
 }
 
 #: A table whose rows are scaled down keeps at least this many rows.
@@ -49,6 +58,20 @@ MAX_NUM_EMBEDDINGS = 2**40
 MAX_EMBEDDING_DIM = 2**14
 MAX_POOLING_FACTOR = 2.0**20
 MAX_NUM_FEATURES = 2**16
+
+
+class EmbeddingModule(NamedTuple):
+    """An embedding module of TorchRec. Sequence tables, and tables with weighted ids, are in modules of their own.
+
+    Attributes:
+        module: the tables' field `module`.
+        is_sequence: whether it is an `EmbeddingCollection`, whose tables are not pooled.
+        is_weighted: whether its ids have weights.
+    """
+
+    module: str
+    is_sequence: bool
+    is_weighted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +93,8 @@ class Table:
             kernel and collectives.
         num_features: number of features whose ids look up the table; `pooling_factor` is the sum over all of them.
         is_weighted: whether every id has a weight.
+        compute_kernel: one of `COMPUTE_KERNELS`, for types other than `data_parallel`.
+        cache_load_factor: share of the rows that the cache of `fused_uvm_caching` has room for.
 
     Raises:
         TaskError: a value is impossible; the message names table, field, value and remedy.
@@ -86,6 +111,8 @@ class Table:
     module: str = ""
     num_features: int = 1
     is_weighted: bool = False
+    compute_kernel: str = COMPUTE_KERNELS[0]
+    cache_load_factor: float = DEFAULT_CACHE_LOAD_FACTOR
 
     def __post_init__(self) -> None:
         for field in ("num_embeddings", "embedding_dim", "num_features"):
@@ -96,12 +123,22 @@ class Table:
             raise TaskError(f"table {self.name!r}: {problem}")
 
     def __repr__(self) -> str:
-        return _shown(self, ("pooling", "module", "num_features", "is_weighted"))
+        return _shown(self, ("pooling", "module", "num_features", "is_weighted", "compute_kernel", "cache_load_factor"))
 
     @property
     def has_profile(self) -> bool:
         """Whether the reuse profile is known; otherwise `profile.with_profile` gives a default profile."""
         return self.reuse is not None
+
+    @property
+    def embedding_module(self) -> EmbeddingModule:
+        """TorchRec's module that holds the table. Tables of one module and sharding type share collectives."""
+        return EmbeddingModule(self.module, self.pooling == "none", self.is_weighted)
+
+    @property
+    def is_in_host_memory(self) -> bool:
+        """Whether the weights are in host memory."""
+        return self.compute_kernel != COMPUTE_KERNELS[0]
 
     @property
     def weight_bytes(self) -> int:
@@ -203,7 +240,20 @@ def _table_problems(table: Table) -> Iterator[str]:
     if not isinstance(table.module, str):
         yield f"module {table.module!r} is not a string; give the name of the embedding module that holds the table"
     yield from _count_problems("num_features", table.num_features, MAX_NUM_FEATURES)
+    yield from _kernel_problems(table)
     yield from _profile_problems(table)
+
+
+def _kernel_problems(table: Table) -> Iterator[str]:
+    if table.compute_kernel not in COMPUTE_KERNELS:
+        yield f"compute_kernel {table.compute_kernel!r} is unknown; use one of {', '.join(COMPUTE_KERNELS)}"
+    if not isinstance(table.cache_load_factor, Real) or not 0 < table.cache_load_factor <= 1:  # also refuses NaN
+        yield f"cache_load_factor {table.cache_load_factor!r} must be a number above 0 and at most 1"
+    if table.compute_kernel != COMPUTE_KERNELS[2] and table.cache_load_factor != DEFAULT_CACHE_LOAD_FACTOR:
+        yield (
+            f"cache_load_factor {table.cache_load_factor} is given for compute_kernel {table.compute_kernel!r}, which "
+            f"has no cache; leave it out, or use {COMPUTE_KERNELS[2]}"
+        )
 
 
 def _count_problems(field: str, value: int, maximum: int) -> Iterator[str]:

@@ -112,6 +112,8 @@ _READERS: dict[str, Callable[[Record, str], Any]] = {
     "module": Record.text,
     "num_features": Record.count,
     "is_weighted": Record.flag,
+    "compute_kernel": _word,
+    "cache_load_factor": Record.number,
 }
 
 

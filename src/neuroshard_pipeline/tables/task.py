@@ -13,6 +13,10 @@ from neuroshard_pipeline.tables.table import ShardingType, Table, scale_rows
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
 
+#: Bytes of a float on the links by `comm_precision`, which are TorchRec's names (`QCommsConfig`).
+COMM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+DEFAULT_COMM_PRECISION = "fp32"
+
 #: Upper limits of world size and batch size, and of the memory of a rank. Bytes then fit into 64-bit integers.
 MOST, MOST_BYTES = 2**31, 2**60
 
@@ -21,10 +25,14 @@ TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "me
 
 
 #: Columns of files and frames that only tasks with other values than these have, and these values.
-TASK_DEFAULTS: dict[str, str | bool | None] = {
+TASK_DEFAULTS: dict[str, str | int | bool | None] = {
     "optimizer": DEFAULT_OPTIMIZER,
     "local_world_size": None,
     "pipelines_input_dist": False,
+    "host_memory_bytes": None,
+    "comm_precision": DEFAULT_COMM_PRECISION,
+    "num_replica_groups": 1,
+    "sync_interval": 1,
 }
 
 
@@ -43,6 +51,13 @@ class ShardingTask:
         local_world_size: ranks per host, a divisor of `world_size`; None where all ranks are on one host.
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one, as
             TorchRec's `TrainPipelineSparseDist` does. The input dist then costs no time.
+        host_memory_bytes: host memory for embeddings per rank; None if no table may be in host memory. Where tables do
+            not fit otherwise, `neuroshard_plus` moves some of them there.
+        comm_precision: number format of looked-up rows and their gradients in all_to_all, reduce_scatter and
+            all_gather, a key of `COMM_BYTES`. The gradients of replicas are fp32 in any case.
+        num_replica_groups: number of groups of `world_size` ranks in TorchRec's two-dimensional parallelism
+            (`DMPCollection`). The task describes one group; all groups have the same plan and batches of their own.
+        sync_interval: number of steps after which the groups average their weights and optimizer states.
 
     Raises:
         TaskError: a value is impossible.
@@ -57,6 +72,10 @@ class ShardingTask:
     constraints: Constraints = UNCONSTRAINED
     local_world_size: int | None = None
     pipelines_input_dist: bool = False
+    host_memory_bytes: int | None = None
+    comm_precision: str = DEFAULT_COMM_PRECISION
+    num_replica_groups: int = 1
+    sync_interval: int = 1
 
     def __repr__(self) -> str:
         return (
@@ -88,6 +107,11 @@ class ShardingTask:
     def num_hosts(self) -> int:
         """Number of hosts; ranks fill hosts in order."""
         return self.world_size // self.ranks_per_host
+
+    @property
+    def comm_share(self) -> float:
+        """Bytes of a float on the links, as a share of those of an fp32 number."""
+        return COMM_BYTES[self.comm_precision] / COMM_BYTES[DEFAULT_COMM_PRECISION]
 
     def possible_types(self, table: Table) -> tuple[ShardingType, ...]:
         """The sharding types that one of the tables can have (`constraints.possible_types`)."""
@@ -132,7 +156,7 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     for name, count in Counter(table.name for table in task.tables).items():
         if count > 1:
             yield f"table names must be unique, but {name!r} occurs {count} times"
-    for field in ("world_size", "batch_size"):
+    for field in ("world_size", "batch_size", "num_replica_groups", "sync_interval"):
         value = getattr(task, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             yield f"{field} {value!r} must be a whole number of at least 1"
@@ -148,7 +172,23 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     local = task.ranks_per_host
     if isinstance(local, bool) or not isinstance(local, int) or local < 1 or task.world_size % local:
         yield f"local_world_size {local!r} must be a whole number that divides the world_size {task.world_size}"
+    yield from _host_memory_problems(task)
     if task.optimizer not in OPTIMIZERS:
         yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
+    if task.comm_precision not in COMM_BYTES:
+        yield f"comm_precision {task.comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}"
     if task.constraints:
         yield from constraint_problems(task.constraints, task.tables, task.world_size, local)
+
+
+def _host_memory_problems(task: ShardingTask) -> Iterator[str]:
+    limit = task.host_memory_bytes
+    in_host = next((table for table in task.tables if table.is_in_host_memory), None)
+    if limit is None:
+        if in_host is not None:
+            yield (
+                f"table {in_host.name!r} has compute_kernel {in_host.compute_kernel!r}, but the task has no host "
+                "memory; give host_memory_bytes, the host memory of a rank"
+            )
+    elif isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST_BYTES:
+        yield f"host_memory_bytes {limit!r} must be a whole number of bytes, at least 1 and at most {MOST_BYTES}"

@@ -19,6 +19,10 @@ _READERS: dict[str, Callable[[Record, str], Any]] = {
     "optimizer": Record.text,
     "local_world_size": Record.count,
     "pipelines_input_dist": Record.flag,
+    "host_memory_bytes": Record.count,
+    "comm_precision": Record.text,
+    "num_replica_groups": Record.count,
+    "sync_interval": Record.count,
 }
 
 

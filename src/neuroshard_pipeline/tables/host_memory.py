@@ -1,0 +1,103 @@
+"""Tables in host memory: slots of an HBM cache, rows that miss it, and bytes that cross the host link in a step.
+
+TorchRec's kernel `fused_uvm` keeps the weights in host memory, and the GPU reads rows over its host link.
+`fused_uvm_caching` adds a cache of rows in GPU memory [fbgemm_gpu split_table_batched_embeddings_ops_training.py,
+`SplitTableBatchedEmbeddingBagsCodegen`, LRU, 32 slots per set]. Before each lookup, missing rows are fetched into the
+cache, and as many rows are written back. The link carries both directions at the same time, so that only reads count.
+
+All numbers of rows are modelled from the reuse profile of one batch; nothing here is measured.
+"""
+
+import math
+
+import numpy as np
+
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.profile import batch_indices, with_profile
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, REUSE_BIN_EDGES, Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Slots of a set of the cache [fbgemm_gpu DEFAULT_ASSOC on NVIDIA's GPUs].
+SLOTS_PER_SET = 32
+
+#: A row that one batch looks up more often than this is assumed to be looked up by every batch. A row with a mean of 4
+#: lookups per batch is missing from 1.8 % of the batches (Poisson), and a row with 8 from 0.03 %.
+HOT_LOOKUPS = 4
+
+_FIRST_HOT_BIN = REUSE_BIN_EDGES.index(HOT_LOOKUPS) + 1
+
+#: Bytes of Adam's moments per weight. FBGEMM leaves them in host memory and does not cache them.
+_ADAM_BYTES_PER_WEIGHT = 8
+
+
+def cache_slots(num_rows: int, load_factor: float) -> int:
+    """Rows that the cache of `num_rows` rows has room for: whole sets, at least one."""
+    return SLOTS_PER_SET * max(1, math.ceil(math.ceil(num_rows * load_factor) / SLOTS_PER_SET))
+
+
+def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float]:
+    """Distinct rows per batch that a cache of `slots` rows lacks after many batches: lower and upper bound.
+
+    Both bounds assume that rows with more than `HOT_LOOKUPS` lookups stay in the cache as long as there is room.
+    Lower bound: every batch looks up the same rows, and those that do not fit are missing. Upper bound: the rows with
+    fewer lookups are different ones in each batch, drawn evenly from all rows that are not hot, so that the rest of the
+    cache holds an even share of them. Real popularities lie in between, because rows that are not hot differ, too.
+
+    Args:
+        table: the table, as the kernel sees it; without a reuse profile, the default one is assumed.
+        batch_size: samples whose ids the kernel looks up.
+        slots: rows that the cache has room for.
+    """
+    table = with_profile(table, batch_size)
+    assert table.reuse is not None, "with_profile gives a profile"
+    unique_rows = min(table.unique_rows or 1.0, max(1.0, batch_indices(table.pooling_factor, batch_size)))
+    hot = unique_rows * float(np.sum(table.reuse[_FIRST_HOT_BIN:]))
+    low = max(unique_rows - slots, 0.0)
+    if slots <= hot:
+        return low, unique_rows - slots
+    others = max(table.num_embeddings - hot, 1.0)
+    return low, max(low, (unique_rows - hot) * max(0.0, 1.0 - (slots - hot) / others))
+
+
+def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: int) -> tuple[float, float, float]:
+    """Rows that the forward pass reads from the host: lower bound, expected number, upper bound.
+
+    `fused_uvm`: all distinct rows are read once, and half of the repeated reads are merged with one that is under way;
+    the bounds are the distinct rows and the ids. The published times on H100 are consistent with that half
+    (`lab.fit_device`). `fused_uvm_caching`: `missed_rows`, with the upper bound as the expected number.
+    """
+    table = with_profile(table, batch_size)
+    ids = float(max(1, batch_indices(table.pooling_factor, batch_size)))
+    unique_rows = min(table.unique_rows or 1.0, ids)
+    if compute_kernel == "fused_uvm":
+        return unique_rows, (unique_rows + ids) / 2, ids
+    low, high = missed_rows(table, batch_size, slots)
+    return low, high, high
+
+
+def host_link_bytes(shard: Shard, task: ShardingTask) -> float:
+    """Bytes that the rank of `shard` reads from host memory in one step; at most as many are written back.
+
+    The forward pass reads the rows of `rows_from_host`. The backward pass with the optimizer reads the rows that are
+    not in GPU memory by then: all distinct rows of `fused_uvm`, and those for which the cache has no slot. Adam's
+    moments of all distinct rows are read, too; other optimizers have their state in GPU memory.
+    """
+    return host_link_bounds(shard, task)[1]
+
+
+def host_link_bounds(shard: Shard, task: ShardingTask) -> tuple[float, float, float]:
+    """Lower bound, expected value and upper bound of `host_link_bytes`; 0 for a table in GPU memory."""
+    kernel = shard.table.compute_kernel
+    if kernel == "fused":
+        return 0.0, 0.0, 0.0
+    batch_size = lookup_batch_size(shard, task.batch_size, task.world_size)
+    seen = with_profile(lookup_shard(shard, task.batch_size, task.world_size).table, batch_size)
+    slots = cache_slots(shard.num_rows, shard.table.cache_load_factor)
+    unique_rows = min(seen.unique_rows or 1.0, float(max(1, batch_indices(seen.pooling_factor, batch_size))))
+    updated = unique_rows if kernel == "fused_uvm" else max(0.0, unique_rows - slots)
+    state = unique_rows * _ADAM_BYTES_PER_WEIGHT if task.optimizer == "adam" else 0.0
+    low, expected, high = (
+        shard.embedding_dim * (BYTES_PER_ELEMENT[shard.table.data_type] * (rows + updated) + state)
+        for rows in rows_from_host(seen, batch_size, kernel, slots)
+    )
+    return low, expected, high
