@@ -56,6 +56,23 @@ def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_ty
     assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_sequence_tables_may_be_row_wise(seed):
+    """Among them is a table whose rows are too few for all ranks."""
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, 4)
+    sequences = [replace(table, pooling="none", pooling_factor=20.0, unique_rows=None, reuse=None) for table in tables]
+    task, models = ShardingTask([*sequences[:2], *tables[2:]], 2, 2048, 2**40), step_models(seed, ms_per_mib=0.01)
+    assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
+
+
+def test_long_sequence_tables_are_row_wise_where_they_would_load_single_ranks():
+    tables = [Table(f"t{i}", 10**6, 64, 50.0, pooling="none") for i in range(4)]
+    task = ShardingTask(tables, 16, 16384, 2**36, local_world_size=8)
+    types = types_of(plan_of(task, load_cost_models("h100")))
+    assert set(types.values()) == {"row_wise"}
+
+
 def test_small_tables_become_replicas_on_the_modelled_gpu_unless_they_are_long():
     models = load_cost_models("h100")
     short = [Table(f"t{i}", 200 + i, 64, 2.0) for i in range(128)]

@@ -91,9 +91,7 @@ class SpreadChoice:
         return sorted(found, key=lambda candidate: candidate.estimate_ms)
 
     def _may_be(self, table: Table, kind: ShardingType) -> bool:
-        if kind == "column_wise" or table.pooling != "none":
-            return kind in self._types[table.name] and (kind != _REPLICA or self._problem.task.world_size > 1)
-        return False
+        return kind in self._types[table.name] and (kind != _REPLICA or self._problem.task.world_size > 1)
 
     def _priced(self, types: Mapping[str, ShardingType]) -> Candidate:
         """The candidate of these types; where tables are cut in several ways, the estimate knows the first one only."""

@@ -112,9 +112,10 @@ class SpreadEstimate:
         """Cost of tables with cut rows on all ranks, or on as many hosts as there are."""
         task = self._task
         sums, shared = self._rows[kind]
-        dims = float(self._dims[cut].sum())
+        dims = float(self._dims[cut[~self._is_sequence[cut]]].sum())
         if kind == "row_wise":
             cost = float(self._compute_ms(sums[cut].sum(axis=0)))
+            cost += self._exchange_ms((float(self._dims[cut].sum()) - dims) / task.world_size)
             buffer, members = dims, task.world_size
         else:
             busiest = np.maximum(sums[cut].sum(axis=0) / task.num_hosts, sums[cut[self._heaviest(cut)]])
@@ -137,6 +138,7 @@ class SpreadEstimate:
         self._alone = self._compute_ms(self._columns)
         self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards]).reshape(shape)
         self._dims = np.array([outputs_per_sample(whole(table)) for table in tables])
+        self._is_sequence = np.array([table.pooling == "none" for table in tables])
         constraints = [self._task.constraints.of(table.name) for table in tables]
         widest = [max(c.min_width, COLUMN_GRANULARITY) for c in constraints]
         by_width = [int(np.log2(max(t.embedding_dim // least, 1))) for t, least in zip(tables, widest, strict=True)]
