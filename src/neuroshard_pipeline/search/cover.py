@@ -29,6 +29,8 @@ def _table_problems(table: Table, placed: Placed, task: ShardingTask) -> Iterato
     if len(types) > 1:
         yield f"has shards of several sharding types ({', '.join(types)}); TorchRec gives a table one type"
     elif types == ["data_parallel"]:
+        if table.is_in_host_memory:
+            yield f"is data_parallel, but its compute_kernel is {table.compute_kernel}; replicas are in GPU memory"
         if sorted(rank for _, rank in placed) != list(range(task.world_size)):
             yield f"is data_parallel, but has shards on ranks {sorted(rank for _, rank in placed)}; give every rank one"
     else:

@@ -1,10 +1,13 @@
 """Memory of a rank during training: weights, optimizer state, buffers for the batch, and a reserve."""
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
 
 from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.tables.host_memory import cache_slots
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -20,6 +23,10 @@ ROWWISE_STATE_BYTES = 4
 #: Adam keeps two fp32 moments per weight [FBGEMM ADAM].
 ADAM_STATE_BYTES = 8
 
+#: A cache keeps the row and the time of the last lookup for every slot, in int64, and the table for every row of its
+#: tables, in int32 [FBGEMM lxu_cache_state, lxu_state and cache_index_table_map].
+CACHE_SLOT_BYTES, CACHE_ROW_BYTES = 16, 4
+
 
 class MemoryModel(Parameters):
     """Computes the bytes that a shard needs on its rank, and the bytes that shards may use on each rank.
@@ -29,6 +36,10 @@ class MemoryModel(Parameters):
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
     weight). A replica (`data_parallel`) also needs dense gradients, as large as its weights. PyTorch's own optimizer
     updates it; PyTorch's Adagrad has one fp32 number per weight.
+
+    A table in host memory has its weights there, and Adam's moments, too. Row-wise Adagrad's state stays in GPU memory
+    [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`), each
+    as wide as the table, even for a narrower column shard, and for `CACHE_SLOT_BYTES` and `CACHE_ROW_BYTES`.
 
     Attributes:
         optimizer_state: whether to count the state of the task's optimizer.
@@ -52,12 +63,34 @@ class MemoryModel(Parameters):
         """Bytes of a column shard of `table` that is `width` columns wide; `width` may exceed that of the table."""
         return self._bytes(table, table.num_embeddings, width, "column_wise", task)
 
+    def rank_bytes(self, shards: Iterable[Shard], task: ShardingTask) -> int:
+        """Bytes that the shards of one rank need together.
+
+        Tables with the same module, sharding type, data type and pooling have one cache on a rank, whose slots are as
+        wide as the widest of the cached tables [FBGEMM max_D_cache].
+        """
+        total, caches = 0, defaultdict[tuple[object, ...], list[Shard]](list)
+        for shard in shards:
+            total += self.shard_bytes(shard, task)
+            table = shard.table
+            if table.compute_kernel == "fused_uvm_caching":
+                key = (table.embedding_module, shard.sharding_type, table.data_type, table.pooling)
+                caches[key].append(shard)
+        return total + sum(map(_padding_bytes, caches.values()))
+
+    def host_bytes(self, shard: Shard, task: ShardingTask) -> int:
+        """Bytes of host memory that `shard` needs: weights and Adam's moments if its table is there, otherwise 0."""
+        if not shard.table.is_in_host_memory:
+            return 0
+        has_state = self.optimizer_state and task.optimizer == "adam"
+        return shard.weight_bytes + has_state * ADAM_STATE_BYTES * shard.num_rows * shard.embedding_dim
+
     def _bytes(self, table: Table, rows: int, width: int, sharding_type: ShardingType, task: ShardingTask) -> int:
         is_replica = sharding_type == "data_parallel"
         samples = -(-task.batch_size // task.world_size) if is_replica else task.batch_size
         ids = round(samples * table.pooling_factor * rows / table.num_embeddings)
-        total = rows * width * BYTES_PER_ELEMENT[table.data_type] * (1 + is_replica)
-        if self.optimizer_state:
+        total = _weight_bytes(table, rows, width) * (1 + is_replica)
+        if self.optimizer_state and not (table.is_in_host_memory and task.optimizer == "adam"):
             total += _optimizer_bytes(task.optimizer, rows, width, is_replica)
         if self.input_buffers:
             total += ID_BYTES * (ids + samples * table.num_features + 1)
@@ -78,3 +111,24 @@ def _optimizer_bytes(optimizer: str, rows: int, width: int, is_replica: bool) ->
     if optimizer == "rowwise_adagrad":
         return ROWWISE_STATE_BYTES * rows * (width if is_replica else 1)
     return ADAM_STATE_BYTES * rows * width if optimizer == "adam" else 0
+
+
+def _weight_bytes(table: Table, rows: int, width: int) -> int:
+    """Bytes of GPU memory for the weights of one shard, or for its part of a cache."""
+    if not table.is_in_host_memory:
+        return rows * width * BYTES_PER_ELEMENT[table.data_type]
+    if table.compute_kernel == "fused_uvm":
+        return 0
+    slot = table.embedding_dim * BYTES_PER_ELEMENT[table.data_type] + CACHE_SLOT_BYTES
+    return cache_slots(rows, table.cache_load_factor) * slot + CACHE_ROW_BYTES * rows
+
+
+def _padding_bytes(shards: list[Shard]) -> int:
+    """Bytes by which slots of one cache are wider than their own tables."""
+    widest = max(shard.table.embedding_dim for shard in shards)
+    return sum(
+        cache_slots(shard.num_rows, shard.table.cache_load_factor)
+        * (widest - shard.table.embedding_dim)
+        * BYTES_PER_ELEMENT[shard.table.data_type]
+        for shard in shards
+    )

@@ -179,8 +179,13 @@ class Plan:
     @cached_property
     def memory_bytes(self) -> tuple[int, ...]:
         """Per rank, the bytes that its shards need."""
+        return tuple(self.memory.rank_bytes(shards, self.task) for shards in self.shards_by_rank)
+
+    @cached_property
+    def host_memory_bytes(self) -> tuple[int, ...]:
+        """Per rank, the bytes of host memory that its shards need."""
         return tuple(
-            sum(self.memory.shard_bytes(shard, self.task) for shard in shards) for shards in self.shards_by_rank
+            sum(self.memory.host_bytes(shard, self.task) for shard in shards) for shards in self.shards_by_rank
         )
 
     @cached_property
@@ -260,4 +265,10 @@ def _check_memory(plan: Plan) -> None:
             raise PlanError(
                 f"{plan.task.task_id}: rank {rank} needs {used} bytes for its shards but has {limit}: "
                 f"{used - limit} bytes too many; move shards to other ranks or split tables"
+            )
+    for rank, used in enumerate(plan.host_memory_bytes):
+        if used > (plan.task.host_memory_bytes or 0):
+            raise PlanError(
+                f"{plan.task.task_id}: rank {rank} needs {used} bytes of host memory for its shards but has "
+                f"{plan.task.host_memory_bytes}; move shards to other ranks or raise host_memory_bytes"
             )
