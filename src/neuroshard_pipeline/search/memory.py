@@ -38,8 +38,8 @@ class MemoryModel(Parameters):
     updates it; PyTorch's Adagrad has one fp32 number per weight.
 
     A table in host memory has its weights there, and Adam's moments, too. Row-wise Adagrad's state stays in GPU memory
-    [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`), each
-    as wide as the table, even for a narrower column shard, and for `CACHE_SLOT_BYTES` and `CACHE_ROW_BYTES`.
+    [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`),
+    each as wide as the table, even for a narrower column shard, and for `CACHE_SLOT_BYTES` and `CACHE_ROW_BYTES`.
 
     Attributes:
         optimizer_state: whether to count the state of the task's optimizer.
