@@ -1,0 +1,105 @@
+"""Tasks of sequence tables for the comparison of tiers: lengths 20 to 200, widths 32 to 128, three popularities.
+
+- `published`: the skew of Meta's dlrm_datasets, in which 2 % of a batch's distinct rows get 49 % of the ids
+- `steep`, `flat`: Zipf's law with exponents 1.2 and 0.7
+
+Every rank has memory for a quarter more than its even share of weights and optimizer state: tiers must fit into what
+other plans have, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.augment.sequences import RowPopularity, SequenceIds, row_popularity, sequence_tables
+from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_SEED = 17
+_ROWWISE_STATE_BYTES = 4
+_MEMORY_FACTOR = 1.25
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of a task.
+
+    Attributes:
+        tables: number of tables.
+        least_rows: smallest number of rows; rows are drawn log-uniformly.
+        most_rows: largest number of rows.
+        local_batch: samples per rank.
+        least_length: smallest mean number of ids per sample; lengths are drawn log-uniformly.
+        most_length: largest mean number of ids per sample.
+        widths: numbers of columns.
+    """
+
+    tables: int
+    least_rows: int
+    most_rows: int
+    local_batch: int
+    least_length: int = 20
+    most_length: int = 200
+    widths: tuple[int, ...] = (32, 64, 128)
+
+
+#: Scales by name: clusters of H100 in the lab, and processes on CPUs.
+SCALES: dict[str, Scale] = {
+    "lab-16": Scale(tables=32, least_rows=300_000, most_rows=30_000_000, local_batch=2048),
+    "lab-128": Scale(tables=64, least_rows=300_000, most_rows=30_000_000, local_batch=1024),
+    "gloo": Scale(tables=4, least_rows=30_000, most_rows=100_000, local_batch=128),
+    "quick": Scale(tables=2, least_rows=5_000, most_rows=20_000, local_batch=32),
+}
+
+
+@dataclass(frozen=True)
+class SequenceTask:
+    """A task and the sources of its ids.
+
+    Attributes:
+        task: the sharding task.
+        sources: where the ids of every table come from, by table.
+    """
+
+    task: ShardingTask
+    sources: Mapping[str, SequenceIds]
+
+    @property
+    def popularities(self) -> dict[str, RowPopularity]:
+        """The distribution of the ids of every table."""
+        return {name: source.popularity for name, source in self.sources.items()}
+
+    def batch(self, seed: int) -> tuple[TableIds, ...]:
+        """The ids of one global batch, in the order of the task's tables."""
+        return tuple(self.sources[table.name].draw(self.task.batch_size, seed) for table in self.task.tables)
+
+
+def sequence_task(
+    popularity: str, world_size: int, local_world_size: int, scale: Scale, index: int = 0
+) -> SequenceTask:
+    """The `index`-th task of a popularity; tasks of different popularities have tables of the same sizes."""
+    rng = np.random.default_rng([_SEED, world_size, index])
+    batch_size = world_size * scale.local_batch
+    lengths = _log_uniform(scale.least_length, scale.most_length, scale.tables, rng)
+    rows = _log_uniform(scale.least_rows, scale.most_rows, scale.tables, rng)
+    widths = rng.choice(scale.widths, scale.tables).tolist()
+    tables = sequence_tables(popularity, lengths, widths, rows, batch_size)
+    total = sum(table.weight_bytes + _ROWWISE_STATE_BYTES * table.num_embeddings for table in tables)
+    task = ShardingTask(
+        tables,
+        world_size,
+        batch_size,
+        int(_MEMORY_FACTOR * total / world_size),
+        optimizer="rowwise_adagrad",
+        task_id=f"{popularity}-{world_size}-{index}",
+        local_world_size=local_world_size,
+    )
+    sources = {t.name: SequenceIds(t, row_popularity(popularity, t.num_embeddings)) for t in tables}
+    return SequenceTask(task, sources)
+
+
+def _log_uniform(least: int, most: int, count: int, rng: np.random.Generator) -> list[int]:
+    return [round(value) for value in np.exp(rng.uniform(np.log(least), np.log(most), count)).tolist()]
