@@ -1,0 +1,122 @@
+"""Rows that miss a cache, compared with simulated caches, and bytes that cross the host link."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.tables.host_memory import (
+    SLOTS_PER_SET,
+    cache_slots,
+    host_link_bounds,
+    host_link_bytes,
+    missed_rows,
+)
+from neuroshard_pipeline.tables.profile import reuse_histogram
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+ROWS, IDS, BATCH_SIZE = 8_000, 2_000, 500
+SINGLE_LOOKUPS = (1.0,) + (0.0,) * (NUM_REUSE_BINS - 1)
+
+
+def a_task(table, optimizer="sgd", world_size=2, batch_size=100):
+    return ShardingTask([table], world_size, batch_size, 2**40, optimizer, host_memory_bytes=2**40)
+
+
+def popularity_of(exponent):
+    weight = np.arange(1, ROWS + 1.0) ** -exponent
+    return weight / weight.sum()
+
+
+def profiled_table(popularity, rng):
+    unique_rows, shares, _ = reuse_histogram(rng.choice(ROWS, IDS, p=popularity))
+    return Table("a", ROWS, 8, IDS / BATCH_SIZE, unique_rows=float(unique_rows), reuse=tuple(shares.tolist()))
+
+
+def misses_of_lru(popularity, slots, rng, warm_up=60, measured=15):
+    """Mean misses per batch of FBGEMM's cache: sets of 32 slots, least recently used first, none of this batch."""
+    num_sets = slots // SLOTS_PER_SET
+    held, used_at = np.full((num_sets, SLOTS_PER_SET), -1), np.zeros((num_sets, SLOTS_PER_SET), dtype=int)
+    set_of, misses = rng.integers(num_sets, size=ROWS), []
+    for time in range(1, warm_up + measured + 1):
+        missing = []
+        for row in np.unique(rng.choice(ROWS, IDS, p=popularity)):
+            place = np.flatnonzero(held[set_of[row]] == row)
+            used_at[set_of[row], place] = time
+            missing += [] if len(place) else [row]
+        for row in missing:
+            place = used_at[set_of[row]].argmin()
+            if used_at[set_of[row], place] < time:
+                held[set_of[row], place], used_at[set_of[row], place] = row, time
+        misses.append(len(missing))
+    return np.mean(misses[-measured:])
+
+
+@pytest.mark.parametrize("load_factor", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("exponent", [0.8, 1.1])
+def test_the_bounds_hold_a_simulated_cache_and_the_best_fixed_one(exponent, load_factor):
+    rng, popularity = np.random.default_rng(3), popularity_of(exponent)
+    slots = cache_slots(ROWS, load_factor)
+    low, high = missed_rows(profiled_table(popularity, rng), BATCH_SIZE, slots)
+    most_popular_rows_stay = (1 - (1 - popularity[slots:]) ** IDS).sum()
+    assert low <= most_popular_rows_stay <= high
+    assert low <= misses_of_lru(popularity, slots, rng) <= high
+
+
+@given(load_factor=st.floats(1e-3, 1.0), exponent=st.floats(0.5, 1.5))
+def test_a_larger_cache_misses_fewer_rows_and_a_whole_one_none(load_factor, exponent):
+    table = profiled_table(popularity_of(exponent), np.random.default_rng(1))
+    slots = cache_slots(ROWS, load_factor)
+    low, high = missed_rows(table, BATCH_SIZE, slots)
+    assert 0 <= low <= high <= table.unique_rows
+    further = missed_rows(table, BATCH_SIZE, slots + SLOTS_PER_SET)
+    assert further[0] <= low
+    assert further[1] <= high + 1e-9
+    assert missed_rows(table, BATCH_SIZE, cache_slots(ROWS, 1.0)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("rows", "load_factor", "slots"), [(1, 0.2, 32), (160, 0.2, 32), (161, 0.2, 64), (96, 1, 96)])
+def test_a_cache_has_whole_sets(rows, load_factor, slots):
+    assert cache_slots(rows, load_factor) == slots
+
+
+def test_bytes_of_a_table_without_repeated_ids():
+    """100 samples look up 100 distinct rows of 16 fp32 numbers."""
+    table = Table("a", 10**6, 16, 1.0, 100.0, SINGLE_LOOKUPS, compute_kernel="fused_uvm")
+    forward = backward = 100 * 64
+    assert host_link_bytes(whole(table), a_task(table)) == forward + backward
+    assert host_link_bytes(whole(table), a_task(table, "rowwise_adagrad")) == forward + backward
+    assert host_link_bytes(whole(table), a_task(table, "adam")) == forward + backward + 100 * 16 * 8
+    assert host_link_bytes(whole(replace(table, compute_kernel="fused")), a_task(table)) == 0
+
+
+def test_bytes_of_a_cached_table_without_repeated_ids():
+    """Rows that are looked up once are different ones in each batch: the cache holds an even share of all rows."""
+    table = Table(
+        "a", 6_400, 16, 1.0, 100.0, SINGLE_LOOKUPS, compute_kernel="fused_uvm_caching", cache_load_factor=0.25
+    )
+    assert host_link_bounds(whole(table), a_task(table)) == pytest.approx((0.0, 75 * 64, 75 * 64))
+    assert host_link_bytes(whole(table), a_task(table, "adam")) == pytest.approx(75 * 64 + 100 * 16 * 8)
+
+
+def test_rows_without_a_slot_are_read_in_both_passes():
+    table = Table(
+        "a", 6_400, 16, 1.0, 100.0, SINGLE_LOOKUPS, compute_kernel="fused_uvm_caching", cache_load_factor=0.005
+    )
+    low, expected, _ = host_link_bounds(whole(table), a_task(table))
+    assert low == 2 * (100 - 32) * 64
+    assert expected == pytest.approx((100 * (1 - 32 / 6_400) + 100 - 32) * 64)
+
+
+def test_shards_of_a_table_read_its_bytes_together():
+    table = Table("a", 10**6, 16, 1.0, 100.0, SINGLE_LOOKUPS, compute_kernel="fused_uvm")
+    task = a_task(table)
+    columns = [Shard(table, 0, 8), Shard(table, 8, 8)]
+    rows = [Shard(table, 0, 16, start, 500_000, "row_wise") for start in (0, 500_000)]
+    for shards in (columns, rows):
+        assert sum(host_link_bytes(shard, task) for shard in shards) == pytest.approx(
+            host_link_bytes(whole(table), task)
+        )
