@@ -65,13 +65,17 @@ def test_constraints_that_the_task_cannot_meet_are_refused(single, rest, message
         a_task(*single, **rest)
 
 
+#: `host_row_wise` is for tiers only.
+WITHOUT_TIERS = tuple(name for name in SHARDING_TYPES if name != "host_row_wise")
+
+
 def types_of(name="a", pooling="sum", world_size=4, ranks_per_host=2, single=(), **rest):
     table = Table(name, 100, 16, 1.0, pooling=pooling)
     return possible_types(Constraints(single, **rest), table, world_size, ranks_per_host)
 
 
 def test_without_constraints_a_pooled_table_can_have_any_type_and_a_sequence_table_those_of_torchrec():
-    assert types_of() == SHARDING_TYPES
+    assert types_of() == WITHOUT_TIERS
     assert types_of(pooling="mean") == ("column_wise", "data_parallel")
     assert types_of(pooling="none") == ("column_wise", "row_wise")
 
@@ -85,7 +89,7 @@ def test_without_constraints_a_pooled_table_can_have_any_type_and_a_sequence_tab
         (TableConstraint("a", split=False), ("column_wise", "data_parallel")),
         (TableConstraint("a", sharding_types=["table_wise", "row_wise"]), ("column_wise", "row_wise")),
         (TableConstraint("a", sharding_types=["data_parallel"]), ("data_parallel",)),
-        (TableConstraint("b", sharding_types=["data_parallel"]), SHARDING_TYPES),
+        (TableConstraint("b", sharding_types=["data_parallel"]), WITHOUT_TIERS),
     ],
 )
 def test_ranks_splits_and_types_limit_the_types(single, possible):
@@ -94,7 +98,7 @@ def test_ranks_splits_and_types_limit_the_types(single, possible):
 
 def test_tables_kept_together_are_column_wise():
     assert types_of(together=[["a", "b"]]) == ("column_wise",)
-    assert types_of(name="c", together=[["a", "b"]]) == SHARDING_TYPES
+    assert types_of(name="c", together=[["a", "b"]]) == WITHOUT_TIERS
 
 
 def test_a_table_may_have_the_types_that_its_own_and_the_general_constraint_allow():
@@ -154,7 +158,7 @@ def _allowed_by_hand(task, usable, split, own, general):
     """The possible types of the only table, by the rules in words."""
     possible = set()
     hosts = [set(range(first, first + task.ranks_per_host)) for first in range(0, task.world_size, task.ranks_per_host)]
-    for name in SHARDING_TYPES:
+    for name in WITHOUT_TIERS:
         words = {"column_wise": {"column_wise", "table_wise"}}.get(name, {name})
         is_named = all(not types or words & types for types in (own, general))
         reach = [set(range(task.world_size))] if name in ("row_wise", "data_parallel") else hosts

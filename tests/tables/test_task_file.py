@@ -41,6 +41,7 @@ def test_tasks_that_were_written_are_read_back(tmp_path_factory, shapes, local_w
         for index, (rows, quads, ids, *rest) in enumerate(shapes)
     ]
     options = {"local_world_size": local_world_size, "pipelines_input_dist": pipelined}
+    options |= {"tiers": pipelined, "index_dedup": not pipelined}
     tasks = [
         ShardingTask(tables[:1], 4, 512, 2**30, task_id="one"),
         ShardingTask(tables, 4, 64, 2**30, task_id="two", **options),

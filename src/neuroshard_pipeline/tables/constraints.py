@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table, TierKind
 
 #: TorchRec's name for a column-wise table with a single shard. Constraints may name it beside `SHARDING_TYPES`.
 TABLE_WISE = "table_wise"
@@ -15,8 +15,15 @@ TABLE_WISE = "table_wise"
 #: `grid_shard`, and its forward pass fails for `data_parallel` (TorchRec 1.8).
 SEQUENCE_TYPES: tuple[ShardingType, ...] = ("column_wise", "row_wise")
 
-_CUTS_ROWS = ("row_wise", "table_row_wise", "grid_shard")
-_USES_EVERY_RANK = ("row_wise", "data_parallel")
+#: Types that each tier of a sequence table can have; `torchrec_bridge.tiered` trains them.
+TIER_TYPES: dict[TierKind, tuple[ShardingType, ...]] = {
+    "hot": ("data_parallel",),
+    "host": ("host_row_wise",),
+    "cold": SEQUENCE_TYPES,
+}
+
+_CUTS_ROWS = ("row_wise", "table_row_wise", "grid_shard", "host_row_wise")
+_USES_EVERY_RANK = ("row_wise", "data_parallel", "host_row_wise")
 _USES_A_HOST = ("table_row_wise", "grid_shard")
 
 
@@ -137,9 +144,9 @@ def possible_types(
 ) -> tuple[ShardingType, ...]:
     """The sharding types that a table can have, in the order of `SHARDING_TYPES`.
 
-    A sequence table has one of `SEQUENCE_TYPES`, a table with mean pooling is not cut by rows (see
-    `torchrec_plan.writer`), and a table that is kept together with others is column-wise. A
-    row-wise or data-parallel table must be allowed on every rank. A table-row-wise or grid-sharded table must be
+    A sequence table has one of `SEQUENCE_TYPES`, a tier one of its `TIER_TYPES`, a table with mean pooling is not cut
+    by rows (see `torchrec_plan.writer`), and a table that is kept together with others is column-wise. A row-wise,
+    host-row-wise or data-parallel table must be allowed on every rank. A table-row-wise or grid-sharded table must be
     allowed on every rank of some host.
     """
     hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
@@ -185,7 +192,11 @@ def _type_hindrances(
     def hindrance(name: ShardingType) -> str:
         if not own.allows_type(name):
             return "its constraints do not allow it"
-        if table.pooling == "none" and name not in SEQUENCE_TYPES:
+        if table.tier is not None and name not in TIER_TYPES[table.tier.kind]:
+            return f"the {table.tier.kind} tier of a sequence table cannot be sharded in this way"
+        if table.tier is None and name == "host_row_wise":
+            return "only the host tier of a sequence table can be sharded in this way"
+        if table.tier is None and table.pooling == "none" and name not in SEQUENCE_TYPES:
             return "TorchRec cannot hold a sequence table (pooling none) in this way"
         if table.pooling == "mean" and name in (*_USES_A_HOST, "row_wise"):
             return "TorchRec trains a table with mean pooling wrongly if its rows are cut"

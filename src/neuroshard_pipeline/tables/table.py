@@ -29,9 +29,15 @@ DEFAULT_DATA_TYPE = "fp32"
 POOLINGS: tuple[str, ...] = ("sum", "mean", "none")
 
 #: TorchRec's names of the ways to shard a table. A table that is not cut is `column_wise` with a single shard, because
-#: TorchRec then looks it up together with the column shards of other tables (`torchrec_plan.writer`).
-ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
+#: TorchRec then looks it up together with the column shards of other tables (`torchrec_plan.writer`). TorchRec has no
+#: `host_row_wise`: every host holds all rows of a table in its `host` tier, cut over its ranks.
+ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel", "host_row_wise"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
+
+#: Kinds of tiers, from the most popular rows of a sequence table to the others: replicated on every rank, replicated on
+#: every host and cut over its ranks, and sharded once.
+TierKind = Literal["hot", "host", "cold"]
+TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
 
 #: TorchRec's names of the kernels of sharded tables. The last two keep the weights in host memory
 #: (`tables.host_memory`); the last one has a cache of rows in GPU memory.
@@ -75,6 +81,30 @@ class EmbeddingModule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """Which rows of a sequence table a table holds, if it is one of its tiers (`tables.tiers`).
+
+    Attributes:
+        kind: one of `TIER_KINDS`.
+        parent: name of the sequence table.
+        row_offset: the tier's first row, in the order of popularity of the parent's rows, hottest first.
+
+    Raises:
+        TaskError: a value is impossible.
+    """
+
+    kind: TierKind
+    parent: str
+    row_offset: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in TIER_KINDS:
+            raise TaskError(f"tier of table {self.parent!r}: kind {self.kind!r} is not one of {', '.join(TIER_KINDS)}")
+        if self.row_offset < 0:
+            raise TaskError(f"tier of table {self.parent!r}: row_offset {self.row_offset} must be at least 0")
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """An embedding table as a model declares it, and statistics of the ids that look up its rows.
 
@@ -95,6 +125,7 @@ class Table:
         is_weighted: whether every id has a weight.
         compute_kernel: one of `COMPUTE_KERNELS`, for types other than `data_parallel`.
         cache_load_factor: share of the rows that the cache of `fused_uvm_caching` has room for.
+        tier: which rows of another table this one holds, or None if it is a table of the model.
 
     Raises:
         TaskError: a value is impossible; the message names table, field, value and remedy.
@@ -113,6 +144,7 @@ class Table:
     is_weighted: bool = False
     compute_kernel: str = COMPUTE_KERNELS[0]
     cache_load_factor: float = DEFAULT_CACHE_LOAD_FACTOR
+    tier: Tier | None = None
 
     def __post_init__(self) -> None:
         for field in ("num_embeddings", "embedding_dim", "num_features"):
@@ -123,7 +155,8 @@ class Table:
             raise TaskError(f"table {self.name!r}: {problem}")
 
     def __repr__(self) -> str:
-        return _shown(self, ("pooling", "module", "num_features", "is_weighted", "compute_kernel", "cache_load_factor"))
+        optional = ("pooling", "module", "num_features", "is_weighted", "compute_kernel", "cache_load_factor", "tier")
+        return _shown(self, optional)
 
     @property
     def has_profile(self) -> bool:
@@ -157,7 +190,7 @@ class Shard:
         row_offset: first row.
         num_rows: number of rows; None stands for all rows from `row_offset` on.
         sharding_type: TorchRec's name of the way in which the whole table is sharded. A `data_parallel` table has one
-            shard with all rows and columns on every rank.
+            shard with all rows and columns on every rank, a `host_row_wise` table has row shards on every host.
 
     Raises:
         TaskError: the rectangle does not lie inside the table, or its type does not cut tables in this way.
@@ -241,6 +274,8 @@ def _table_problems(table: Table) -> Iterator[str]:
         yield f"module {table.module!r} is not a string; give the name of the embedding module that holds the table"
     yield from _count_problems("num_features", table.num_features, MAX_NUM_FEATURES)
     yield from _kernel_problems(table)
+    if table.tier is not None and table.pooling != "none":
+        yield f"pooling {table.pooling!r} does not allow a tier; only sequence tables (pooling none) have tiers"
     yield from _profile_problems(table)
 
 

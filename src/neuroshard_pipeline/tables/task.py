@@ -33,6 +33,8 @@ TASK_DEFAULTS: dict[str, str | int | bool | None] = {
     "comm_precision": DEFAULT_COMM_PRECISION,
     "num_replica_groups": 1,
     "sync_interval": 1,
+    "tiers": False,
+    "index_dedup": False,
 }
 
 
@@ -58,6 +60,9 @@ class ShardingTask:
         num_replica_groups: number of groups of `world_size` ranks in TorchRec's two-dimensional parallelism
             (`DMPCollection`). The task describes one group; all groups have the same plan and batches of their own.
         sync_interval: number of steps after which the groups average their weights and optimizer states.
+        tiers: whether sequence tables may be cut into tiers by popularity, which `torchrec_bridge.tiered` trains.
+        index_dedup: whether every rank sends each id of a sequence table once that its samples have
+            (`tables.dedup`), as TorchRec's `EmbeddingCollectionSharder(use_index_dedup=True)` does.
 
     Raises:
         TaskError: a value is impossible.
@@ -76,6 +81,8 @@ class ShardingTask:
     comm_precision: str = DEFAULT_COMM_PRECISION
     num_replica_groups: int = 1
     sync_interval: int = 1
+    tiers: bool = False
+    index_dedup: bool = False
 
     def __repr__(self) -> str:
         return (

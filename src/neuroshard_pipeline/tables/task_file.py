@@ -23,6 +23,8 @@ _READERS: dict[str, Callable[[Record, str], Any]] = {
     "comm_precision": Record.text,
     "num_replica_groups": Record.count,
     "sync_interval": Record.count,
+    "tiers": Record.flag,
+    "index_dedup": Record.flag,
 }
 
 

@@ -1,0 +1,292 @@
+"""Popularity curves: which share of a table's ids looks up its most popular rows.
+
+A curve promises a share for ids that come later than those which it was derived from. Among rows that were looked up
+often, some were looked up often by chance. Good (Biometrika 1953) estimates what the later ids do without assumptions
+about popularities: of the rows that N ids looked up at least `a` times, the next N ids make
+
+    sum over k > a of k * (number of rows with k lookups) = ids of these rows - a * (rows with exactly a lookups)
+
+lookups on average, if ids are independent. A curve has one point for every threshold `a`, with these rows and lookups.
+The line between two points is below the curve of the rows in between, because popular rows come first. Rows with fewer
+than `LEAST_LOOKUPS` lookups count as unknown, because ids are not quite independent: the same sample may have an id
+twice. All ids beyond the last point count as spread evenly over all rows beyond it.
+
+Shapes: K points of a curve, R rows with lookups, N ids.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES, hashed_ids, read_criteo
+from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
+
+#: Rows with fewer lookups than this are not known to be popular.
+LEAST_LOOKUPS = 3
+
+#: A row that was looked up `a` times has an expectation of more than `a - 4 * sqrt(a)` lookups, except with a
+#: probability of 3e-5 (a normal distribution's).
+_STANDARD_ERRORS = 4.0
+
+#: Thresholds per factor of 2 of counted ids, for which a curve has a point.
+_POINTS_PER_OCTAVE = 4
+#: Largest exponent of the counts in a reuse bin: nearly all rows then have the lowest count.
+_STEEPEST = 30.0
+#: Error of the mean count of a reuse bin, as a share of the bin's width: 0.01 to 0.02 for ids of Zipf's popularities.
+_MEAN_ERROR = 0.02
+_CRITEO_BATCH = 65536
+
+
+@dataclass(frozen=True)
+class PopularityCurve:
+    """Share of ids that look up the most popular rows; linear between its points, and concave.
+
+    Attributes:
+        rows: numbers of rows, ascending from 0 to all rows of the table, (K,).
+        shares: expected share of the ids that look up as many of the most popular rows, from 0 to 1, (K,).
+    """
+
+    rows: FloatArray
+    shares: FloatArray
+
+    @property
+    def num_embeddings(self) -> int:
+        """Number of rows of the table."""
+        return int(self.rows[-1])
+
+    def share_of(self, rows: ArrayLike) -> FloatArray:
+        """Share of the ids (...) that look up the `rows` (...) most popular rows."""
+        return np.asarray(np.interp(rows, self.rows, self.shares))
+
+    def rows_for(self, share: ArrayLike) -> FloatArray:
+        """Smallest number of rows (...), not rounded, that `share` (...) of the ids look up."""
+        shares, first = np.unique(self.shares, return_index=True)
+        return np.asarray(np.interp(share, shares, self.rows[first]))
+
+
+@dataclass(frozen=True)
+class IdCounts:
+    """How often ids looked up each row of a table.
+
+    Attributes:
+        rows: rows with at least one lookup, ascending, (R,).
+        counts: number of lookups of each, (R,).
+        num_embeddings: number of rows of the table.
+    """
+
+    rows: IntArray
+    counts: IntArray
+    num_embeddings: int
+
+
+def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
+    """The curve that the reuse profile of one batch proves (see the top of this file).
+
+    The profile does not tell how many rows have exactly the lowest count of a bin. The counts k of a bin are assumed to
+    be distributed as k**-s, where s is the steeper of the slopes towards the bins below and above (`_slopes`). Nor does
+    it tell the ids of each bin; the estimate (`rows_and_ids`) is lowered by two standard errors (`_deviations`).
+
+    Args:
+        table: a table without a reuse profile gets the default one.
+        batch_size: batch size of the profile.
+    """
+    rows, ids = rows_and_ids(with_profile(table, batch_size), batch_size)
+    shares = np.array([of_counts[0] for _, of_counts in map(_counts_of_bin, *_slopes(rows, is_steep=True))])
+    rows_above, ids_above, least = (np.cumsum(of[::-1])[::-1] for of in (rows, ids, rows * LOWEST_COUNTS))
+    above = np.cumsum(_deviations(rows)[::-1] ** 2)[::-1]
+    # The ids of all bins together are known, so that those above a threshold are as uncertain as those below it.
+    certain = np.maximum(ids_above - 2.0 * np.sqrt(np.minimum(above, above[0] - above)), least)
+    lookups = _later_lookups(LOWEST_COUNTS, rows_above, certain, shares * rows)
+    known = (LOWEST_COUNTS >= LEAST_LOOKUPS) & (rows > 0)
+    return _curve(rows_above[known], lookups[known] / ids.sum(), table.num_embeddings)
+
+
+def curve_of_counts(counts: IdCounts) -> PopularityCurve:
+    """The curve that counted ids prove (see the top of this file).
+
+    Raises:
+        TaskError: no ids were counted.
+    """
+    total = int(counts.counts.sum())
+    if not total:
+        raise TaskError("no ids were counted, so that there is no popularity curve; count the ids of some batches")
+    ascending = np.sort(counts.counts)
+    octaves = np.log2(max(int(ascending[-1]) / LEAST_LOOKUPS, 1.0))
+    steps = np.arange(int(octaves * _POINTS_PER_OCTAVE) + 1) / _POINTS_PER_OCTAVE
+    thresholds = np.unique(np.floor(LEAST_LOOKUPS * 2.0**steps).astype(np.int64))
+    first, beyond = (np.searchsorted(ascending, thresholds, side) for side in ("left", "right"))
+    ids_above = (total - np.concatenate([[0], np.cumsum(ascending)]))[first]
+    rows_above = len(ascending) - first
+    lookups = _later_lookups(thresholds, rows_above, ids_above, beyond - first)
+    return _curve(rows_above, lookups / total, counts.num_embeddings)
+
+
+def id_counts(batches: Iterable[IntArray], num_embeddings: int) -> IdCounts:
+    """Count the ids of batches, each of which is an array of row numbers of any length.
+
+    Raises:
+        TaskError: an id is not a row of the table.
+    """
+    rows, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    for ids in batches:
+        if len(ids) and not 0 <= ids.min() <= ids.max() < num_embeddings:
+            raise TaskError(f"ids {ids.min()}..{ids.max()} are not all rows of a table with {num_embeddings} rows")
+        found, times = np.unique(ids, return_counts=True)
+        merged, place = np.unique(np.concatenate([rows, found]), return_inverse=True)
+        rows, counts = merged, np.bincount(place, np.concatenate([counts, times]), len(merged)).astype(np.int64)
+    return IdCounts(rows, counts, num_embeddings)
+
+
+def criteo_id_counts(path: str | Path, num_embeddings: Sequence[int]) -> tuple[IdCounts, ...]:
+    """Counts of the 26 category features of a click log in Criteo's format, hashed to rows (`criteo.hashed_ids`).
+
+    Args:
+        path: the file (`criteo.read_criteo`).
+        num_embeddings: number of rows of each feature's table, (26,).
+
+    Raises:
+        TaskError: there are not 26 numbers of rows.
+        CriteoFileError: the file is missing or malformed.
+    """
+    if len(num_embeddings) != NUM_CATEGORIES:
+        raise TaskError(f"num_embeddings has {len(num_embeddings)} numbers; give one for each of {NUM_CATEGORIES}")
+    counts = [id_counts((), rows) for rows in num_embeddings]
+    for batch in read_criteo(path, _CRITEO_BATCH):
+        for feature, known in enumerate(counts):
+            ids = hashed_ids(batch.categories[:, feature], known.num_embeddings, feature).indices
+            counts[feature] = merged_counts(known, id_counts((ids,), known.num_embeddings))
+    return tuple(counts)
+
+
+def merged_counts(first: IdCounts, second: IdCounts) -> IdCounts:
+    """The counts of two sets of ids of the same table together."""
+    rows, place = np.unique(np.concatenate([first.rows, second.rows]), return_inverse=True)
+    counts = np.bincount(place, np.concatenate([first.counts, second.counts]), len(rows)).astype(np.int64)
+    return IdCounts(rows, counts, first.num_embeddings)
+
+
+def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
+    """The most popular rows, hottest first, (num_rows,); of rows with as many lookups, the first in the table.
+
+    Rows without lookups follow in the order of the table.
+
+    Raises:
+        TaskError: the table has fewer rows.
+    """
+    if num_rows > counts.num_embeddings:
+        raise TaskError(f"there are no {num_rows} popular rows in a table with {counts.num_embeddings} rows")
+    hottest = counts.rows[np.argsort(-counts.counts, kind="stable")[:num_rows]]
+    missing = num_rows - len(hottest)
+    if missing <= 0:
+        return hottest
+    # Among the first R + missing rows, at least `missing` have no lookups.
+    first = np.arange(min(len(counts.rows) + missing, counts.num_embeddings))
+    return np.concatenate([hottest, np.setdiff1d(first, counts.rows, assume_unique=True)[:missing]])
+
+
+def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]:
+    """Distinct rows of one batch in every reuse bin, and the ids that look them up, (17,) each.
+
+    The counts of each bin are distributed as `_slopes` says. What the sum of all bins lacks or has too much of the
+    batch's ids changes bins in proportion to the variances of their ids (`_deviations`), within the limits of their
+    counts; if that does not suffice, all ids are scaled.
+
+    Raises:
+        TaskError: the table has no reuse profile.
+    """
+    if table.unique_rows is None or table.reuse is None:
+        raise TaskError(f"table {table.name!r} has no reuse profile; complete it with with_profile")
+    total = batch_size * table.pooling_factor
+    rows = table.unique_rows * np.array(table.reuse) / sum(table.reuse)
+    means = np.array([float(counts @ shares) for counts, shares in map(_counts_of_bin, *_slopes(rows))])
+    ids, lowest, highest = rows * means, rows * LOWEST_COUNTS, rows * HIGHEST_COUNTS
+    variances = _deviations(rows) ** 2
+    for _ in range(NUM_REUSE_BINS):  # as many bins can reach a limit
+        movable = variances * ((ids < highest) if total > ids.sum() else (ids > lowest))
+        if movable.any():
+            ids = np.clip(ids + (total - ids.sum()) * movable / movable.sum(), lowest, highest)
+    return rows, ids * (total / ids.sum())
+
+
+def _deviations(rows: FloatArray) -> FloatArray:
+    """Standard deviations (17,) of the ids of bins with these rows (17,).
+
+    Counts that are spread evenly over a bin have a variance of width**2 / 12. The mean of a bin's counts is
+    `_MEAN_ERROR` of the width wrong, because no popularity follows a power law exactly.
+    """
+    return (HIGHEST_COUNTS - LOWEST_COUNTS) * np.sqrt(rows / 12.0 + (_MEAN_ERROR * rows) ** 2)
+
+
+def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatArray]:
+    """Numbers of the reuse bins, and s of each, (17,): a bin's counts k are distributed as k**-s.
+
+    Bins have twice the width of those below, so that k**-s gives them 2**(1 - s) times as many rows. s is the mean of
+    those towards the bin below and above, or the larger of the two if `is_steep`. Towards a bin without rows, it is
+    `_STEEPEST`, or left out of the mean.
+    """
+    found = np.ones(NUM_REUSE_BINS)
+    for place in range(2, NUM_REUSE_BINS):
+        below, own, above = rows[place - 1], rows[place], rows[place + 1] if place < NUM_REUSE_BINS - 1 else 0.0
+        if own > 0:
+            slopes = [1.0 - np.log2(own / below)] if below > 0 else []
+            slopes += [1.0 - np.log2(above / own)] if above > 0 else [_STEEPEST] if is_steep else []
+            found[place] = (max if is_steep else np.mean)(slopes or [1.0])
+    return np.arange(NUM_REUSE_BINS), np.clip(found, -_STEEPEST, _STEEPEST)
+
+
+def _counts_of_bin(place: int, slope: float) -> tuple[FloatArray, FloatArray]:
+    """The counts of a reuse bin, and the share of its rows that have each if it is distributed as count**-slope."""
+    counts = np.arange(LOWEST_COUNTS[place], HIGHEST_COUNTS[place] + 1, dtype=float)
+    weights = (counts / counts[0]) ** -slope
+    return counts, weights / weights.sum()
+
+
+def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_at: ArrayLike) -> FloatArray:
+    """Lookups that as many later ids make at least of the rows above each threshold `a` (...).
+
+    Good's estimate, lowered by two standard errors of the rows with exactly `a` lookups. No row loses more than
+    `_STANDARD_ERRORS` of its own.
+
+    Args:
+        thresholds: `a`, (...).
+        rows: rows with at least `a` lookups, (...).
+        ids: ids of these rows, (...).
+        rows_at: rows with exactly `a` lookups, (...).
+    """
+    at = np.asarray(rows_at, dtype=float)
+    lost = np.minimum(
+        thresholds * (at + 2.0 * np.sqrt(at + 1.0)), _STANDARD_ERRORS * np.sqrt(thresholds) * np.asarray(rows)
+    )
+    return np.asarray(ids) - lost
+
+
+def _curve(rows: ArrayLike, shares: ArrayLike, num_embeddings: int) -> PopularityCurve:
+    """The smallest concave curve through 0, the end, and above these points.
+
+    A point below the line between two others adds nothing: rows chosen at random among those between the two have the
+    share on the line.
+    """
+    of_rows = np.concatenate([[0.0], np.asarray(rows, dtype=float), [float(num_embeddings)]])
+    of_shares = np.concatenate([[0.0], np.clip(shares, 0.0, 1.0), [1.0]])
+    order = np.lexsort((-of_shares, of_rows))
+    hull: list[tuple[float, float]] = []
+    for x, y in zip(of_rows[order].tolist(), of_shares[order].tolist(), strict=True):
+        if hull and x <= hull[-1][0]:
+            continue
+        while len(hull) > 1 and _is_below(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    found = np.array(hull)
+    return PopularityCurve(found[:, 0], found[:, 1])
+
+
+def _is_below(left: tuple[float, float], point: tuple[float, float], right: tuple[float, float]) -> bool:
+    """Whether a point lies on or below the line between its neighbours."""
+    return (point[1] - left[1]) * (right[0] - left[0]) <= (right[1] - left[1]) * (point[0] - left[0])

@@ -1,0 +1,248 @@
+"""Tiers of a sequence table: its most popular rows as one table, the next ones as another, the rest as a third.
+
+Hot rows are replicated on every rank, host rows on every host, and cold rows are sharded over all ranks (FlexShard,
+Sethi et al. 2023). A tier is a `Table` whose rows are those of its parent in the order of popularity, hottest first.
+Its ids follow from the parent's popularity curve. Its distinct rows and reuse profile are the part of the parent's that
+these ids account for, so that ids, distinct rows and reuse of all tiers add up to the parent's.
+
+Shape: 17 reuse bins.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint, possible_types
+from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile, rows_and_ids
+from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.table import TIER_KINDS, Table, Tier, TierKind
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_LEAST_UNIQUE_ROWS, _LEAST_POOLING_FACTOR = 1e-3, 1e-9
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """How many rows of a table the popular tiers have.
+
+    Attributes:
+        hot_rows: number of the most popular rows, which every rank has.
+        host_rows: number of the next most popular rows, which every host has.
+
+    Raises:
+        TaskError: a number is negative.
+    """
+
+    hot_rows: int = 0
+    host_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.hot_rows, self.host_rows) < 0:
+            raise TaskError(f"{self} has a negative number of rows; a tier without rows has 0")
+
+    def __bool__(self) -> bool:
+        return self.hot_rows + self.host_rows > 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Neighbouring rows in the order of popularity.
+
+    Attributes:
+        num_rows: number of rows.
+        rows: those which one batch looks up, by reuse bin, (17,).
+        ids: ids that look them up, (17,).
+    """
+
+    num_rows: int
+    rows: FloatArray
+    ids: FloatArray
+
+
+def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurve | None = None) -> tuple[Table, ...]:
+    """The tiers of a sequence table, hottest first; a tier without rows is left out. The table itself without cuts.
+
+    Args:
+        table: the table; without a reuse profile, it gets the default one.
+        cuts: numbers of rows of the popular tiers.
+        batch_size: batch size of the table's profile.
+        curve: the table's popularity curve; None for the one of its profile (`popularity.curve_of_profile`).
+
+    Raises:
+        TaskError: the table is pooled or a tier itself, or has too few rows.
+    """
+    if not cuts:
+        return (table,)
+    for problem in _problems(table, cuts):
+        raise TaskError(f"table {table.name!r}: {problem}")
+    table = with_profile(table, batch_size)
+    curve = curve_of_profile(table, batch_size) if curve is None else curve
+    popular = cuts.hot_rows + cuts.host_rows
+    of_hot, of_popular = curve.share_of([cuts.hot_rows, popular]).tolist()
+    hot, rest = _split(_Part(table.num_embeddings, *rows_and_ids(table, batch_size)), cuts.hot_rows, of_hot)
+    host, cold = _split(rest, cuts.host_rows, (of_popular - of_hot) / (1.0 - of_hot) if of_hot < 1.0 else 1.0)
+    parts = dict(zip(TIER_KINDS, (hot, host, cold), strict=True))
+    offsets = {"hot": 0, "host": cuts.hot_rows, "cold": popular}
+    return tuple(
+        _tier_table(table, Tier(kind, table.name, offsets[kind]), part, batch_size)
+        for kind, part in parts.items()
+        if part.num_rows
+    )
+
+
+def tiered_task(
+    task: ShardingTask, cuts: Mapping[str, Cuts], curves: Mapping[str, PopularityCurve] | None = None
+) -> ShardingTask:
+    """The variant of a task whose tables have these tiers; each tier inherits its parent's constraints.
+
+    Args:
+        task: a task without tiers.
+        cuts: cuts by table; tables that are not named stay as they are.
+        curves: popularity curves by table; a table that is not named has that of its profile.
+
+    Raises:
+        TaskError: the task does not allow tiers, or the cuts or constraints of a table do not.
+    """
+    if not task.tiers:
+        raise TaskError(f"{task.task_id}: the task does not allow tiers; set tiers to true")
+    unknown = set(cuts) - {table.name for table in task.tables}
+    if unknown:
+        raise TaskError(f"{task.task_id}: the cuts name the table {min(unknown)!r}, which the task does not have")
+    for table in task.tables:
+        own = cuts.get(table.name, Cuts())
+        asked = [kind for kind, rows in (("hot", own.hot_rows), ("host", own.host_rows)) if rows]
+        refused = [kind for kind in asked if kind not in possible_tiers(task, table)]
+        if refused:
+            raise TaskError(f"{task.task_id}: the constraints of table {table.name!r} allow no {refused[0]} tier")
+    of_table = {
+        table.name: tier_tables(table, cuts.get(table.name, Cuts()), task.batch_size, (curves or {}).get(table.name))
+        for table in task.tables
+    }
+    tables = [tier for tiers in of_table.values() for tier in tiers]
+    names = {name: [tier.name for tier in tiers] for name, tiers in of_table.items()}
+    return replace(task, tables=tables, constraints=_inherited(task.constraints, names))
+
+
+def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
+    """The kinds of tiers that a table of a task can have; none if it is pooled or if its rows may not be cut."""
+    constraints = task.constraints
+    if (
+        table.pooling != "none"
+        or table.tier is not None
+        or table.is_in_host_memory
+        or constraints.is_grouped(table.name)
+    ):
+        return ()
+    if not constraints.of(table.name).split:
+        return ()
+    kinds = [
+        kind
+        for kind in TIER_KINDS
+        if possible_types(
+            constraints, replace(table, tier=Tier(kind, table.name, 0)), task.world_size, task.ranks_per_host
+        )
+    ]
+    return tuple(kind for kind in kinds if kind != "host" or task.num_hosts > 1)
+
+
+def tiers_of(task: ShardingTask) -> dict[str, tuple[Table, ...]]:
+    """The tiers of every table that has any, hottest first, by the parent's name."""
+    found: dict[str, list[tuple[int, Table]]] = defaultdict(list)
+    for table in task.tables:
+        if table.tier is not None:
+            found[table.tier.parent].append((table.tier.row_offset, table))
+    return {
+        name: tuple(table for _, table in sorted(tiers, key=lambda entry: entry[0])) for name, tiers in found.items()
+    }
+
+
+def cuts_of(task: ShardingTask) -> dict[str, Cuts]:
+    """The cuts of every table that has tiers."""
+    rows = {
+        name: {tier.tier.kind: tier.num_embeddings for tier in tiers if tier.tier}
+        for name, tiers in tiers_of(task).items()
+    }
+    return {name: Cuts(of.get("hot", 0), of.get("host", 0)) for name, of in rows.items()}
+
+
+def parent_tables(task: ShardingTask) -> tuple[Table, ...]:
+    """The tables of the model: tiers joined again, in the order of their first ones."""
+    tiers = tiers_of(task)
+    names = dict.fromkeys(table.name if table.tier is None else table.tier.parent for table in task.tables)
+    own = {table.name: table for table in task.tables if table.tier is None}
+    return tuple(own[name] if name in own else _joined(name, tiers[name]) for name in names)
+
+
+def _joined(name: str, tiers: Sequence[Table]) -> Table:
+    rows = np.sum([(tier.unique_rows or 0.0) * np.array(tier.reuse) for tier in tiers], axis=0)
+    return replace(
+        tiers[0],
+        name=name,
+        num_embeddings=sum(tier.num_embeddings for tier in tiers),
+        pooling_factor=sum(tier.pooling_factor for tier in tiers),
+        unique_rows=float(rows.sum()),
+        reuse=tuple((rows / rows.sum()).tolist()),
+        tier=None,
+    )
+
+
+def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
+    if table.pooling != "none" or table.tier is not None:
+        yield "only sequence tables (pooling none) have tiers"
+    if cuts.hot_rows + cuts.host_rows > table.num_embeddings:
+        yield f"tiers of {cuts.hot_rows} and {cuts.host_rows} rows exceed its {table.num_embeddings} rows"
+
+
+def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
+    """The most popular `num_rows` rows, which get `share` of the ids, and the others.
+
+    Which rows of a batch are among the most popular ones is not known exactly. If the reuse bins are taken hottest
+    first, the ids come from the fewest distinct rows; if each bin gives `share` of its rows, from many. The mixture of
+    both is taken that has the expected number of distinct rows, if the ids look up the popular rows at random.
+    """
+    if num_rows in (0, part.num_rows):
+        none = _Part(0, np.zeros_like(part.rows), np.zeros_like(part.ids))
+        return (none, part) if num_rows == 0 else (part, none)
+    ids = share * part.ids.sum()
+    above = np.cumsum(part.ids[::-1])[::-1] - part.ids  # ids of hotter bins
+    hottest = np.clip((ids - above) / np.where(part.ids > 0, part.ids, 1.0), 0.0, 1.0) * (part.ids > 0)
+    fewest, many, all_rows = part.rows @ hottest, share * part.rows.sum(), part.rows.sum()
+    expected = -num_rows * np.expm1(-ids / num_rows)
+    # Neither part has more distinct rows than rows.
+    expected = np.clip(expected, all_rows - (part.num_rows - num_rows), num_rows)
+    mixed = np.clip((expected - fewest) / (many - fewest), 0.0, 1.0) if many > fewest else 1.0
+    taken = (1.0 - mixed) * hottest + mixed * share
+    rows = taken * part.rows
+    rows *= min(1.0, num_rows / max(float(rows.sum()), 1e-9))
+    return (
+        _Part(num_rows, rows, taken * part.ids),
+        _Part(part.num_rows - num_rows, part.rows - rows, (1.0 - taken) * part.ids),
+    )
+
+
+def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int) -> Table:
+    rows = np.maximum(part.rows, 0.0)
+    unique_rows = float(rows.sum())
+    return replace(
+        table,
+        name=f"{table.name}/{tier.kind}",
+        num_embeddings=part.num_rows,
+        pooling_factor=max(float(part.ids.sum()) / batch_size, _LEAST_POOLING_FACTOR),
+        unique_rows=min(max(unique_rows, _LEAST_UNIQUE_ROWS), float(part.num_rows)),
+        reuse=tuple((rows / unique_rows).tolist()) if unique_rows > 0 else table.reuse,
+        tier=tier,
+    )
+
+
+def _inherited(constraints: Constraints, names: Mapping[str, Sequence[str]]) -> Constraints:
+    """Constraints with one entry per tier for every entry of a table."""
+    if not constraints.tables:
+        return constraints
+    tables: list[TableConstraint] = [
+        replace(entry, table=name) for entry in constraints.tables for name in names[entry.table]
+    ]
+    return replace(constraints, tables=tables)

@@ -1,0 +1,141 @@
+"""Popularity curves against later ids of the same popularity, and counts against a plain loop."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tables.criteo_files import write_criteo
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.criteo import hashed_ids, read_criteo
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.popularity import (
+    criteo_id_counts,
+    curve_of_counts,
+    curve_of_profile,
+    id_counts,
+    popular_rows,
+    rows_and_ids,
+)
+from neuroshard_pipeline.tables.profile import reuse_histogram, with_profile
+from neuroshard_pipeline.tables.table import Table
+
+BATCH = 1000
+
+
+def profiled(ids, num_embeddings):
+    """A table with the profile of these ids, as one batch."""
+    unique, reuse, _ = reuse_histogram(ids)
+    return Table("t", num_embeddings, 8, len(ids) / BATCH, float(unique), tuple(reuse.tolist()), pooling="none")
+
+
+def zipf_ids(num_embeddings, exponent, count, rng):
+    """Independent ids; the popularity of row k is proportional to (k + 1)**-exponent."""
+    popularity = np.arange(1, num_embeddings + 1.0) ** -exponent
+    return rng.choice(num_embeddings, size=count, p=popularity / popularity.sum())
+
+
+def assert_concave(curve, num_embeddings):
+    assert (curve.rows[0], curve.rows[-1], curve.shares[0], curve.shares[-1]) == (0, num_embeddings, 0, 1)
+    assert (np.diff(curve.rows) > 0).all()
+    slopes = np.diff(curve.shares) / np.diff(curve.rows)
+    assert (slopes >= -1e-15).all()
+    assert (np.diff(slopes) <= 1e-12 + 1e-9 * slopes[:-1]).all()
+
+
+@pytest.mark.parametrize("source", ["profile", "counts"])
+@pytest.mark.parametrize(
+    ("num_embeddings", "exponent", "count"),
+    [(100_000, 1.1, 200_000), (1_000_000, 1.1, 200_000), (100_000, 0.8, 200_000), (100_000, 0.5, 1_000_000),
+     (20_000, 0.0, 200_000), (100_000, 0.0, 200_000), (1000, 1.1, 50_000), (1_000_000, 0.9, 20_000)],
+)  # fmt: skip
+def test_a_curve_promises_no_more_than_later_ids_give(num_embeddings, exponent, count, source):
+    rng = np.random.default_rng(0)
+    first, later = (zipf_ids(num_embeddings, exponent, count, rng) for _ in range(2))
+    counts = id_counts([first], num_embeddings)
+    curve = curve_of_counts(counts) if source == "counts" else curve_of_profile(profiled(first, num_embeddings), BATCH)
+    assert_concave(curve, num_embeddings)
+    rows = np.unique(np.geomspace(1, num_embeddings, 60).astype(int))
+    held_out, seen = (
+        np.cumsum(np.bincount(ids, minlength=num_embeddings)[popular_rows(counts, num_embeddings)])[rows - 1] / count
+        for ids in (later, first)
+    )
+    noise = 4 * np.sqrt(seen * (1 - seen) / count) + 4 / count
+    promised = curve.share_of(rows)
+    assert (promised <= held_out + noise).all()
+    hot = (rows >= num_embeddings // 1000) & (rows <= num_embeddings // 100)
+    if count >= num_embeddings // 5:
+        assert (promised[hot] >= 0.8 * held_out[hot] - noise[hot]).all()  # nor does it give much away
+    if exponent == 0:  # although many rows have several times the mean number of lookups
+        assert seen[rows <= num_embeddings // 3][-1] > 0.4
+        assert curve.share_of(num_embeddings // 3) < 0.35
+
+
+@pytest.mark.parametrize("pooling_factor", [20.0, 200.0])
+def test_a_curve_of_half_a_drawn_batch_holds_for_the_other_half(pooling_factor):
+    """The project's own ids of one batch, in random order."""
+    table = with_profile(Table("t", 200_000, 8, pooling_factor), BATCH)
+    ids = draw_ids(table, BATCH, seed=3).indices
+    half = len(ids) // 2
+    counts = id_counts([ids[:half]], table.num_embeddings)
+    curve = curve_of_profile(profiled(ids[:half], table.num_embeddings), BATCH)
+    rows = np.unique(np.geomspace(1, table.num_embeddings, 40).astype(int))
+    later = np.bincount(ids[half:], minlength=table.num_embeddings)[popular_rows(counts, table.num_embeddings)]
+    held_out = np.cumsum(later)[rows - 1] / later.sum()
+    assert (curve.share_of(rows) <= held_out + 4 * np.sqrt(held_out / half) + 4 / half).all()
+
+
+@st.composite
+def profiled_tables(draw):
+    rows, unique = draw(st.integers(1, 10**7)), draw(st.floats(0.001, 1.0))
+    shares = np.array(draw(st.lists(st.integers(0, 5), min_size=17, max_size=17).filter(any)), dtype=float)
+    reuse = tuple((shares / shares.sum()).tolist())
+    return Table("t", rows, 8, draw(st.floats(0.01, 300.0)), unique * rows, reuse, pooling="none")
+
+
+@given(profiled_tables(), st.sampled_from([64, 65536]))
+def test_curves_of_any_profile_are_concave_and_account_for_all_ids(table, batch_size):
+    curve = curve_of_profile(table, batch_size)
+    assert_concave(curve, table.num_embeddings)
+    assert curve.num_embeddings == table.num_embeddings
+    shares = np.linspace(0, 1, 7)
+    np.testing.assert_allclose(curve.share_of(curve.rows_for(shares)), shares, atol=1e-9)
+    rows, ids = rows_and_ids(table, batch_size)
+    assert ids.sum() == pytest.approx(batch_size * table.pooling_factor)
+    np.testing.assert_allclose(rows, table.unique_rows * np.array(table.reuse), rtol=1e-9)
+    assert (ids[rows == 0] == 0).all()
+
+
+@settings(max_examples=50)
+@given(st.lists(arrays(np.int64, st.integers(0, 20), elements=st.integers(0, 9)), max_size=5), st.integers(0, 10))
+def test_counts_and_popular_rows_agree_with_a_loop(batches, num_rows):
+    counted = id_counts(batches, 10)
+    expected = Counter(int(row) for batch in batches for row in batch)
+    assert dict(zip(counted.rows.tolist(), counted.counts.tolist(), strict=True)) == expected
+    hottest = sorted(range(10), key=lambda row: (-expected[row], row))
+    assert popular_rows(counted, num_rows).tolist() == hottest[:num_rows]
+
+
+def test_the_features_of_a_click_log_are_counted(tmp_path):
+    write_criteo(tmp_path / "day.tsv", 500, seed=0)
+    rows = [10 + 7 * feature for feature in range(26)]
+    counted = criteo_id_counts(tmp_path / "day.tsv", rows)
+    (batch,) = read_criteo(tmp_path / "day.tsv", 500)
+    for feature in (0, 25):
+        expected = np.bincount(hashed_ids(batch.categories[:, feature], rows[feature], feature).indices)
+        assert expected[counted[feature].rows].tolist() == counted[feature].counts.tolist()
+        assert expected.sum() == counted[feature].counts.sum()
+
+
+def test_impossible_requests_are_refused(tmp_path):
+    with pytest.raises(TaskError, match="rows of a table with 5 rows"):
+        id_counts([np.array([0, 5])], 5)
+    with pytest.raises(TaskError, match="no ids were counted"):
+        curve_of_counts(id_counts([], 5))
+    with pytest.raises(TaskError, match="no 6 popular rows"):
+        popular_rows(id_counts([np.array([1])], 5), 6)
+    with pytest.raises(TaskError, match="2 numbers; give one for each of 26"):
+        criteo_id_counts(tmp_path / "day.tsv", [5, 5])
