@@ -36,7 +36,7 @@ from neuroshard_pipeline.errors import PlanError, TaskError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
-from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table
+from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table, Tier
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
 
@@ -48,7 +48,7 @@ _READABLE_VERSIONS = (1, SCHEMA_VERSION)
 
 #: Fields that tables did not have in version 1, and their defaults. They are written only where they differ from these,
 #: so that the hash of other tables is the same in both versions.
-_NEW_TABLE_FIELDS = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"}
+_NEW_TABLE_FIELDS = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"} | {"tier": None}
 
 #: Path of the embedding tables in TorchRec's own DLRM (`torchrec.models.dlrm.DLRM`).
 DLRM_MODULE_PATH = "sparse_arch.embedding_bag_collection"
@@ -144,6 +144,7 @@ def _table_to_json(table: Table) -> Json:
         "pooling_factor": float(table.pooling_factor),
         "unique_rows": None if table.unique_rows is None else float(table.unique_rows),
         "reuse": None if table.reuse is None else [float(share) for share in table.reuse],
+        "tier": None if table.tier is None else [table.tier.kind, table.tier.parent, table.tier.row_offset],
     }
     return {
         name: value
@@ -192,11 +193,14 @@ def _read_plan(document: Mapping[str, Any]) -> Plan:
     return plan
 
 
+def _read_table(entry: Mapping[str, Any]) -> Table:
+    reuse, tier = entry["reuse"], entry.get("tier")
+    values = {"reuse": None if reuse is None else tuple(reuse), "tier": None if tier is None else Tier(*tier)}
+    return Table(**{**entry, **values})
+
+
 def _read_task(task: Mapping[str, Any]) -> ShardingTask:
-    tables = [
-        Table(**entry | {"reuse": None if entry["reuse"] is None else tuple(entry["reuse"])})
-        for entry in task["tables"]
-    ]
+    tables = [_read_table(entry) for entry in task["tables"]]
     if tables_sha256(tables) != task["tables_sha256"]:
         raise PlanError(f"{task['task_id']}: the tables of the plan document were changed after it was written")
     values = {name: task[name] for name in ("world_size", "batch_size", "memory_bytes", "optimizer", "task_id")}
