@@ -59,8 +59,8 @@ def column_part(placement: Placement) -> Placement:
 def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory: MemoryModel) -> Spread:
     """Give tables of these types their shards and ranks.
 
-    Replicas and rows of a row-wise table lie on all ranks. The tables that lie on one host are distributed in
-    descending order of bytes, each to the host whose fullest rank has most memory left. The column blocks of a
+    Replicas and rows of a row-wise table lie on all ranks, rows of a host-row-wise table on the ranks of every host. The
+    tables that lie on one host are distributed in descending order of bytes, each to the host whose fullest rank has most memory left. The column blocks of a
     grid-sharded table, one per host or fewer, are distributed in the same way.
 
     Raises:
@@ -76,6 +76,10 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
         elif sharding_type == "row_wise":
             rows = row_shards(tables[name], sharding_type, task.world_size)
             placed += list(zip(rows, range(len(rows)), strict=True))
+        elif sharding_type == "host_row_wise":
+            rows = row_shards(tables[name], sharding_type, task.ranks_per_host)
+            firsts = range(0, task.world_size, task.ranks_per_host)
+            placed += [(shard, first + place) for first in firsts for place, shard in enumerate(rows)]
     for shard, rank in placed:
         free[rank] -= memory.shard_bytes(shard, task)
     local = task.ranks_per_host

@@ -2,7 +2,8 @@
 
 Three kinds of tables are spread:
 
-- Tables that columns cannot hold, because their narrowest column shard exceeds every rank, have their rows cut.
+- Tables that columns cannot hold, because their narrowest column shard exceeds every rank, have their rows cut. So have
+  host tiers, on every host.
 - The few most expensive tables, or all, may have their rows cut: column shards would receive all their ids again.
 - Tables that cost least as replicas for what they save become replicas. They are ordered by this ratio, and every
   prefix of the order is a candidate.
@@ -40,7 +41,10 @@ _REPLICA: ShardingType = "data_parallel"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Sharding types of spread tables, and the estimated cost of a step in ms without the tables that must be cut."""
+    """Sharding types of spread tables, and the estimated cost of a step in ms without the tables that must be cut.
+
+    Host tiers count, because variants of a task differ in them.
+    """
 
     types: Mapping[str, ShardingType]
     estimate_ms: float
@@ -140,12 +144,15 @@ def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArra
 
 
 def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) -> dict[str, ShardingType]:
-    """The tables that cannot be column-wise and are not replicas, and the type that cuts their rows."""
+    """The tables that cannot be column-wise and are not replicas on all ranks, and the type that cuts their rows."""
     narrowest = problem.numbers((index, unit.finest[-1]) for index, unit in enumerate(problem.units))
     least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[narrowest].tolist(), strict=True))
     found: dict[str, ShardingType] = {}
     for table in problem.task.tables:
         own = types[table.name]
+        if own == ("host_row_wise",):
+            found[table.name] = own[0]
+            continue
         fits = "column_wise" in own and least_bytes.get(table.name, 0) <= problem.limits.max()
         if fits or ("column_wise" not in own and "data_parallel" in own):
             continue

@@ -14,8 +14,10 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings, step_parts
+from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import Reduction
@@ -45,6 +47,7 @@ class SpreadEstimate:
         self._prices = step_prices(step, problem.task)
         self._add_columns(tables)
         self._add_replicas(tables)
+        self._host_tiers_ms = _host_tiers_ms(problem)
         self._rows = {kind: self._row_sums(tables, kind) for kind in ("row_wise", "table_row_wise")}
         memory, task = problem.memory, problem.task
         self.alone_ms = self._alone[:, 0]
@@ -82,7 +85,7 @@ class SpreadEstimate:
         """
         columns = np.ones(len(self._dims), dtype=bool)
         columns[replicas] = columns[cut] = False
-        cost = self._columns_ms(columns) if columns.any() else 0.0
+        cost = self._host_tiers_ms + (self._columns_ms(columns) if columns.any() else 0.0)
         if len(replicas):
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
                 self._replica_ms[replicas].sum()
@@ -152,12 +155,15 @@ class SpreadEstimate:
         self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
 
     def _add_replicas(self, tables: Sequence[Table]) -> None:
-        """Embeddings (T, H), own ms (T,) and numbers of gradients (T,) of replicas; sequence tables have none."""
+        """Embeddings (T, H), own ms (T,) and numbers of gradients (T,) of replicas.
+
+        Of sequence tables, only hot tiers have replicas.
+        """
         replicas = [whole(table, "data_parallel") for table in tables]
-        pooled = [number for number, table in enumerate(tables) if table.pooling != "none"]
+        possible = [number for number, table in enumerate(tables) if table.pooling != "none" or table.tier is not None]
         self._replica = np.zeros_like(self._columns[:, 0])
-        if pooled:
-            self._replica[pooled] = self._sums([replicas[number] for number in pooled])
+        if possible:
+            self._replica[possible] = self._sums([replicas[number] for number in possible])
         self._replica[:, -1] = 0.0
         work = np.array([_replica_work(replica, self._task) for replica in replicas])
         dense = self._step.prices_of("dense", self._task.world_size)
@@ -193,6 +199,17 @@ class SpreadEstimate:
     def _reduce_ms(self, collective: Reduction, size_bytes: float, ranks: int | None = None) -> float:
         world, local = self._task.world_size, self._task.ranks_per_host
         return float(self._step.reductions.predict_ms(collective, size_bytes, ranks or world, local))
+
+
+def _host_tiers_ms(problem: Problem) -> float:
+    """What the host tiers of a task add to every rank."""
+    task, models = problem.task, problem.models
+    tiers = {table.name for table in task.tables if table.tier is not None and table.tier.kind == "host"}
+    if not tiers:
+        return 0.0
+    spread = spread_tables(dict.fromkeys(sorted(tiers), "host_row_wise"), task, problem.memory)
+    parts = step_parts(task, spread.shards, spread.ranks, models)
+    return predicted_cost(parts, models, task.batch_size).embedding_cost_ms
 
 
 def _half(table: Table, level: int) -> Shard:

@@ -21,7 +21,7 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
     task = problem.task
     ranks = {"row_wise": task.world_size}
     if task.num_hosts > 1:
-        ranks |= {"table_row_wise": task.ranks_per_host, "grid_shard": task.ranks_per_host}
+        ranks |= dict.fromkeys(("table_row_wise", "grid_shard", "host_row_wise"), task.ranks_per_host)
 
     def is_usable(name: ShardingType) -> bool:
         if name == "column_wise" or problem.models.step is None:
