@@ -59,9 +59,10 @@ def column_part(placement: Placement) -> Placement:
 def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory: MemoryModel) -> Spread:
     """Give tables of these types their shards and ranks.
 
-    Replicas and rows of a row-wise table lie on all ranks, rows of a host-row-wise table on the ranks of every host. The
-    tables that lie on one host are distributed in descending order of bytes, each to the host whose fullest rank has most memory left. The column blocks of a
-    grid-sharded table, one per host or fewer, are distributed in the same way.
+    Replicas and rows of a row-wise table lie on all ranks, and so do those of a host-row-wise table, on every host.
+    The tables that lie on one host are distributed in descending order of bytes, each to the host whose fullest rank
+    has most memory left. The column blocks of a grid-sharded table, one per host or fewer, are distributed in the same
+    way.
 
     Raises:
         DoesNotFitError: a rank has too little memory.
