@@ -10,12 +10,15 @@ other plans have, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neuroshard_pipeline.augment.sequences import RowPopularity, SequenceIds, row_popularity, sequence_tables
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.profile import expected_rows
+from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _SEED = 17
@@ -99,6 +102,33 @@ def sequence_task(
     )
     sources = {t.name: SequenceIds(t, row_popularity(popularity, t.num_embeddings)) for t in tables}
     return SequenceTask(task, sources)
+
+
+def judged(plan: Plan, sources: Mapping[str, SequenceIds]) -> tuple[ShardingTask, tuple[Shard, ...]]:
+    """The task and the shards of a plan, whose tiers get the ids that the popularities of their rows give them.
+
+    A search knows the reuse profile of one batch, which proves less than the popularities.
+    """
+    size = plan.task.batch_size
+    tables = {t.name: t if t.tier is None else _true_tier(t, sources[t.tier.parent], size) for t in plan.task.tables}
+    task = replace(plan.task, tables=list(tables.values()))
+    return task, tuple(replace(shard, table=tables[shard.table.name]) for shard in plan.shards)
+
+
+def _true_tier(table: Table, source: SequenceIds, batch_size: int) -> Table:
+    assert table.tier is not None, "the caller has checked that the table is a tier"
+    popularity, ids = source.popularity, batch_size * source.table.pooling_factor
+    ends = np.cumsum(popularity.rows)
+    first, last = table.tier.row_offset, table.tier.row_offset + table.num_embeddings
+    rows = np.clip(np.minimum(ends, last) - np.maximum(ends - popularity.rows, first), 0, None).astype(float)
+    of_bins = expected_rows(rows, popularity.popularity, round(ids))
+    unique_rows = float(min(of_bins.sum(), table.num_embeddings))
+    return replace(
+        table,
+        pooling_factor=float(rows @ popularity.popularity) * source.table.pooling_factor,
+        unique_rows=unique_rows,
+        reuse=tuple((of_bins / of_bins.sum()).tolist()),
+    )
 
 
 def _log_uniform(least: int, most: int, count: int, rng: np.random.Generator) -> list[int]:

@@ -133,11 +133,11 @@ def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory
         asked=ranks * once,
         visit_bytes=ID_BYTES + 2.0 * width_bytes,
         gradient_bytes=2.0 * width_bytes,
-        row_bytes=_row_bytes(table, task, memory),
+        row_bytes=row_bytes(table, task, memory),
     )
 
 
-def _row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
+def row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
     """Bytes of the weights and the optimizer state of one row."""
     row = replace(table, num_embeddings=1, unique_rows=None, reuse=None)
     bare = memory.model_copy(update={"input_buffers": False, "output_buffers": False})
