@@ -152,7 +152,7 @@ def _lookup_key(shard: Shard) -> tuple[object, ...]:
 
 def _single_ids(shard: Shard) -> Shard:
     """The shard with one id per bag."""
-    made = replace(shard.table, pooling_factor=1.0, pooling="sum", num_features=1)
+    made = replace(shard.table, pooling_factor=1.0, pooling="sum", num_features=1, tier=None)
     return Shard(made, shard.column_offset, shard.embedding_dim)
 
 
