@@ -158,7 +158,7 @@ def test_as_many_collectives_as_torchrec_runs(kind, world_size, all_to_alls, red
         "data_parallel": replicas(WIDE, world_size),
     }[kind]
     of = task(WIDE, world_size=world_size, local_world_size=2)
-    job = Job(of, SLOW, SIMPLE, SYNC, 4.0)
+    job = Job(of, SLOW, SIMPLE, SYNC)
     phases = step_phases(grouped([shard for shard, _ in placed], [rank for _, rank in placed]), job)
     together = [phase for phase in phases if isinstance(phase, Symmetric)]
     found = sum(isinstance(phase, AllToAll) for phase in phases) + sum(p.part == "input_dist" for p in together)
@@ -177,7 +177,7 @@ def test_half_precision_halves_transfers_and_adds_conversions():
     tables = [Table(f"t{index}", 10**6, 128, 1.0) for index in range(8)]
     placed = [(whole(table), rank) for rank, table in enumerate(tables)]
     of = task(*tables, world_size=8, batch_size=8 * 65536)
-    single, half = (cost(of, placed, H100, CLUSTER, output_bytes=size) for size in (4, 2))
+    single, half = (cost(replace(of, comm_precision=name), placed, H100, CLUSTER) for name in ("fp32", "bf16"))
     assert half.forward_comm_ms.sum() == pytest.approx(0.5 * single.forward_comm_ms.sum(), rel=0.1)
     assert (half.module_ms > single.module_ms).all()
     assert (half.input_dist_ms == single.input_dist_ms).all()

@@ -45,10 +45,10 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
         yield f"extrapolated: {task.num_hosts} hosts: reductions were measured on one host"
 
 
-def approximations(task: ShardingTask) -> Iterator[str]:
-    """Properties of a task's tables that predicted costs leave out."""
+def approximations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
+    """Properties of a task's tables that predicted costs leave out; a step cost model prices weights and means."""
     as_sums = [table.name for table in task.tables if table.is_weighted or table.pooling == "mean"]
-    if as_sums:
+    if as_sums and step is None:
         tables = f"table {as_sums[0]!r}" + (f" and {len(as_sums) - 1} more" if len(as_sums) > 1 else "")
         yield f"approximated: weighted ids or mean pooling of {tables}: lookups are priced as plain sums"
     modules = len({table.module for table in task.tables})

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models import checkpoint
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_CONTEXT_FEATURES,
@@ -57,7 +57,11 @@ def rank_costs(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     Returns:
         (E, R) in ms.
     """
-    factors = correction(xp, weights, context)  # (E, R, 2)
+    return _corrected(xp, weights, work, correction(xp, weights, context))
+
+
+def _corrected(xp: Xp, weights: Weights, work: Array, factors: Array) -> Array:
+    """The sum that `rank_costs` states, (E, R), with factors (E, R, 2)."""
     transfer = (work[..., 1:] @ xp.exp(weights["log_price"]))[..., 0]
     return work[..., 0] * factors[..., 0] + transfer * factors[..., 1]
 
@@ -97,9 +101,11 @@ class CommCostModel:
         """
         return self.forward_ms(dim_sums, start_skew_ms, batch_size), self.backward_ms(dim_sums, batch_size)
 
-    def forward_ms(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> FloatArray:
-        """The forward half of `predict`."""
-        return self.member_costs("forward", dim_sums, start_skew_ms, batch_size).mean(axis=0)
+    def forward_ms(
+        self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int, ranks: IntArray | None = None
+    ) -> FloatArray:
+        """The forward half of `predict`, or its part (..., K) for the K `ranks` (..., K) of every collective."""
+        return self._evaluate("forward", dim_sums, start_skew_ms, batch_size, ranks)[0].mean(axis=0)
 
     def backward_ms(self, dim_sums: ArrayLike, batch_size: int) -> FloatArray:
         """The backward half of `predict`."""
@@ -134,20 +140,27 @@ class CommCostModel:
         return calibration.interval(by_member.mean(axis=0), member_spread(by_member), calibration.overshoot(context))
 
     def _evaluate(
-        self, direction: str, dim_sums: ArrayLike, start_skew_ms: ArrayLike | None, batch_size: int
+        self,
+        direction: str,
+        dim_sums: ArrayLike,
+        start_skew_ms: ArrayLike | None,
+        batch_size: int,
+        ranks: IntArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Costs by member (E, ..., W), and the context (..., W, F) of every rank."""
+        """Costs by member (E, ..., W), and the context (..., W, F), of every rank or of the `ranks` (..., K)."""
         dims = np.asarray(dim_sums, dtype=np.float64)
         skew = np.zeros_like(dims) if start_skew_ms is None else np.asarray(start_skew_ms, dtype=np.float64)
         _require_valid(dims, skew, batch_size)
         network = self.networks[direction]
         work, context = comm_features(dims, skew, batch_size, direction, ranks_per_host_of(self.provenance))
+        if ranks is not None:
+            work, context = (np.take_along_axis(values, ranks[..., None], axis=-2) for values in (work, context))
         scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
-        scaled_context = network.normalisation.context(context).reshape(-1, context.shape[-1])
-        chunks = [slice(at, at + _CHUNK_RANKS) for at in range(0, max(len(scaled_work), 1), _CHUNK_RANKS)]
-        parts = [rank_costs(np, network.weights, scaled_work[ranks], scaled_context[ranks]) for ranks in chunks]
-        costs = np.concatenate(parts, axis=1)  # (E, R)
-        return costs.reshape(len(costs), *dims.shape), context
+        distinct, place = _distinct(network.normalisation.context(context).reshape(-1, context.shape[-1]))
+        chunks = [slice(at, at + _CHUNK_RANKS) for at in range(0, max(len(distinct), 1), _CHUNK_RANKS)]
+        factors = np.concatenate([correction(np, network.weights, distinct[chunk]) for chunk in chunks], axis=1)
+        costs = _corrected(np, network.weights, scaled_work, factors[:, place])  # (E, R)
+        return costs.reshape(len(costs), *work.shape[:-1]), context
 
     def save(self, folder: Path | str) -> None:
         """Write `model.json` and `weights.safetensors` into `folder`.
@@ -196,6 +209,20 @@ def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
     hardware = provenance.get("hardware")
     topology = hardware.get("topology") if isinstance(hardware, Mapping) else None
     return int(topology["gpus_per_host"]) if topology else None
+
+
+def _distinct(rows: FloatArray) -> tuple[FloatArray, IntArray]:
+    """The distinct rows (D, F) of an array (R, F), and for each row the index of its equal, (R,).
+
+    In a backward all-to-all, ranks that send equally much have equal contexts. Rows are compared by one weighted sum
+    each; if two different rows have the same sum, all rows count as distinct.
+    """
+    sums = rows @ np.sqrt(np.arange(2.0, 2.0 + rows.shape[-1]))
+    _, first, place = np.unique(sums, return_index=True, return_inverse=True)
+    distinct = rows[first]
+    if len(first) == len(rows) or not np.array_equal(distinct[place], rows):
+        return rows, np.arange(len(rows))
+    return distinct, place
 
 
 def _require_valid(dims: FloatArray, skew: FloatArray, batch_size: int) -> None:

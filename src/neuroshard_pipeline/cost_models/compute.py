@@ -11,6 +11,7 @@ own cost times its overshoot, which is how far the shard lies outside the traini
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +38,9 @@ DIRECTIONS = 2
 COMPUTE_WEIGHTS = CORRECTION_WEIGHTS | {
     "log_price", "log_launch", "once.terms", "once.log_cost", "gate.log_weight", "gate.bias",
 }  # fmt: skip
+
+#: Weights of `price` that are exponents of e.
+_EXPONENTS = ("gate.log_weight", "log_launch", "once.log_cost")
 
 #: Number of shard sets whose costs are computed together, so that intermediate arrays stay in the level-2 cache. On one
 #: core of an AMD EPYC this prices 6 million sets/s, against 1.6 million without chunks. float32 would reach 7 million,
@@ -89,14 +93,19 @@ def price(xp: Xp, weights: Weights, sums: Array) -> Array:
     Returns:
         (E, N, D) in ms.
     """
+    return _priced(xp, weights, {name: xp.exp(weights[name]) for name in _EXPONENTS}, sums)
+
+
+def _priced(xp: Xp, weights: Weights, powers: Weights, sums: Array) -> Array:
+    """The costs of `price`; `powers` are the weights `_EXPONENTS` as powers of e."""
     gates = weights["gate.bias"].shape[-1] // DIRECTIONS
     pressures, once = weights["gate.log_weight"].shape[-2], weights["once.log_cost"].shape[-2]
     pressure = xp.log(sums[..., -pressures - once : -once] + _PRESSURE_FLOOR)
-    opened = sigmoid(xp, pressure @ xp.exp(weights["gate.log_weight"]) + weights["gate.bias"])  # (E, N, D * G)
+    opened = sigmoid(xp, pressure @ powers["gate.log_weight"] + weights["gate.bias"])  # (E, N, D * G)
     gated = sums[..., DIRECTIONS : DIRECTIONS * (1 + gates)] * opened
     absent = 1.0 - sums[..., -once:]
     present = 1.0 - xp.maximum(absent, xp.zeros_like(absent))  # 1 as soon as one shard has the launch term
-    total = sums[..., :DIRECTIONS] + xp.exp(weights["log_launch"]) + present @ xp.exp(weights["once.log_cost"])
+    total = sums[..., :DIRECTIONS] + powers["log_launch"] + present @ powers["once.log_cost"]
     for gate in range(gates):
         total = total + gated[..., gate * DIRECTIONS : (gate + 1) * DIRECTIONS]
     return total
@@ -200,8 +209,12 @@ class ComputeCostModel:
             chunk = flat[start : start + _CHUNK_SETS]
             members = self.network.members
             width = (flat.shape[1] - 1) // members  # -1 would be ambiguous where N is 0
-            by_member = np.moveaxis(chunk[:, :-1].reshape(len(chunk), members, width), 1, 0)  # (E, N, C)
-            yield chunk, price(np, self.network.weights, by_member)
+            by_member = chunk[:, :-1].reshape(len(chunk), members, width).transpose(1, 0, 2)  # (E, N, C)
+            yield chunk, _priced(np, self.network.weights, self._powers, by_member)
+
+    @cached_property
+    def _powers(self) -> Weights:
+        return {name: np.exp(self.network.weights[name]) for name in _EXPONENTS}
 
     def save(self, folder: Path | str) -> None:
         """Write `model.json` and `weights.safetensors` into `folder`.

@@ -31,6 +31,7 @@ class ModelledStepParams(Parameters):
     ranks_per_size: PositiveInt
 
 
+_MILLION = 1e6
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
 #: One of so many plans only tells the error of the prices.
@@ -71,6 +72,7 @@ def modelled_step_model(
         num_plans = max(ranks_per_size // world_size, 2 * _HELD_OUT)
         samples = step_samples(device, network, world_size, num_plans, np.random.default_rng(world_size))
         prices[world_size] = {part: _prices(part, samples) for part in PARTS}
+        prices[world_size]["module"]["host_link"] = device.host_link_us(_MILLION) / 1e3
         for part, of in prices[world_size].items():
             errors[part].append(_error(part, of, samples))
     provenance = {"hardware": dict(hardware), COSTS_ARE: {"prices": "modelled", "reductions": "modelled"}}

@@ -65,7 +65,7 @@ class CostModels:
             *modelled(_hardware(self.compute), self.step),
             *(f"extrapolated: {caveat}" for caveat in outside),
             *step_extrapolations(task, self.step),
-            *approximations(task),
+            *approximations(task, self.step),
         )
 
     def compute_ms(

@@ -25,8 +25,13 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
 #: `dense`: replicas: the launches that they add, and for their gradients zeros, sums over the batch, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
-    "input_dist": ("groups", "features", "bags", "ids", "sent_bags", "sent_ids"),
-    "module": ("groups", "features", "bags", "pooled", "returned", "reordered"),
+    "input_dist": (
+        *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),
+    ),
+    "module": (
+        *("groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
+        *("returned", "reordered", "joined", "expanded", "converted", "host_link"),
+    ),
     "dense": ("replicas", "gradients"),
 }
 

@@ -162,7 +162,7 @@ class ModelledDevice(Parameters):
             "hbm": self._hbm_us(hbm),
             "l2": self._l2_us(l2),
             "latency": self._latency_us(lookup, missed),
-            "host": self._host_us((self._fetched_rows(lookup) * lookup.row_bytes).sum()),
+            "host": self.host_link_us((self._fetched_rows(lookup) * lookup.row_bytes).sum()),
         }
 
     def _backward_parts(self, lookup: Lookup, forward: dict[str, float]) -> dict[str, float]:
@@ -184,7 +184,7 @@ class ModelledDevice(Parameters):
             "reduce": max(self._gradients_us(lookup), kernels.hot_row_us * hot_blocks(lookup) / self.device.sms),
             "update": self._hbm_us(updated.sum()) * kernels.hbm_efficiency / kernels.update_efficiency,
             "weights": weights_us,
-            "host": self._host_us(crossing.sum()),
+            "host": self.host_link_us(crossing.sum()),
         }
 
     def _gradients_us(self, lookup: Lookup) -> float:
@@ -223,7 +223,8 @@ class ModelledDevice(Parameters):
         bandwidth = self.device.l2_bytes_per_clock * self.device.clock_ghz
         return float(num_bytes) / (1e3 * bandwidth * self.kernels.l2_efficiency)
 
-    def _host_us(self, num_bytes: float) -> float:
+    def host_link_us(self, num_bytes: float) -> float:
+        """Time in microseconds in which so many bytes cross the link to the host, in one direction."""
         return float(num_bytes) / (1e3 * self.device.host_gb_per_s * self.kernels.host_efficiency)
 
 

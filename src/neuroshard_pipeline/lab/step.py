@@ -29,7 +29,7 @@ from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.lab.phases import Phase, Work, run_phases
-from neuroshard_pipeline.lab.step_groups import Group, Job, grouped
+from neuroshard_pipeline.lab.step_groups import Group, Job, columns, grouped
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.table import Shard
@@ -99,7 +99,6 @@ def step_cost_ms(
     ranks: Sequence[int],
     device: ModelledDevice,
     network: NetworkParams,
-    output_bytes: float = FLOAT_BYTES,
 ) -> StepCost:
     """Modelled cost of a step with `shards[i]` on `ranks[i]`.
 
@@ -109,12 +108,10 @@ def step_cost_ms(
         ranks: the rank of each shard.
         device: GPU of every rank.
         network: links inside and between hosts.
-        output_bytes: bytes of one pooled number on the links: 4, or 2 for TorchRec's fp16 or bf16 communication. The
-            all_reduce of replicas' gradients and the ids stay as they are.
     """
     if task.local_world_size is not None:
         network = network.model_copy(update={"gpus_per_host": task.local_world_size})
-    job = Job(task, device, network, step_params().host_sync_us, output_bytes)
+    job = Job(task, device, network, step_params().host_sync_us)
     parts, waiting = run_phases(step_phases(grouped(shards, ranks), job), task.world_size, network)
     names = (name.removesuffix("_ms") for name in StepCost.__dataclass_fields__ if name != "waiting_ms")
     none = np.zeros(task.world_size)
@@ -123,8 +120,8 @@ def step_cost_ms(
 
 def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
     """All phases of a step in order."""
-    modules = list(dict.fromkeys((group.module, group.is_sequence) for group in groups))
-    of_module = [[group for group in groups if (group.module, group.is_sequence) == key] for key in modules]
+    modules = list(dict.fromkeys(group.module for group in groups))
+    of_module = [[group for group in groups if group.module == module] for module in modules]
     exchanges = [output_dist(group, job) for group in groups]
     lookups = [_lookup_us(group, job) for group in groups]
     sides = [phase for members in of_module for phase in concatenation(members, job)]
@@ -134,6 +131,7 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
     return [
         *sides,
         *backward,
+        *(Work("module", _averaged_us(group, job)) for group in groups),
         *(Work("backward_compute", us) for _, us in lookups),
         *(phase for group in groups for phase in _dense(group, job)),
         *([] if job.task.pipelines_input_dist else ids),
@@ -141,6 +139,22 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
         *forward,
         *sides,
     ]
+
+
+def weighted_lookups_ms(
+    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
+) -> FloatArray:
+    """What weights of ids add to the lookups of every rank (W,): lookups with weights, less those without.
+
+    Arguments as for `step_cost_ms`.
+    """
+    job = Job(task, device, network, step_params().host_sync_us)
+    added = np.zeros(task.world_size)
+    for group in grouped(shards, ranks):
+        if group.is_weighted:
+            without = replace(group, module=group.module._replace(is_weighted=False))
+            added += np.sum(_lookup_us(group, job), axis=0) - np.sum(_lookup_us(without, job), axis=0)
+    return added / 1e3
 
 
 def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:
@@ -156,6 +170,16 @@ def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:
                 known[same] = (time.forward_us, time.backward_us)
             us[:, rank] += known[same]
     return us[0], us[1]
+
+
+def _averaged_us(group: Group, job: Job) -> FloatArray:
+    """Microseconds in which gradients of means are divided by the lengths of bags, on every rank, (W,).
+
+    FBGEMM's backward writes them into a tensor of their own [`grad_mean_kernel`].
+    """
+    samples = job.local_batch if group.is_replicated else job.task.batch_size
+    floats = group.on_ranks(lambda shard: columns(shard) * (shard.table.pooling == "mean"), job.world_size)
+    return job.kernels_us(2 * FLOAT_BYTES * samples * floats)
 
 
 def _kernel_of(shard: Shard) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """The shards of one embedding module and sharding type, which share kernels and collectives, and the job they are in.
 
 TorchRec makes one sharding object per module and sharding type [torchrec embeddingbag.py,
-`create_sharding_infos_by_sharding_device_group`], with an input dist, lookups and an output dist of its own. Sequence
-tables are in modules of their own (`EmbeddingCollection`). Shapes: S shards, W ranks.
+`create_sharding_infos_by_sharding_device_group`], with an input dist, lookups and an output dist of its own.
+Shapes: S shards, W ranks.
 """
 
 from collections import defaultdict
@@ -15,8 +15,9 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.tables.table import Shard, ShardingType
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.step_work import group_of
+from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
+from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
 _BYTES_PER_US = 1e3  # at 1 GB/s
 
@@ -30,14 +31,17 @@ class Job:
         device: GPU of every rank.
         network: the cluster, with the task's number of ranks per host.
         host_sync_us: time for which a GPU has no work because the host waits for a result of it.
-        output_bytes: bytes of one pooled number on the links; below 4, TorchRec converts before and after.
     """
 
     task: ShardingTask
     device: ModelledDevice
     network: NetworkParams
     host_sync_us: float
-    output_bytes: float
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of one pooled number on the links; below 4, TorchRec converts before and after."""
+        return COMM_BYTES[self.task.comm_precision]
 
     @property
     def world_size(self) -> int:
@@ -79,15 +83,13 @@ class Group:
     """The shards of one module and sharding type.
 
     Attributes:
-        module: name of the module.
-        is_sequence: whether the tables are not pooled.
+        module: the module.
         kind: the sharding type.
         shards: all shards of the group.
         ranks: rank of each shard, (S,).
     """
 
-    module: str
-    is_sequence: bool
+    module: EmbeddingModule
     kind: ShardingType
     shards: tuple[Shard, ...]
     ranks: IntArray
@@ -103,9 +105,14 @@ class Group:
         return self.kind == "data_parallel"
 
     @property
+    def is_sequence(self) -> bool:
+        """Whether the tables are not pooled."""
+        return self.module.is_sequence
+
+    @property
     def is_weighted(self) -> bool:
         """Whether ids have weights."""
-        return any(shard.table.is_weighted for shard in self.shards)
+        return self.module.is_weighted
 
     def on_ranks(self, value: Callable[[Shard], float], world_size: int) -> FloatArray:
         """Sum of `value` over the shards of every rank, (W,)."""
@@ -147,7 +154,7 @@ def grouped(shards: Sequence[Shard], ranks: Sequence[int]) -> list[Group]:
     """The groups of a plan, in the order of their first shards."""
     members = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
-        members[shard.table.module, shard.table.pooling == "none", shard.sharding_type].append((shard, rank))
+        members[group_of(shard)].append((shard, rank))
     return [
         Group(*key, tuple(shard for shard, _ in found), np.array([rank for _, rank in found]))
         for key, found in members.items()

@@ -5,16 +5,17 @@ Shapes: N ranks of all plans, Q quantities of work (`tables.step_work`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.lab.step import step_cost_ms
+from neuroshard_pipeline.lab.step import step_cost_ms, weighted_lookups_ms
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.step_work import rank_work
-from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table, whole
+from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: The parts of a step that are proportional to work.
@@ -23,6 +24,11 @@ _WIDTHS = (8, 16, 32, 64, 128)
 _LOCAL_BATCHES = (512, 1024, 2048, 4096, 8192)
 _TABLES_PER_RANK = (1, 12)
 _MOST_REPLICA_ROWS = 50_000
+_EXCHANGED_TYPES = ("column_wise", "row_wise", "table_row_wise", "grid_shard")
+#: Tables other than those of pooled sums, and shares that each kind may have in a plan.
+_OTHER_KINDS: tuple[dict[str, Any], ...] = ({"is_weighted": True}, {"pooling": "mean"}, {"pooling": "none"})
+_OTHER_SHARES = (0.0, 0.0, 0.3)
+_HALF_PRECISION = 0.25  # share of plans
 _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others are column-wise, some with replicas
 
 
@@ -32,7 +38,8 @@ class StepSamples:
 
     Attributes:
         work: quantities of every rank, (N, Q).
-        cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part.
+        cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part. `module` includes what weights add
+            to the lookups, because the compute cost model predicts lookups without weights.
         plan: number of the plan of every rank, (N,).
     """
 
@@ -58,7 +65,9 @@ def step_samples(
         task, shards, ranks = _random_plan(network, world_size, rng)
         cost = step_cost_ms(task, shards, ranks, device, network)
         works.append(rank_work(task, shards, ranks))
-        costs.append(np.stack([getattr(cost, f"{part}_ms") for part in PARTS]))
+        of_parts = {part: getattr(cost, f"{part}_ms") for part in PARTS}
+        of_parts["module"] = of_parts["module"] + weighted_lookups_ms(task, shards, ranks, device, network)
+        costs.append(np.stack([of_parts[part] for part in PARTS]))
     of_part = dict(zip(PARTS, np.concatenate(costs, axis=1), strict=True))
     return StepSamples(np.concatenate(works), of_part, np.repeat(np.arange(num_plans), world_size))
 
@@ -68,17 +77,21 @@ def _random_plan(
 ) -> tuple[ShardingTask, list[Shard], list[int]]:
     per_host = network.gpus_per_host if world_size > network.gpus_per_host else None
     num_tables = max(1, round(world_size * rng.uniform(*_TABLES_PER_RANK)))
+    others = [rng.choice(_OTHER_SHARES) for _ in _OTHER_KINDS]
+    kinds = rng.choice(len(_OTHER_KINDS) + 1, size=num_tables, p=[1.0 - sum(others), *others]) - 1
     tables = [
         Table(
             name=f"table_{index}",
             num_embeddings=round(10 ** rng.uniform(2.0, 7.5)),
             embedding_dim=int(rng.choice(_WIDTHS)),
             pooling_factor=float(np.exp(rng.uniform(0.0, 4.5))),
+            **(_OTHER_KINDS[kinds[index]] if kinds[index] >= 0 else {}),
         )
         for index in range(num_tables)
     ]
     batch_size = world_size * int(rng.choice(_LOCAL_BATCHES))
-    task = ShardingTask(tables, world_size, batch_size, 2**50, local_world_size=per_host)
+    precision = "fp16" if rng.random() < _HALF_PRECISION else "fp32"
+    task = ShardingTask(tables, world_size, batch_size, 2**50, local_world_size=per_host, comm_precision=precision)
     of_all_types, replicated_share = rng.random() < _OF_ALL_TYPES, rng.choice([0.0, 0.5])
     cut_share = rng.choice([0.0, 0.2])
     placed = []
@@ -87,7 +100,9 @@ def _random_plan(
         if table.num_embeddings <= _MOST_REPLICA_ROWS and rng.random() < replicated_share:
             kind = "data_parallel"
         elif of_all_types:
-            kind = str(rng.choice(SHARDING_TYPES[:4], p=[0.85, 0.05, 0.05, 0.05]))
+            kind = str(rng.choice(_EXCHANGED_TYPES, p=[0.85, 0.05, 0.05, 0.05]))
+        if kind not in task.possible_types(table):
+            kind = "column_wise"
         placed += _placed(table, kind, task, cut_share, rng)
     return task, [shard for shard, _ in placed], [rank for _, rank in placed]
 

@@ -1,15 +1,17 @@
 """The parts of a step's cost on every rank, for shards of any sharding type.
 
-Tables of one module with the same sharding type share a lookup kernel and collectives, a *group*. In order of time, a
-step pays on every rank:
+Tables of one module with the same sharding type share collectives, a *group*. In order of time, a step pays on every
+rank:
 
     input dist     the exchange of ids (`StepCostModel.prices`); nothing if the trainer hides it
-    lookups        one kernel per group; a replica looks up the samples of its rank only
+    lookups        one per group, data type, pooling and place of the weights; a replica looks up the samples of its
+                   rank only
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
                    data_parallel: all_reduce of the dense gradients
     all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
-                   grid_shard tables, and per group of sequence tables of any type except data_parallel
+                   grid_shard tables, and per group of sequence tables of any type except data_parallel.
+                   A float takes 2 bytes in reduce_scatter, all_gather and all-to-all if the task says so
     module         what TorchRec's module adds to these (`StepCostModel.prices`), with the dense gradients of replicas
 
 Where models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
@@ -29,7 +31,7 @@ from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.samples import Reduction
-from neuroshard_pipeline.tables.step_work import rank_work
+from neuroshard_pipeline.tables.step_work import Group, group_of, rank_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -50,7 +52,7 @@ class Parts:
     Attributes:
         compute_ms: forward and backward compute, (W, 2).
         compute_bounds_ms: prediction intervals of their sums per kernel: (predicted (W,), bounds (W, 2)) pairs.
-        dim_sums: floats per sample that every rank sends in each all-to-all, (W,) by group.
+        dim_sums: 4-byte words per sample that every rank sends in each all-to-all, (W,) by group.
         input_dist_ms: (W,), or None where nothing prices it.
         module_ms: (W,), or None where nothing prices it.
         reduction_ms: (W,), or None where the plan has no reductions.
@@ -59,7 +61,7 @@ class Parts:
 
     compute_ms: FloatArray
     compute_bounds_ms: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
-    dim_sums: dict[tuple[str, str], FloatArray] = field(default_factory=dict)
+    dim_sums: dict[Group, FloatArray] = field(default_factory=dict)
     input_dist_ms: FloatArray | None = None
     module_ms: FloatArray | None = None
     reduction_ms: FloatArray | None = None
@@ -81,12 +83,11 @@ def step_parts(
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
     parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, shards, ranks))
-    groups = groups_of(shards, ranks)
-    for group, placed in groups.items():
-        _add_lookups(parts, group, placed, task, models, embed)
+    for kernel, placed in kernels_of(shards, ranks).items():
+        _add_lookups(parts, kernel[0], placed, task, models, embed)
     if models.step is not None:
         _add_step(parts, task, shards, ranks, models.step)
-    elif any(sharding_type != "column_wise" for _, sharding_type in groups):
+    elif any(shard.sharding_type != "column_wise" for shard in shards):
         raise CostModelError(
             f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
             "one with: kedro run --pipeline pretrain"
@@ -94,18 +95,30 @@ def step_parts(
     return parts
 
 
-def groups_of(shards: Sequence[Shard], ranks: Sequence[int]) -> dict[tuple[str, str], Placed]:
+def groups_of(shards: Sequence[Shard], ranks: Sequence[int]) -> dict[Group, Placed]:
     """Shards and their ranks by module and sharding type, in the order of the first shards."""
-    groups: dict[tuple[str, str], Placed] = defaultdict(list)
+    groups: dict[Group, Placed] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
-        groups[shard.table.module, shard.sharding_type].append((shard, rank))
+        groups[group_of(shard)].append((shard, rank))
     return groups
 
 
+def kernels_of(shards: Sequence[Shard], ranks: Sequence[int]) -> dict[tuple[Group, str, str, str], Placed]:
+    """Shards and their ranks by what shares a lookup: group, data type, pooling and place of the weights.
+
+    TorchRec's `group_tables` (embedding_sharding.py) makes these lookups.
+    """
+    kernels: dict[tuple[Group, str, str, str], Placed] = defaultdict(list)
+    for shard, rank in zip(shards, ranks, strict=True):
+        table = shard.table
+        kernels[group_of(shard), table.data_type, table.pooling, table.compute_kernel].append((shard, rank))
+    return kernels
+
+
 def _add_lookups(
-    parts: Parts, group: tuple[str, str], placed: Placed, task: ShardingTask, models: Models, embed: Embed | None
+    parts: Parts, group: Group, placed: Placed, task: ShardingTask, models: Models, embed: Embed | None
 ) -> None:
-    """Add the cost of the group's kernel."""
+    """Add the cost of one kernel of a group."""
     ranks = np.array([rank for _, rank in placed], dtype=np.int64)
     shards = [shard for shard, _ in placed]
     if group[1] == "column_wise" and embed is not None and all(shard.table.pooling != "none" for shard in shards):
@@ -163,11 +176,14 @@ def outputs_per_sample(shard: Shard) -> float:
     return bags * shard.embedding_dim
 
 
-def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> dict[tuple[str, str], FloatArray]:
-    """Floats per sample (W,) that every rank sends in the all-to-all of each group that has one."""
+def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> dict[Group, FloatArray]:
+    """4-byte words per sample (W,) that every rank sends in the all-to-all of each group that has one.
+
+    The communication cost model counts fp32 numbers; two numbers of half precision are one of them.
+    """
     found = {}
     for group, placed in groups_of(shards, ranks).items():
-        dims = _volumes(task, group[1], placed)
+        dims = task.comm_share * _volumes(task, group[1], placed)
         if dims.any():
             found[group] = dims
     return found
@@ -222,7 +238,8 @@ def reductions(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]
             collectives = ("all_reduce",)
         if floats.any():
             members = local if sharding_type in _CUTS_ROWS_ON_HOST else world
-            found += [GroupReduction(each, _BYTES_PER_FLOAT * floats, members) for each in collectives]
+            share = 1.0 if sharding_type == "data_parallel" else task.comm_share
+            found += [GroupReduction(each, _BYTES_PER_FLOAT * share * floats, members) for each in collectives]
     return found
 
 

@@ -31,7 +31,7 @@ class Background:
 
     Attributes:
         ms: (W,) compute and other costs, without all-to-alls.
-        dims: (W,) floats per sample that every rank sends in all-to-alls.
+        dims: (W,) 4-byte words per sample that every rank sends in all-to-alls.
     """
 
     ms: FloatArray
@@ -58,7 +58,8 @@ class Problem:
         limits_shards: whether the number of shards of any unit is limited.
         unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
         width: (Y,) columns of every kind.
-        dims: (Y,) floats that a sample gets from every kind; equal to `width` for tables of one feature.
+        dims: (Y,) 4-byte words that a sample gets from every kind; equal to `width` for tables of one feature and fp32
+            communication.
         bytes: (Y,) memory that every kind takes on a rank.
         whole_tables: (U,) the kind of every unit at its full width.
 
@@ -236,8 +237,8 @@ class Problem:
         return [Shard(tables[0], column, width)] if len(tables) == 1 else [whole(table) for table in tables]
 
     def _outputs(self, unit: int, width: int) -> int:
-        """Floats that a sample gets from a kind, rounded."""
-        return round(sum(outputs_per_sample(shard) for shard in self._shards(unit, 0, width)))
+        """4-byte words that a sample gets from a kind, rounded."""
+        return round(self.task.comm_share * sum(outputs_per_sample(shard) for shard in self._shards(unit, 0, width)))
 
     def _embed_new_kinds(self) -> None:
         """Embed and price the kinds that were numbered since the last call."""

@@ -21,7 +21,6 @@ from neuroshard_pipeline.search.problem import Background, Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.step_work import QUANTITIES
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -111,8 +110,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     task, models = problem.task, problem.models
     tables = [table for table in task.tables if table.name not in spread.types]
     prices = None if models.step is None else step_prices(models.step, task)
-    # The column-wise tables are one more group.
-    group_ms = 0.0 if prices is None else prices.per_unit[list(QUANTITIES).index("groups")]
+    group_ms = 0.0 if prices is None else prices.groups_ms([whole(table) for table in tables], spread.shards)
     if not spread.types:
         none = np.zeros(task.world_size)
         return Problem(task, models, problem.memory, Background(none + group_ms, none), prices)

@@ -86,6 +86,7 @@ class SpreadEstimate:
         columns = np.ones(len(self._dims), dtype=bool)
         columns[replicas] = columns[cut] = False
         cost = self._host_tiers_ms + (self._columns_ms(columns) if columns.any() else 0.0)
+        cost += self._joined_ms if columns.any() + (len(replicas) > 0) + (len(cut) > 0) > 1 else 0.0
         if len(replicas):
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
                 self._replica_ms[replicas].sum()
@@ -126,7 +127,7 @@ class SpreadEstimate:
                 self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0
             )
             buffer, members = max(dims / task.num_hosts, float(self._dims[cut].max())), task.ranks_per_host
-        size = _BYTES_PER_FLOAT * task.batch_size * buffer
+        size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
         both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
         return cost + both + self._group_ms + float(shared[cut].sum())
 
@@ -151,6 +152,8 @@ class SpreadEstimate:
         self._reorder_ms_per_dim = self._prices.reorder_ms([whole(table) for table in tables]) / max(
             self._dims.sum(), 1.0
         )
+        pooled = [whole(table) for table in tables if table.pooling != "none"]
+        self._joined_ms = self._prices.joined_at_most_ms(pooled)
         dims = float(self._dims.sum()) / self._task.world_size * np.linspace(0.0, 1.0, _POINTS)
         self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
 
@@ -192,7 +195,8 @@ class SpreadEstimate:
         return float(np.interp(dims, *self._points))
 
     def _even_exchange_ms(self, dims: float) -> float:
-        each, together = np.full(self._task.world_size, dims), np.zeros(self._task.world_size)
+        each = np.full(self._task.world_size, self._task.comm_share * dims)
+        together = np.zeros(self._task.world_size)
         comm, batch_size = self._models.comm, self._task.batch_size
         return float((comm.forward_ms(each, together, batch_size) + comm.backward_ms(each, batch_size)).max())
 

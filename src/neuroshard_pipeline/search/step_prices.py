@@ -16,11 +16,13 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
 from neuroshard_pipeline.search.parts import shard_embeddings
-from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, shard_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
-_RETURNED, _REORDERED = (list(QUANTITIES).index(name) for name in ("returned", "reordered"))
+_RETURNED, _REORDERED, _JOINED, _GROUPS = (
+    list(QUANTITIES).index(name) for name in ("returned", "reordered", "joined", "groups")
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,23 @@ class StepPrices:
 
     def reorder_ms(self, whole_tables: Sequence[Shard]) -> float:
         """Time in ms that every rank needs to reorder the outputs of column-wise tables, some of which are cut."""
-        returned = sum(shard_work(shard, self.task)[1][_RETURNED] for shard in whole_tables)
-        return float(returned * self.per_unit[_REORDERED])
+        return self._returned(whole_tables) * float(self.per_unit[_REORDERED])
+
+    def joined_at_most_ms(self, whole_tables: Sequence[Shard]) -> float:
+        """`joined_ms` if all of these tables are in one module and have several sharding types."""
+        return self._returned(whole_tables) * float(self.per_unit[_JOINED])
+
+    def _returned(self, whole_tables: Sequence[Shard]) -> float:
+        return float(sum(shard_work(shard, self.task)[1][_RETURNED] for shard in whole_tables))
+
+    def joined_ms(self, shards: Sequence[Shard]) -> float:
+        """Time in ms that every rank needs to join the outputs of modules whose tables have several sharding types."""
+        return joined_floats(self.task, shards) * float(self.per_unit[_JOINED])
+
+    def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
+        """Ms that the groups of `shards` add to every rank beside the shards of other groups."""
+        joined_ms = self.joined_ms([*shards, *others]) - self.joined_ms(others)
+        return float(self.per_unit[_GROUPS]) * len(exchange_groups(shards)) + joined_ms
 
     def shared_ms(self, shards: Iterable[Shard]) -> float:
         """Ms that the shards together add to every rank."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.host_memory import host_link_bytes
+from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Quantities of one rank, in millions unless the description says otherwise.
@@ -18,17 +19,34 @@ QUANTITIES: dict[str, str] = {
     "features": "number of features whose ids the rank receives; a feature counts again for every shard",
     "bags": "bag lengths that the rank receives: features * batch_size",
     "ids": "ids that the rank receives",
+    "weights": "weights of ids that the rank receives",
     "sent_bags": "bag lengths that the rank sends, the same on all ranks",
     "sent_ids": "ids that the rank sends, the same on all ranks",
+    "sent_weights": "weights of ids that the rank sends, the same on all ranks",
+    "deduplicated": "ids among which the rank finds repetitions before it sends them, the same on all ranks",
     "pooled": "floats that the rank's lookups write for the samples of all ranks",
+    "weighted": "floats of rows that the rank looks up with a weight",
+    "averaged": "those of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "those of `returned` in groups with a table of several column shards, whose outputs are all permuted",
+    "joined": "those of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
+    "expanded": "floats of sequence rows that the rank copies to their places after they were exchanged once",
+    "converted": "floats that the rank converts to the number format of the links, or back from it",
+    "host_link": "bytes that cross the link between the rank's host memory and its device",
     "replicas": "number of modules with replicas, which have a lookup and an all-reduce of their own",
     "gradients": "floats of the dense gradients of replicas, the same on all ranks",
 }
 
 _MILLION = 1e6
 _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
+
+#: Tables of one module and sharding type, which share an input dist and an output dist.
+Group = tuple[EmbeddingModule, ShardingType]
+
+
+def group_of(shard: Shard) -> Group:
+    """The group of a shard."""
+    return shard.table.embedding_module, shard.sharding_type
 
 
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
@@ -37,24 +55,47 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
     A replica needs no exchange. Every rank has a replica of its table, so the second array counts each replica for a
     part of `1 / world_size`.
     """
-    table, own, everywhere = shard.table, np.zeros(len(QUANTITIES)), np.zeros(len(QUANTITIES))
-    share = 1.0 / task.world_size
+    table, share = shard.table, 1.0 / task.world_size
     ids = task.batch_size * table.pooling_factor
     outputs = (ids if table.pooling == "none" else task.batch_size * table.num_features) * shard.embedding_dim
-    if shard.sharding_type == "data_parallel":
-        own[_INDEX["pooled"]] = outputs * share / _MILLION
-        everywhere[_INDEX["returned"]] = outputs * share**2 / _MILLION
-        everywhere[_INDEX["gradients"]] = share * table.num_embeddings * table.embedding_dim / _MILLION
-        return own, everywhere
     bags = task.batch_size * table.num_features
-    own[_INDEX["features"]] = table.num_features
-    own[_INDEX["bags"]] = bags / _MILLION
-    own[_INDEX["ids"]] = ids * shard.row_share / _MILLION
-    own[_INDEX["pooled"]] = outputs * (shard.row_share if table.pooling == "none" else 1.0) / _MILLION
-    everywhere[_INDEX["sent_bags"]] = share * bags / _MILLION
-    everywhere[_INDEX["sent_ids"]] = share * ids * shard.row_share / _MILLION
-    everywhere[_INDEX["returned"]] = share * outputs * shard.row_share / _MILLION
-    return own, everywhere
+    own: dict[str, float]
+    everywhere: dict[str, float]
+    if shard.sharding_type == "data_parallel":
+        gradients = table.num_embeddings * table.embedding_dim
+        own = {"pooled": outputs * share, "weighted": ids * share * shard.embedding_dim * table.is_weighted}
+        everywhere = {"returned": outputs * share**2, "gradients": gradients * share}
+    else:
+        ids *= shard.row_share
+        own = {"bags": bags, "ids": ids, "weights": ids * table.is_weighted}
+        own |= {"weighted": own["weights"] * shard.embedding_dim}
+        own["pooled"] = outputs * (shard.row_share if table.pooling == "none" else 1.0)
+        everywhere = {name: share * own[of] for name, of in (("sent_bags", "bags"), ("sent_ids", "ids"))}
+        everywhere |= {"sent_weights": share * own["weights"], "returned": share * outputs * shard.row_share}
+        if task.comm_share < 1:
+            own["converted"] = own["pooled"] * (1.0 + _conversions_between_hosts(shard, task))
+            everywhere["converted"] = everywhere["returned"]
+    own["averaged"] = own["pooled"] * (table.pooling == "mean")
+    if table.compute_kernel != "fused":
+        own["host_link"] = host_link_bytes(shard, task)
+    counts = {"features": float(table.num_features) * (shard.sharding_type != "data_parallel")}
+    return _array(own, counts), _array(everywhere, {})
+
+
+def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
+    """Conversions of the sums of a host's shards after the reduction inside it, as a share of a shard's outputs."""
+    crosses = shard.table.pooling != "none" and shard.sharding_type in ("table_row_wise", "grid_shard")
+    return 2.0 / task.ranks_per_host if crosses and task.num_hosts > 1 else 0.0
+
+
+def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:
+    """All quantities (Q,) from those that are counted in millions, given in units, and from the others."""
+    found = np.zeros(len(QUANTITIES))
+    for name, value in in_units.items():
+        found[_INDEX[name]] = value / _MILLION
+    for name, value in counts.items():
+        found[_INDEX[name]] = value
+    return found
 
 
 def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> FloatArray:
@@ -65,24 +106,38 @@ def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
         work[rank] += own
         work += everywhere
     work[:, _INDEX["groups"]] = len(exchange_groups(shards))
-    work[:, _INDEX["replicas"]] = len({s.table.module for s in shards if s.sharding_type == "data_parallel"})
+    replicated = {shard.table.embedding_module for shard in shards if shard.sharding_type == "data_parallel"}
+    work[:, _INDEX["replicas"]] = len(replicated)
     work[:, _INDEX["reordered"]] = reordered_floats(task, shards)
+    work[:, _INDEX["joined"]] = joined_floats(task, shards)
     return work
 
 
 def reordered_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
     """The quantity `reordered` of a plan with these shards; rows that are cut do not count."""
-    returned: dict[tuple[str, str], float] = defaultdict(float)
+    returned: dict[Group, float] = defaultdict(float)
     cut = set()
     for shard in shards:
         if shard.sharding_type in ("column_wise", "grid_shard"):
-            group = (shard.table.module, shard.sharding_type)
+            group = group_of(shard)
             returned[group] += shard_work(shard, task)[1][_INDEX["returned"]]
             if shard.embedding_dim < shard.table.embedding_dim:
                 cut.add(group)
     return sum(returned[group] for group in cut)
 
 
-def exchange_groups(shards: Sequence[Shard]) -> set[tuple[str, str]]:
-    """The pairs (module, sharding type) whose ids are exchanged; replicas need no exchange."""
-    return {(shard.table.module, shard.sharding_type) for shard in shards if shard.sharding_type != "data_parallel"}
+def joined_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
+    """The quantity `joined` of a plan with these shards [torchrec embeddingbag.py `construct_output_kt`]."""
+    returned: dict[EmbeddingModule, float] = defaultdict(float)
+    types: dict[EmbeddingModule, set[ShardingType]] = defaultdict(set)
+    for shard in shards:
+        module, sharding_type = group_of(shard)
+        if not module.is_sequence:
+            returned[module] += shard_work(shard, task)[1][_INDEX["returned"]]
+            types[module].add(sharding_type)
+    return sum(floats for module, floats in returned.items() if len(types[module]) > 1)
+
+
+def exchange_groups(shards: Sequence[Shard]) -> set[Group]:
+    """The groups whose ids are exchanged; replicas need no exchange."""
+    return {group_of(shard) for shard in shards if shard.sharding_type != "data_parallel"}

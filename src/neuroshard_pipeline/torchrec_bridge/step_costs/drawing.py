@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-_STREAM = 11
+_STREAM, _KIND_STREAM = 11, 12
 #: Shares of a plan's tables that are cut into column shards; 0 stands for plans of whole tables.
 _CUT_SHARES = (0.0, 0.3, 1.0)
 #: Tables are drawn with probabilities in proportion to this power of their pooling factor: short, any or long bags.
@@ -37,6 +37,9 @@ class StepPlanParams(Parameters):
         min_tables: smallest number of tables of a task.
         max_tables: largest number of tables of a task.
         dimensions: widths of the tables.
+        weighted_share: share of tasks in which every other table, on average, has weighted ids.
+        mean_share: share of tasks in which every other table, on average, has mean pooling.
+        half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes: largest total size of the tables of a task.
         spread_share: share of plans in which tables may be row-wise or data-parallel.
         max_replica_bytes: largest size of a data-parallel table.
@@ -52,6 +55,9 @@ class StepPlanParams(Parameters):
     min_tables: TableCount
     max_tables: TableCount
     dimensions: Dimensions
+    weighted_share: Share
+    mean_share: Share
+    half_precision_share: Share
     max_weight_bytes: PositiveInt
     spread_share: Share
     max_replica_bytes: int = Field(ge=0)
@@ -104,6 +110,8 @@ def _draw_task(
     drawn = [
         replace(table, embedding_dim=int(rng.choice(widths))) for table in tables_from_frame(candidates.iloc[order])
     ]
+    kind_rng = np.random.default_rng([_KIND_STREAM, params.seed, world_size, index])
+    drawn = _with_other_kinds(drawn, params, kind_rng)
     memory_bytes = 2**50  # no plan is too large for a rank; the weights of all tables together are limited
     return ShardingTask(
         list(_first_that_fit(drawn, params.max_weight_bytes)),
@@ -111,7 +119,21 @@ def _draw_task(
         batch_size,
         memory_bytes,
         task_id=f"step-{world_size}-ranks-{index:03d}",
+        comm_precision="fp16" if kind_rng.random() < params.half_precision_share else "fp32",
     )
+
+
+def _with_other_kinds(tables: Sequence[Table], params: StepPlanParams, rng: np.random.Generator) -> list[Table]:
+    """The tables, some of which have weighted ids or mean pooling; no table has both."""
+    weighted, mean = rng.random() < params.weighted_share, rng.random() < params.mean_share
+    found = []
+    for table in tables:
+        kind = int(rng.integers(4))  # of two kinds, each has half of the tables
+        if weighted and kind < (1 if mean else 2):
+            found.append(replace(table, is_weighted=True))
+        else:
+            found.append(replace(table, pooling="mean" if mean and kind >= 2 else table.pooling))
+    return found
 
 
 def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> Iterator[Table]:
@@ -143,7 +165,8 @@ def _draw_plan(task: ShardingTask, name: str, params: StepPlanParams, rng: np.ra
 
 def _type_of(table: Table, world_size: int, spread: str, max_replica_bytes: int, rng: np.random.Generator) -> str:
     possible = ["column_wise"] * 2
-    if spread in ("row_wise", "both") and row_blocks(table.num_embeddings, world_size)[-1][1] > 0:
+    is_cuttable = table.pooling != "mean"  # see `constraints.possible_types`
+    if spread in ("row_wise", "both") and is_cuttable and row_blocks(table.num_embeddings, world_size)[-1][1] > 0:
         possible.append("row_wise")
     if spread in ("data_parallel", "both") and table.weight_bytes <= max_replica_bytes:
         possible += ["data_parallel"] * 2

@@ -21,12 +21,12 @@ from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
 
 require_torchrec()
 from torchrec.distributed import DistributedModelParallel  # noqa: E402
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402
 from torchrec.modules.crossnet import LowRankCrossNet  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
@@ -123,7 +123,7 @@ def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> Dis
         model,
         device=device,
         plan=plan.to_torchrec(model, compute_device=params.compute_device),
-        sharders=[EmbeddingBagCollectionSharder()],
+        sharders=torchrec_sharders(plan.task.comm_precision, params.compute_device),
         init_data_parallel=params.dense == "ddp",
     )
     if params.dense == "fsdp2":

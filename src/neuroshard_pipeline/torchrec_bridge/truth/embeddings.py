@@ -17,13 +17,12 @@ from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config, feature_names
 
 require_torchrec()
 from torchrec.distributed import DistributedModelParallel  # noqa: E402
-from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad  # noqa: E402
@@ -131,7 +130,7 @@ class ShardedEmbeddings:
             unsharded,
             device=device,
             plan=sharding_plan,
-            sharders=[EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()],
+            sharders=torchrec_sharders(plan.task.comm_precision, params.compute_device),
             init_data_parallel=False,
         )
         self.collections = [sharded.module[name] for name in unsharded]

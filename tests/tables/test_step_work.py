@@ -1,0 +1,72 @@
+"""The work of a step, against counts by hand: 4 ranks, 400 samples, so that a rank has 100 samples of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+PLAIN, OTHER = Table("plain", 1000, 16, 2.0), Table("other", 1000, 8, 3.0)
+
+
+def work_of(*placed: tuple[Shard, int], **task) -> dict[str, list[float]]:
+    """Every quantity of all ranks, in units."""
+    tables = tuple({shard.table.name: shard.table for shard, _ in placed}.values())
+    found = rank_work(ShardingTask(tables, 4, 400, 2**40, **task), *zip(*placed, strict=True))
+    counts = ("groups", "features", "replicas")
+    return {name: (found[:, at] * (1 if name in counts else 1e6)).tolist() for at, name in enumerate(QUANTITIES)}
+
+
+def copies(table: Table) -> list[tuple[Shard, int]]:
+    return [(whole(table, "data_parallel"), rank) for rank in range(4)]
+
+
+def test_outputs_of_one_module_are_joined_if_its_tables_have_several_types():
+    own_samples = [100 * (16 + 8)] * 4
+    assert work_of((whole(PLAIN), 0), (whole(OTHER), 1))["joined"] == [0] * 4
+    assert work_of((whole(PLAIN), 0), *copies(OTHER))["joined"] == pytest.approx(own_samples)
+    by_rows = zip(row_shards(OTHER, "row_wise", 4), range(4), strict=True)
+    assert work_of((whole(PLAIN), 0), *by_rows)["joined"] == pytest.approx(own_samples)
+
+
+@pytest.mark.parametrize("change", [{"module": "b"}, {"is_weighted": True}, {"pooling": "none"}])
+def test_outputs_of_different_modules_are_not_joined(change):
+    found = work_of((whole(PLAIN), 0), *zip(row_shards(replace(OTHER, **change), "row_wise", 4), range(4), strict=True))
+    assert found["joined"] == [0] * 4
+    assert found["groups"] == [2] * 4
+
+
+def test_weights_travel_with_their_ids_and_are_looked_up():
+    found = work_of((whole(replace(PLAIN, is_weighted=True)), 2), (whole(OTHER), 1))
+    assert found["weights"] == pytest.approx([0, 0, 800, 0])
+    assert found["sent_weights"] == pytest.approx([200] * 4)
+    assert found["weighted"] == pytest.approx([0, 0, 800 * 16, 0])
+    assert work_of(*copies(replace(PLAIN, is_weighted=True)))["weighted"] == pytest.approx([200 * 16] * 4)
+    assert not any(work_of(*copies(replace(PLAIN, is_weighted=True)))["weights"])
+
+
+def test_means_are_outputs_of_tables_with_mean_pooling():
+    found = work_of((whole(replace(PLAIN, pooling="mean")), 2), (whole(OTHER), 2))
+    assert found["averaged"] == pytest.approx([0, 0, 400 * 16, 0])
+    assert found["pooled"] == pytest.approx([0, 0, 400 * (16 + 8), 0])
+
+
+def test_half_precision_converts_what_is_sent_and_what_is_returned():
+    placed = [(whole(PLAIN), 2), *copies(OTHER)]
+    assert work_of(*placed)["converted"] == [0] * 4
+    own, returned = np.array([0, 0, 400 * 16, 0]), 100 * 16
+    assert work_of(*placed, comm_precision="bf16")["converted"] == pytest.approx(own + returned)
+
+
+def test_sums_of_a_host_are_converted_again_between_hosts():
+    """Rank 2 and 3 sum up all samples; each then has 200 sums, which are fp32 between the two collectives."""
+    placed = list(zip(row_shards(PLAIN, "table_row_wise", 2), (2, 3), strict=True))
+    found = work_of(*placed, comm_precision="fp16", local_world_size=2)["converted"]
+    own, returned = np.array([0, 0, 400 + 2 * 200, 400 + 2 * 200]) * 16, 100 * 16
+    assert found == pytest.approx(own + returned)
