@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import CommCostModel
-from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
+from neuroshard_pipeline.cost_models.comm import rank_costs, ranks_per_host_of
 from neuroshard_pipeline.cost_models.comm_features import (
     COMM_CONTEXT_FEATURES,
     COMM_WORK_TERMS,
@@ -171,3 +171,31 @@ def test_only_a_modelled_cluster_has_ranks_per_host():
     assert ranks_per_host_of({"hardware": {"topology": {"gpus_per_host": 8}}}) == 8
     assert ranks_per_host_of({"hardware": {"cores": 2}}) is None
     assert ranks_per_host_of({}) is None
+
+
+def test_ranks_with_equal_contexts_cost_the_same_as_each_alone_and_chosen_ranks_as_among_all(comm_model):
+    rng = np.random.default_rng(11)
+    dims = rng.choice([0, 32, 64], size=(50, 8))
+    skew = rng.choice([0.0, 1.5], size=dims.shape)
+    forward, backward = comm_model.predict(dims, skew, BATCH_SIZE)
+    for index in range(len(dims)):
+        by_hand = rank_costs_by_hand(comm_model, "backward", dims[index], np.zeros(8))
+        np.testing.assert_allclose(backward[index], by_hand, rtol=1e-12)
+        np.testing.assert_allclose(
+            forward[index], rank_costs_by_hand(comm_model, "forward", dims[index], skew[index]), rtol=1e-12
+        )
+    chosen = rng.integers(8, size=(50, 3))
+    part = comm_model.forward_ms(dims, skew, BATCH_SIZE, chosen)
+    np.testing.assert_allclose(part, np.take_along_axis(forward, chosen, axis=-1), rtol=1e-12)
+
+
+def rank_costs_by_hand(model, direction, dims, skew):
+    """Costs of one collective without shared corrections, (W,)."""
+    network = model.networks[direction]
+    work, context = comm_features(dims, skew, BATCH_SIZE, direction)
+    scaling = network.normalisation
+    by_member = [
+        rank_costs(np, network.weights, scaling.work(work[[rank]]), scaling.context(context[[rank]]))[:, 0]
+        for rank in range(len(dims))
+    ]
+    return np.mean(by_member, axis=1)

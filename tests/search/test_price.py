@@ -1,8 +1,14 @@
+from functools import cache
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.plan import Placement, Plan
-from neuroshard_pipeline.search.price import embedding_cost_ms, price_plan, priced, start_skew_ms
+from neuroshard_pipeline.search.price import cheapest_plan, embedding_cost_ms, price_plan, priced, start_skew_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -132,3 +138,23 @@ def test_every_table_and_width_is_embedded_once():
     price_plan(problem, placement, "by hand")
     price_plan(problem, Placement(tuple(map(whole, tables)), (0, 1, 0, 1, 0)), "by hand")
     assert len(embedded) == len(set(embedded)) == 10
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_the_cheapest_plan_is_that_of_comparing_the_costs_of_all_ranks(seed):
+    rng = np.random.default_rng(seed)
+    models, plans, ranks = shipped_models(), 30, 64
+    dims = rng.choice([64, 128, 256, 300], size=(plans, ranks))
+    compute_ms = 1.0 + rng.gamma(2.0, 0.1, size=dims.shape)
+    added_ms = 0.05 * rng.random(plans)
+    decisive = rng.integers(ranks, size=(plans, 4))
+    cost = quantised(embedding_cost_ms(models, compute_ms, dims, 4096)) + quantised(added_ms)
+    best, best_cost = cheapest_plan(models, compute_ms, dims, added_ms, 4096, decisive)
+    assert best_cost == pytest.approx(cost.min(), abs=2)
+    assert cost[best] == pytest.approx(cost.min(), abs=2)
+
+
+@cache
+def shipped_models():
+    return load_cost_models("h100")

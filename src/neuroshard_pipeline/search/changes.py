@@ -5,7 +5,7 @@ Shapes: P moves, W ranks.
 
 import numpy as np
 
-from neuroshard_pipeline.search.local_search import MAX_MOVES, column_price_ms, exact_costs, potential_gain
+from neuroshard_pipeline.search.local_search import MAX_MOVES, cheapest_set, column_price_ms, potential_gain
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import (
     NONE,
@@ -64,12 +64,11 @@ def _changes_of(problem: Problem, placement: Placement, count: int) -> tuple[Rej
     for which in (np.flatnonzero(allowed), np.flatnonzero(~allowed)):
         promising = which[np.argsort(gain[which], kind="stable")[:count]]
         if len(promising):
-            costs = exact_costs(layout, moves, loads, list(promising[:, None]), problem)
-            move = moves.take(promising[[int(costs.argmin())]])
+            best, cost = cheapest_set(layout, moves, loads, list(promising[:, None]), problem)
+            move = moves.take(promising[[best]])
             hindrance = _hindrance(move, layout, problem)
-            if not hindrance or costs.min() < layout.cost:
-                cost_ms = float(costs.min()) / COST_UNITS_PER_MS
-                changes.append(RejectedChange(_text(move, layout, problem), cost_ms, hindrance))
+            if not hindrance or cost < layout.cost:
+                changes.append(RejectedChange(_text(move, layout, problem), cost / COST_UNITS_PER_MS, hindrance))
     return tuple(changes)
 
 

@@ -14,7 +14,6 @@ import time
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.moves import (
     Layout,
     Loads,
@@ -28,7 +27,7 @@ from neuroshard_pipeline.search.moves import (
 )
 from neuroshard_pipeline.search.params import LocalSearchParams
 from neuroshard_pipeline.search.placement import PlacedState
-from neuroshard_pipeline.search.price import communication_ms, embedding_cost_ms
+from neuroshard_pipeline.search.price import cheapest_plan, communication_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 
@@ -40,6 +39,9 @@ _POWER = 4.0
 #: sources suffice, because only moves that take load off the slowest ranks lower the cost.
 _LEAST_SOURCES, _SOURCES_SHARE = 2, 1 / 16
 _LEAST_TARGETS, _TARGETS_SHARE = 4, 1 / 8
+
+#: Number of slowest ranks whose costs rule out most moves before the costs of all ranks are predicted.
+_DECISIVE = 14
 
 #: Largest number of moves of each type that a round considers (see `moves.propose`).
 MAX_MOVES = 1500
@@ -99,8 +101,10 @@ def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -
     return change_at_source + np.where(within, 0.0, after[:, 1] - before[moves.target])
 
 
-def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem) -> FloatArray:
-    """(P,) embedding cost, in units of 1e-9 ms, after each of the `sets`, which hold indices of `moves`."""
+def cheapest_set(
+    layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem
+) -> tuple[int, float]:
+    """The best of some `sets` of indices of moves, and the embedding cost after its moves in units of 1e-9 ms."""
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
     plan = np.repeat(np.arange(len(sets)), [len(members) for members in sets])
@@ -108,11 +112,15 @@ def exact_costs(layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray]
     for column, rank in ((1, moves.target[move]), (0, moves.source[move])):
         compute_ms[plan, rank] = loads.compute_ms[move, column]
         dims[plan, rank] = loads.dims[move, column]
-    cost_ms = embedding_cost_ms(problem.models, compute_ms, dims + problem.background.dims, problem.task.batch_size)
     shared_ms = problem.added_to_all_ms(layout.kinds) + np.bincount(
         plan, shared_ms_added(layout, moves, problem)[move], len(sets)
     )
-    return quantised(cost_ms) + quantised(shared_ms)
+    slowest = np.argsort(-layout.rank_ms, kind="stable")[:_DECISIVE]
+    touched = [[moves.source[members[0]], moves.target[members[0]]] for members in sets]
+    decisive = np.concatenate([np.repeat(slowest[None], len(sets), axis=0), touched], axis=1)
+    return cheapest_plan(
+        problem.models, compute_ms, dims + problem.background.dims, shared_ms, problem.task.batch_size, decisive
+    )
 
 
 def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: np.random.Generator) -> Layout | None:
@@ -127,9 +135,8 @@ def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: 
     gain = potential_gain(load, moves, loads, price)
     chosen = np.argsort(gain, kind="stable")[: params.moves_per_round]
     sets = _sets_to_try(moves, chosen, problem.unit[layout.kinds] if problem.limits_shards else None)
-    cost = exact_costs(layout, moves, loads, sets, problem)
-    best = int(cost.argmin())
-    if cost[best] >= layout.cost:
+    best, cost = cheapest_set(layout, moves, loads, sets, problem)
+    if cost >= layout.cost:
         return None
     better = apply_moves(layout, moves.take(sets[best]), problem)
     return better if better.cost < layout.cost else None

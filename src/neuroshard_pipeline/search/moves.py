@@ -11,7 +11,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.models import quantised
-from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_ms
+from neuroshard_pipeline.search.price import communication_ms, compute_ms_of_sums
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
@@ -39,6 +39,7 @@ class Layout:
         dims: (W,) floats per sample that the shards of every rank send.
         free: (W,) bytes that further shards may use on every rank.
         compute_ms: (W,) predicted compute cost, with that of the background.
+        rank_ms: (W,) the same with communication, without what all ranks pay alike.
         cost: predicted embedding cost in units of 1e-9 ms.
     """
 
@@ -48,6 +49,7 @@ class Layout:
     dims: IntArray
     free: IntArray
     compute_ms: FloatArray
+    rank_ms: FloatArray
     cost: float
 
 
@@ -98,9 +100,10 @@ def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
     np.subtract.at(free, ranks, problem.bytes[kinds])
     background = problem.background
     compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1) + background.ms
-    cost_ms = embedding_cost_ms(problem.models, compute_ms[None], (dims + background.dims)[None], batch_size)
-    cost = quantised(cost_ms) + quantised(problem.added_to_all_ms(kinds))
-    return Layout(kinds, ranks, sums, dims, free, compute_ms, float(cost[0]))
+    forward_ms, backward_ms = communication_ms(problem.models, compute_ms, dims + background.dims, batch_size)
+    rank_ms = compute_ms + forward_ms + backward_ms
+    cost = quantised(rank_ms.max()) + quantised(problem.added_to_all_ms(kinds))
+    return Layout(kinds, ranks, sums, dims, free, compute_ms, rank_ms, float(cost))
 
 
 def apply_moves(layout: Layout, moves: Moves, problem: Problem) -> Layout:

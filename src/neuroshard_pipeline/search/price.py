@@ -6,14 +6,18 @@ Shapes: P plans, W ranks, H numbers of a shard embedding.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.search.models import Models, device_of
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.cost_models.comm import CommCostModel
+from neuroshard_pipeline.search.models import Models, device_of, quantised
 from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 
 #: Largest number of ranks, summed over plans, in one call of the communication model: its features take up to 300 MB.
 _RANKS_AT_ONCE = 2**18
+
+#: The cost of all ranks is predicted at once if they are fewer than this multiple of the decisive ones.
+_FEW_RANKS = 4
 
 
 def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatArray:
@@ -48,6 +52,46 @@ def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray,
         forward_ms, backward_ms = communication_ms(models, compute, dims, batch_size)
         costs.append((compute + forward_ms + backward_ms).max(axis=-1))
     return np.concatenate(costs)
+
+
+def cheapest_plan(
+    models: Models,
+    compute_ms: FloatArray,
+    dim_sums: NDArray,
+    added_ms: FloatArray,
+    batch_size: int,
+    decisive: IntArray,
+) -> tuple[int, float]:
+    """The cheapest of some plans (ties: the first one), and its cost in units of 1e-9 ms.
+
+    A plan costs at least as much as any of its ranks. The costs of a few ranks therefore rule out most plans, and the
+    forward all-to-all of all ranks is predicted for the others only. The result is that of comparing all costs.
+
+    Args:
+        models: cost models.
+        compute_ms: (P, W) compute costs.
+        dim_sums: (P, W) dimension sums.
+        added_ms: (P,) what a plan adds to the cost of all its ranks.
+        batch_size: global batch size.
+        decisive: (P, K) ranks of each plan that may be its slowest.
+    """
+    added = quantised(added_ms)
+    if decisive.shape[-1] * _FEW_RANKS > compute_ms.shape[-1] or not isinstance(models.comm, CommCostModel):
+        costs = quantised(embedding_cost_ms(models, compute_ms, dim_sums, batch_size)) + added
+        return int(costs.argmin()), float(costs.min())
+    backward_ms = models.comm.backward_ms(dim_sums, batch_size)
+    skew_ms, own_ms = start_skew_ms(compute_ms, backward_ms), compute_ms + backward_ms
+    forward_ms = models.comm.forward_ms(dim_sums, skew_ms, batch_size, decisive)
+    floor = quantised((np.take_along_axis(own_ms, decisive, axis=-1) + forward_ms).max(axis=-1)) + added
+    best, best_cost = -1, np.inf
+    for plan in np.argsort(floor, kind="stable").tolist():
+        if floor[plan] > best_cost:
+            break
+        forward_ms = models.comm.forward_ms(dim_sums[plan], skew_ms[plan], batch_size)
+        cost = float(quantised((own_ms[plan] + forward_ms).max()) + added[plan])
+        if cost < best_cost or (cost == best_cost and plan < best):
+            best, best_cost = plan, cost
+    return best, best_cost
 
 
 def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
