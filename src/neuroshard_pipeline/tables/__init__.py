@@ -5,6 +5,7 @@
 - ids and reuse: `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
 - a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`
   (links between ranks); `records` reads the CSV, Parquet and JSON files of tables and tasks
+- ids of several batches: `id_batches` (click logs, Parquet files)
 - public data: `criteo` (click logs), `dlrm_dataset` (Meta's lookup data)
 - data frames: `frames` (tables, tasks and samples as data frames, and back)
 """

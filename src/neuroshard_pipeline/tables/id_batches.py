@@ -1,0 +1,88 @@
+"""Reads batches of ids from a click log in Criteo's format, or from a Parquet file with one column per table.
+
+In a Parquet file, a row is a sample, and a cell is the list of ids that look up the table in this sample.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.errors import TableFileError
+from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES, hashed_ids, read_criteo
+from neuroshard_pipeline.tables.table import Table
+
+
+def read_id_batches(
+    path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int
+) -> dict[str, list[IntArray]]:
+    """The ids of the first batches of a file, by table.
+
+    Args:
+        path: a file with the suffix `.parquet`, or a click log in Criteo's format, whose 26 categories are hashed to
+            the rows of 26 tables in their order (`criteo.hashed_ids`).
+        tables: the tables of the model.
+        batch_size: samples of a batch.
+        num_batches: number of batches.
+
+    Raises:
+        TableFileError: the file is missing, malformed or too short, has no column of a table, or an id is not a row.
+        CriteoFileError: a line of a click log is malformed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise TableFileError(f"{path}: no such file; give a click log in Criteo's format or a Parquet file of ids")
+    read = _parquet_batches if path.suffix.lower() == ".parquet" else _criteo_batches
+    found = list(itertools.islice(read(path, tables, batch_size), num_batches))
+    if len(found) < num_batches:
+        raise TableFileError(
+            f"{path}: holds {len(found)} whole batches of {batch_size} samples, not {num_batches}; read fewer batches "
+            "or give a longer file"
+        )
+    return {table.name: [batch[at] for batch in found] for at, table in enumerate(tables)}
+
+
+def _criteo_batches(path: Path, tables: Sequence[Table], batch_size: int) -> Iterator[list[IntArray]]:
+    if len(tables) != NUM_CATEGORIES:
+        raise TableFileError(
+            f"{path}: its {NUM_CATEGORIES} categories need a table each, but {len(tables)} are given; give a Parquet "
+            "file with a column of ids for every table"
+        )
+    for batch in read_criteo(path, batch_size):
+        if len(batch.labels) == batch_size:
+            categories = enumerate(tables)
+            yield [hashed_ids(batch.categories[:, at], t.num_embeddings, at).indices for at, t in categories]
+
+
+def _parquet_batches(path: Path, tables: Sequence[Table], batch_size: int) -> Iterator[list[IntArray]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        missing = [table.name for table in tables if table.name not in file.schema_arrow.names]
+        if missing:
+            raise TableFileError(f"{path}: has no column {missing[0]!r}; it needs a column of ids for every table")
+        for batch in file.iter_batches(batch_size, columns=[table.name for table in tables]):
+            if batch.num_rows == batch_size:
+                yield [_column(path, batch.column(table.name), table) for table in tables]
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise TableFileError(f"{path}: not a readable Parquet file ({reason}); write it again") from error
+
+
+def _column(path: Path, cells: object, table: Table) -> IntArray:
+    """All ids of one column."""
+    import pyarrow as pa
+
+    if not isinstance(cells, pa.ListArray | pa.LargeListArray) or not pa.types.is_integer(cells.type.value_type):
+        raise TableFileError(f"{path}: column {table.name!r} does not hold lists of whole numbers; give lists of ids")
+    ids = np.asarray(cells.flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
+    if len(ids) and not 0 <= ids.min() <= ids.max() < table.num_embeddings:
+        raise TableFileError(
+            f"{path}: column {table.name!r} has ids {ids.min()}..{ids.max()}, but the table has "
+            f"{table.num_embeddings} rows; number the rows from 0"
+        )
+    return ids
