@@ -44,7 +44,7 @@ def sharding_plan(
     paths = {name: entry.module_path for name, entry in of_model.items()}
     return ShardingPlan(
         {
-            path: EmbeddingModuleShardingPlan({table: _parameter_sharding(form) for table, form in forms.items()})
+            path: EmbeddingModuleShardingPlan({table: parameter_sharding(form) for table, form in forms.items()})
             for path, forms in torchrec_form(tables, shards, ranks, devices, paths, kernels).items()
         }
     )
@@ -70,7 +70,8 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
     return tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed)
 
 
-def _parameter_sharding(form: ParameterForm) -> ParameterSharding:
+def parameter_sharding(form: ParameterForm) -> ParameterSharding:
+    """TorchRec's structure for the form of a table that `torchrec_form` writes."""
     spec = form["sharding_spec"]
     if spec is not None:
         spec = EnumerableShardingSpec([ShardMetadata(**shard) for shard in spec["shards"]])
