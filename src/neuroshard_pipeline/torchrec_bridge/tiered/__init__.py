@@ -1,0 +1,25 @@
+"""Embedding modules for TorchRec whose tables are cut by rows into tiers, after FlexShard (Sethi et al. 2023).
+
+A few rows of a table get most of its lookups. The hottest rows are on every rank, further popular rows are on every
+host, and all others are cold: sharded over all ranks. A lookup of a hot row needs no network, one of a host row none
+outside the host.
+
+| module | holds |
+| --- | --- |
+| `build` | `tiered_embeddings`: makes a module with tiers from an unsharded one |
+| `sequence` | the module that replaces an `EmbeddingCollection` |
+| `state` | weights under the names and in the row order of the unsharded tables |
+| `popular` | hot and host rows of tables of one width |
+| `replicas` | weights that several ranks hold, and their update |
+| `exchange` | ids and rows among the ranks of a host |
+| `index` | which tier has the row of an id, and where |
+| `groups` | process groups of a host, and of the ranks with the same place on every host |
+"""
+
+from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
+
+require_torchrec()
+from neuroshard_pipeline.torchrec_bridge.tiered.build import cold_name, tiered_embeddings  # noqa: E402
+from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups, rank_groups  # noqa: E402
+
+__all__ = ["RankGroups", "cold_name", "rank_groups", "tiered_embeddings"]

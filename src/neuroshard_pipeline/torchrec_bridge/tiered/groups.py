@@ -1,0 +1,52 @@
+"""Process groups of the ranks of a host, and of the ranks that hold the same rows on different hosts."""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from neuroshard_pipeline.errors import PlanError
+
+
+@dataclass(frozen=True)
+class RankGroups:
+    """The process groups of this rank.
+
+    Attributes:
+        world: all ranks.
+        host: the ranks of this rank's host, in their order.
+        peers: the ranks with this rank's place on their hosts, one per host.
+    """
+
+    world: dist.ProcessGroup
+    host: dist.ProcessGroup
+    peers: dist.ProcessGroup
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts."""
+        return self.peers.size()
+
+
+def rank_groups(ranks_per_host: int, process_group: dist.ProcessGroup | None = None) -> RankGroups:
+    """Make the process groups. Every rank of the job calls this once, because it is a collective.
+
+    Args:
+        ranks_per_host: number of consecutive ranks that form a host.
+        process_group: all ranks; None for the default group.
+
+    Raises:
+        PlanError: the ranks cannot be divided into hosts of this size.
+    """
+    world = process_group or dist.group.WORLD
+    if world is None:
+        raise PlanError("no process group: call torch.distributed.init_process_group first")
+    if ranks_per_host < 1 or world.size() % ranks_per_host:
+        raise PlanError(f"ranks_per_host {ranks_per_host} must divide the {world.size()} ranks of the process group")
+    ranks = dist.get_process_group_ranks(world)
+    hosts = [ranks[start : start + ranks_per_host] for start in range(0, len(ranks), ranks_per_host)]
+    if len(hosts) == 1:
+        alone, _ = dist.new_subgroups_by_enumeration([[rank] for rank in ranks])
+        return RankGroups(world, world, alone)
+    host, _ = dist.new_subgroups_by_enumeration(hosts)
+    peers, _ = dist.new_subgroups_by_enumeration([list(place) for place in zip(*hosts, strict=True)])
+    return RankGroups(world, host, peers)

@@ -1,0 +1,201 @@
+"""Which tier holds the row of an id, and where; and which ids the rows of a tier have.
+
+Only the popular ids, those of hot and host rows, are stored: 12 bytes each. Every other id is cold, and its row in the
+cold table is the id minus the number of popular ids of its table that are smaller.
+
+Shapes: T tables, P popular ids of all of them, N ids to look up.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.tables.tiers import Cuts
+
+#: Bytes that every rank keeps per popular id: the id and its place.
+INDEX_BYTES_PER_ROW = 12
+
+
+@dataclass(frozen=True)
+class TieredTable:
+    """A table and its popular ids.
+
+    Attributes:
+        name: name of the table.
+        num_embeddings: number of rows of the whole table.
+        hot: ids of the hot rows, the most popular first.
+        host: ids of the host rows, the most popular first.
+    """
+
+    name: str
+    num_embeddings: int
+    hot: torch.Tensor
+    host: torch.Tensor
+
+    @property
+    def num_popular(self) -> int:
+        """Number of hot and host rows."""
+        return len(self.hot) + len(self.host)
+
+    @property
+    def num_cold(self) -> int:
+        """Number of cold rows."""
+        return self.num_embeddings - self.num_popular
+
+
+class TierRows(NamedTuple):
+    """For N ids, the positions of the ids of every tier among them, and their rows in that tier.
+
+    Attributes:
+        hot_at: positions of hot ids.
+        hot: their rows among the hot rows of all tables.
+        host_at: positions of host ids.
+        host: their rows among the host rows of all tables.
+        cold_at: positions of cold ids.
+        cold: their rows in the cold part of their own table.
+    """
+
+    hot_at: torch.Tensor
+    hot: torch.Tensor
+    host_at: torch.Tensor
+    host: torch.Tensor
+    cold_at: torch.Tensor
+    cold: torch.Tensor
+
+
+class TierIndex:
+    """The tiers of T tables. The hot rows of all tables are numbered through, table after table; so are the host rows.
+
+    Attributes:
+        tables: the tables.
+        num_hot: number of hot rows of all tables.
+        num_host: number of host rows of all tables.
+    """
+
+    def __init__(self, tables: Sequence[TieredTable], device: torch.device) -> None:
+        self.tables = tuple(tables)
+        self._hot_base = _starts([len(table.hot) for table in tables])
+        self._host_base = _starts([len(table.host) for table in tables])
+        self.num_hot, self.num_host = self._hot_base[-1], self._host_base[-1]
+        self._first = _starts([table.num_popular for table in tables])
+        offsets = _starts([table.num_embeddings for table in tables])
+        keys, places = [], []
+        for at, table in enumerate(tables):
+            order = torch.cat([table.hot, table.host]).cpu().long().sort()
+            hot = torch.arange(len(table.hot)) + self._hot_base[at]
+            host = torch.arange(len(table.host)) + self.num_hot + self._host_base[at]
+            keys.append(order.values + offsets[at])
+            places.append(torch.cat([hot, host])[order.indices].int())
+        # The last entry is larger than every key, so that the place of a search lies always inside.
+        self._keys = torch.cat([*keys, torch.tensor(offsets[-1:])]).to(device)  # (P + 1,)
+        self._places = torch.cat([*places, torch.zeros(1, dtype=torch.int32)]).to(device)  # (P + 1,)
+        self._offsets = torch.tensor(offsets, device=device)  # (T + 1,)
+        self._popular_before = torch.tensor(self._first, device=device)  # (T + 1,)
+
+    def keys_of(self, ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """Numbers (N,) of the rows of all tables, table after table.
+
+        Args:
+            ids: (N,) ids.
+            table: (N,) the place of the table of every id in `tables`.
+
+        Raises:
+            RuntimeError: an id is negative or not below the number of rows of its table (on GPUs, an assertion).
+        """
+        rows = self._offsets.diff()[table]
+        torch._assert_async(((ids >= 0) & (ids < rows)).all(), "an id lies outside the rows of its table")
+        return ids + self._offsets[table]
+
+    def split(self, keys: torch.Tensor, table: torch.Tensor) -> TierRows:
+        """The tiers of ids.
+
+        Args:
+            keys: (N,) the ids as `keys_of` numbers them.
+            table: (N,) the place of the table of every id in `tables`.
+        """
+        below = torch.searchsorted(self._keys, keys)  # popular ids of any table that are smaller
+        popular, places = self._keys[below] == keys, self._places[below].long()
+        is_hot = places < self.num_hot
+        hot_at, host_at, cold_at = (which.nonzero()[:, 0] for which in (popular & is_hot, popular & ~is_hot, ~popular))
+        of = table[cold_at]
+        cold = keys[cold_at] - self._offsets[of] - (below[cold_at] - self._popular_before[of])
+        return TierRows(hot_at, places[hot_at], host_at, places[host_at] - self.num_hot, cold_at, cold)
+
+    def hot_ids(self, table: int) -> tuple[torch.Tensor, slice]:
+        """Ids of the hot rows of a table, and the range of these rows among all hot rows."""
+        start, end = self._hot_base[table], self._hot_base[table + 1]
+        return self._in_order(table, start, end), slice(start, end)
+
+    def host_ids(self, table: int) -> tuple[torch.Tensor, slice]:
+        """Ids of the host rows of a table, and the range of these rows among all host rows."""
+        start, end = self._host_base[table], self._host_base[table + 1]
+        return self._in_order(table, self.num_hot + start, self.num_hot + end), slice(start, end)
+
+    def cold_ids(self, table: int, start: int, end: int) -> torch.Tensor:
+        """Ids of the rows `start` to `end` of the cold part of a table."""
+        popular, _ = self._popular(table)
+        gaps = popular - torch.arange(len(popular), device=popular.device)  # cold ids below every popular id
+        rows = torch.arange(start, end, device=popular.device)
+        return rows + torch.searchsorted(gaps, rows, right=True)
+
+    def _popular(self, table: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The popular ids of a table in their order, and their places."""
+        of = slice(self._first[table], self._first[table + 1])
+        return self._keys[of] - self._offsets[table], self._places[of]
+
+    def _in_order(self, table: int, start: int, end: int) -> torch.Tensor:
+        """Ids of the places `start` to `end` in the order of the places."""
+        ids, places = self._popular(table)
+        own = ((places >= start) & (places < end)).nonzero()[:, 0]
+        return ids[own[places[own].argsort()]]
+
+
+def tiered_tables(
+    rows: Mapping[str, int], cuts: Mapping[str, Cuts], popular_rows: Mapping[str, torch.Tensor]
+) -> list[TieredTable]:
+    """The tables with their popular ids.
+
+    Args:
+        rows: number of rows of every table.
+        cuts: the cuts of tables with tiers.
+        popular_rows: for every table with tiers, at least as many ids as it has hot and host rows, the most popular
+            first.
+
+    Raises:
+        PlanError: cuts of an unknown table, more popular rows than the table has, or popular ids that are too few,
+            not unique or outside the table.
+    """
+    for name in sorted(cuts.keys() - rows.keys()):
+        raise PlanError(f"cuts name the table {name!r}, which the module does not have; it has {', '.join(rows)}")
+    return [_tiered_table(name, count, cuts.get(name), popular_rows.get(name)) for name, count in rows.items()]
+
+
+def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: torch.Tensor | None) -> TieredTable:
+    none = torch.empty(0, dtype=torch.int64)
+    if not cuts:
+        return TieredTable(name, rows, none, none)
+    needed = cuts.hot_rows + cuts.host_rows
+    if needed > rows:
+        raise PlanError(f"table {name!r} has {rows} rows, but its cuts take {needed} of them; cut fewer rows")
+    if popular is None or len(popular) < needed:
+        found = 0 if popular is None else len(popular)
+        raise PlanError(
+            f"popular_rows has {found} ids of table {name!r}, but its cuts take {cuts.hot_rows} hot and "
+            f"{cuts.host_rows} host rows; give at least {needed} ids, the most popular first"
+        )
+    ids = popular[:needed].cpu().long()
+    if len(ids.unique()) < needed or int(ids.min()) < 0 or int(ids.max()) >= rows:
+        raise PlanError(
+            f"the first {needed} popular_rows of table {name!r} must be different ids from 0 to {rows - 1}; found "
+            f"{len(ids.unique())} different ids from {int(ids.min())} to {int(ids.max())}"
+        )
+    return TieredTable(name, rows, ids[: cuts.hot_rows], ids[cuts.hot_rows :])
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    """The first number of every group when groups of these sizes are numbered through, and the number of all."""
+    return [0, *accumulate(counts)]

@@ -1,0 +1,72 @@
+"""The hot and host rows of tables of one width, on this rank."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.distributed.types import Awaitable, NoWait
+
+from neuroshard_pipeline.torchrec_bridge.tiered.exchange import CountsInFlight, RowRequest, exchanged_rows
+from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
+from neuroshard_pipeline.torchrec_bridge.tiered.index import TierIndex
+from neuroshard_pipeline.torchrec_bridge.tiered.replicas import Replicas
+
+#: Class and arguments of an optimizer.
+Optimizer = tuple[type[torch.optim.Optimizer], Mapping[str, Any]]
+
+
+class PopularTiers(nn.Module):
+    """Weights of hot and host rows, which are zero at first.
+
+    Args:
+        index: the tiers of the tables.
+        embedding_dim: the width D of all tables.
+        groups: the process groups.
+        optimizer: class and arguments of the optimizer of the rows.
+        device: the device of this rank.
+    """
+
+    def __init__(
+        self, index: TierIndex, embedding_dim: int, groups: RankGroups, optimizer: Optimizer, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.index, self.groups, self.embedding_dim = index, groups, embedding_dim
+        world_size = groups.world.size()
+        self.hot: Replicas | None = None
+        self.host: Replicas | None = None
+        if index.num_hot:
+            rows = torch.zeros(index.num_hot, embedding_dim, device=device)
+            self.hot = Replicas(rows, groups.world, world_size, optimizer)
+        if index.num_host:
+            rows = torch.zeros(-(-index.num_host // groups.host.size()), embedding_dim, device=device)
+            self.host = Replicas(rows, groups.peers, world_size, optimizer)
+        self._none = torch.empty(0, embedding_dim, device=device)
+
+    def ask(self, rows: torch.Tensor) -> Awaitable[Awaitable[RowRequest | None]]:
+        """Start to ask the ranks of the host for host rows (N,)."""
+        if self.host is None:
+            return NoWait(NoWait(None))
+        return CountsInFlight(rows, self.groups.host)
+
+    def served_rows(self, request: RowRequest | None) -> torch.Tensor:
+        """The host rows (M, D) that this rank was asked for."""
+        return self._none if self.host is None or request is None else self.host(request.rows)
+
+    def exchange(self, rows: torch.Tensor, request: RowRequest | None) -> torch.Tensor:
+        """The host rows (N, D) that this rank asked for, in the order of the request; `rows` are those it serves."""
+        return self._none if request is None else exchanged_rows(rows, request, self.groups.host)
+
+    def hot_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """The hot rows (N, D) with the numbers `rows`."""
+        return self._none if self.hot is None else self.hot(rows)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._none.device
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers of hot and of host rows."""
+        return [replicas.optimizer for replicas in (self.hot, self.host) if replicas is not None]

@@ -1,0 +1,243 @@
+"""A model whose tables have tiers, trained beside the same model without sharding; ranks run these functions."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    JaggedTensor,
+    KeyedJaggedTensor,
+)
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.types import ParameterSharding, ShardingPlan
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.tiers import Cuts
+from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, cold_name, rank_groups, tiered_embeddings
+from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
+from neuroshard_pipeline.torchrec_plan.writer import Devices, torchrec_form
+
+SAMPLES_PER_RANK = 6
+STEPS = 5
+LEARNING_RATE = 0.1
+WIDTH = 8
+OPTIMIZERS = {"sgd": torch.optim.SGD, "rowwise_adagrad": RowWiseAdagrad}
+#: Table → rows, features and cuts. The feature `shared` looks up two tables; no sample has ids of `empty`.
+SEQUENCES = {
+    "all_tiers": (90, ["a", "shared"], Cuts(7, 15)),
+    "two_features": (51, ["b", "b2"], Cuts(3, 8)),
+    "only_hot": (8, ["c"], Cuts(8, 0)),
+    "only_host": (21, ["d"], Cuts(0, 21)),
+    "no_tiers": (64, ["e", "shared"], Cuts()),
+    "no_host": (70, ["f"], Cuts(9, 0)),
+    "no_hot": (50, ["g", "empty"], Cuts(0, 13)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the tables are sharded and trained.
+
+    Attributes:
+        optimizer: a key of `OPTIMIZERS`.
+        sharding_type: of cold rows.
+        index_dedup: whether distinct ids are exchanged once.
+        ranks_per_host: ranks of a host.
+    """
+
+    optimizer: str
+    sharding_type: str
+    index_dedup: bool
+    ranks_per_host: int
+
+
+class TieredModel(nn.Module):
+    """A collection of sequence tables and one of pooled tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        configs = [
+            EmbeddingConfig(
+                name=name, embedding_dim=WIDTH, num_embeddings=rows, feature_names=list(features), init_fn=_fill
+            )
+            for name, (rows, features, _) in SEQUENCES.items()
+        ]
+        self.sequence = EmbeddingCollection(tables=configs, device=torch.device("cpu"), need_indices=True)
+        pooled = EmbeddingBagConfig(name="p", embedding_dim=4, num_embeddings=30, feature_names=["p"], init_fn=_fill)
+        self.pooled = EmbeddingBagCollection(tables=[pooled], device=torch.device("cpu"))
+        self.names = [name for names in self.sequence.embedding_names_by_table() for name in names]
+        self.over = nn.Linear(WIDTH * len(self.names) + 4, 1)
+
+    def forward(self, ids: KeyedJaggedTensor, pooled_ids: KeyedJaggedTensor) -> torch.Tensor:
+        rows = self.sequence(ids)
+        parts = [_summed(rows[name]) for name in self.names]
+        return self.over(torch.cat([*parts, self.pooled(pooled_ids)["p"]], dim=1)).squeeze(-1)
+
+
+def _fill(weight: torch.Tensor) -> None:
+    nn.init.uniform_(weight, -0.5, 0.5)
+
+
+def _summed(rows: JaggedTensor) -> torch.Tensor:
+    """For every sample, the sum of a function of its rows, their places in the sequence and their ids."""
+    place = torch.arange(len(rows.values())) - rows.offsets()[:-1].repeat_interleave(rows.lengths().long())
+    scale = 1.0 + 0.1 * place + 0.01 * rows.weights()
+    return torch.segment_reduce(rows.values().tanh() * scale[:, None], "sum", lengths=rows.lengths().long())
+
+
+def popular_rows(name: str) -> torch.Tensor:
+    """Ids of a table, the most popular first."""
+    rows, _, cuts = SEQUENCES[name]
+    order = np.random.default_rng(rows).permutation(rows)
+    return torch.from_numpy(order[: cuts.hot_rows + cuts.host_rows + 1])
+
+
+def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
+    """Ids of the samples in `part`: of all rows, in step 1 only popular ones, and in step 2 only others."""
+    rng = np.random.default_rng(step)
+    keys, values, lengths = (
+        ["unused"],
+        [np.zeros(samples, dtype=np.int64)[part]],
+        [np.ones(samples, dtype=np.int64)[part]],
+    )
+    features = {name: rows for _, (rows, names, _) in SEQUENCES.items() for name in names}
+    of_table = {name: table for table, (_, names, _) in SEQUENCES.items() for name in names}
+    for name in sorted(features | {"shared": 64}):
+        rows = 64 if name == "shared" else features[name]
+        popular = popular_rows(of_table[name]).numpy()[:-1]
+        allowed = np.arange(rows)
+        if step == 1:
+            allowed = np.intersect1d(allowed, popular)
+        if step == 2:
+            allowed = np.setdiff1d(allowed, popular)
+        count = rng.integers(0, 6, samples) * (name != "empty") * (len(allowed) > 0)
+        ends = np.cumsum(count)
+        drawn = rng.choice(allowed, ends[-1]) if ends[-1] else np.empty(0, dtype=np.int64)
+        keys.append(name)
+        values.append(drawn[ends[part.start] - count[part.start] : ends[part.stop - 1]])
+        lengths.append(count[part])
+    pooled = rng.integers(0, 30, samples)[part]
+    return (
+        KeyedJaggedTensor(
+            keys, torch.from_numpy(np.concatenate(values)), lengths=torch.from_numpy(np.concatenate(lengths))
+        ),
+        KeyedJaggedTensor(["p"], torch.from_numpy(pooled), lengths=torch.ones(len(pooled), dtype=torch.int64)),
+    )
+
+
+def cold_plan(case: Case, world_size: int) -> dict[str, ParameterSharding]:
+    """TorchRec's plan of the cold rows: rows cut over all ranks, or column shards on different ranks."""
+    tables = []
+    for name, (rows, _, cuts) in SEQUENCES.items():
+        num_cold = rows - cuts.hot_rows - cuts.host_rows
+        if num_cold:
+            tables.append(Table(cold_name(name) if cuts else name, num_cold, WIDTH, 1.0, pooling="none"))
+    placed = []
+    for at, table in enumerate(tables):
+        if case.sharding_type == "row_wise":
+            placed += [(shard, rank) for rank, shard in enumerate(row_shards(table, "row_wise", world_size))]
+        elif case.sharding_type == "column_wise":
+            placed += [(Shard(table, column, WIDTH // 2), (at + column) % world_size) for column in (0, WIDTH // 2)]
+        else:
+            placed.append((Shard(table, 0, WIDTH), at % world_size))
+    shards, ranks = zip(*placed, strict=True)
+    forms = torchrec_form(tables, shards, ranks, Devices(world_size, case.ranks_per_host, "cpu"), "")[""]
+    return {name: parameter_sharding(form) for name, form in forms.items()}
+
+
+def tiered_model(model: TieredModel, case: Case, world_size: int, groups: RankGroups) -> DistributedModelParallel:
+    """The model on all ranks."""
+    model = copy.deepcopy(model)
+    weight = model.pooled.embedding_bags["p"].weight.detach().clone()
+    optimizer = OPTIMIZERS[case.optimizer]
+    apply_optimizer_in_backward(optimizer, model.sequence.parameters(), {"lr": LEARNING_RATE})
+    apply_optimizer_in_backward(optimizer, model.pooled.parameters(), {"lr": LEARNING_RATE})
+    model.sequence = tiered_embeddings(
+        model.sequence,
+        {name: cuts for name, (_, _, cuts) in SEQUENCES.items()},
+        {name: popular_rows(name) for name in SEQUENCES},
+        cold_plan(case, world_size),
+        groups,
+        index_dedup=case.index_dedup,
+    )
+    pooled = Table("p", 30, 4, 1.0)
+    form = torchrec_form([pooled], [Shard(pooled, 0, 4)], [1], Devices(world_size, None, "cpu"), "")[""]
+    plan = ShardingPlan({"pooled": {"p": parameter_sharding(form["p"])}})
+    parallel = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan)
+    for shard in module_of(parallel).pooled.state_dict()["embedding_bags.p.weight"].local_shards():
+        shard.tensor.detach().copy_(weight)  # TorchRec calls `init_fn` again
+    return parallel
+
+
+def module_of(parallel: DistributedModelParallel) -> TieredModel:
+    """The model inside TorchRec's wrapper and that of torch."""
+    return getattr(parallel.module, "module", parallel.module)
+
+
+def losses_with_tiers(rank: int, world_size: int, cases: list[Case]) -> list[list[tuple[float, float]]]:
+    """For every case the losses per step, with tiers and without sharding.
+
+    Raises:
+        AssertionError: outputs or trained weights differ, or the state of one model does not fit the other.
+    """
+    groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in cases})}
+    return [_trained(rank, world_size, case, groups[case.ranks_per_host]) for case in cases]
+
+
+def _trained(rank: int, world_size: int, case: Case, groups: RankGroups) -> list[tuple[float, float]]:
+    torch.manual_seed(0)
+    whole = TieredModel()
+    parallel = tiered_model(whole, case, world_size, groups)
+    dense = [weight for _, weight in in_backward_optimizer_filter(parallel.named_parameters())]
+    assert len(dense) == 2
+    optimizer = OPTIMIZERS[case.optimizer]
+    tables = [*whole.sequence.parameters(), *whole.pooled.parameters()]
+    optimizers = [
+        optimizer(tables, lr=LEARNING_RATE),
+        torch.optim.SGD(whole.over.parameters(), lr=LEARNING_RATE),
+        torch.optim.SGD(dense, lr=LEARNING_RATE),
+    ]
+    samples = SAMPLES_PER_RANK * world_size
+    part = slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
+    losses = []
+    for step in range(STEPS):
+        for each in optimizers:
+            each.zero_grad()
+        mine = (parallel(*drawn_ids(step, samples, part)) - 1).square()
+        mine.mean().backward()
+        everything = (whole(*drawn_ids(step, samples, slice(0, samples))) - 1).square()
+        everything.mean().backward()
+        losses.append((mine.mean().item(), everything[part].mean().item()))
+        for each in optimizers:
+            each.step()
+    _check_state(parallel, whole)
+    return losses
+
+
+def _check_state(parallel: DistributedModelParallel, whole: TieredModel) -> None:
+    """The state is that of the unsharded model, and a loaded state is read back."""
+    sequence = module_of(parallel).sequence
+    expected = whole.sequence.state_dict()
+    found = sequence.state_dict()
+    assert list(found) == list(expected)
+    for key, weight in expected.items():
+        # Row-wise Adagrad divides by the norm of a row's gradients, so that the rounding of tiny ones shows.
+        torch.testing.assert_close(found[key], weight, rtol=1e-3, atol=1e-3 * LEARNING_RATE)
+    other = {key: torch.rand_like(weight) for key, weight in expected.items()}
+    torch.distributed.broadcast_object_list(sent := [other], src=0)
+    assert sequence.load_state_dict(sent[0]).missing_keys == []
+    for key, weight in sequence.state_dict().items():
+        torch.testing.assert_close(weight, sent[0][key], rtol=0, atol=0)
+    whole.sequence.load_state_dict(sequence.state_dict())
