@@ -8,7 +8,8 @@ rank:
                    rank only
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
-                   data_parallel: all_reduce of the dense gradients
+                   data_parallel: all_reduce of the dense gradients;
+                   replica groups: all_reduce of weights and optimizer state, divided by the steps between two
     all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
                    grid_shard tables, and per group of sequence tables of any type except data_parallel.
                    A float takes 2 bytes in reduce_scatter, all_gather and all-to-all if the task says so
@@ -26,10 +27,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import Group, group_of, rank_work
 from neuroshard_pipeline.tables.table import Shard
@@ -215,15 +218,29 @@ class GroupReduction:
         size_bytes: (W,) the whole buffer of the collective that each rank takes part in (`cost_models.reductions`); 0
             for a rank that takes part in none.
         num_ranks: ranks of each collective.
+        ranks_per_host: how many of them are on a host, at most.
+        interval: number of steps from one such collective to the next.
     """
 
     collective: Reduction
     size_bytes: FloatArray
     num_ranks: int
+    ranks_per_host: int
+    interval: int = 1
 
 
-def reductions(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> list[GroupReduction]:
-    """The reductions of one step, forward and backward."""
+def reductions(
+    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], gpus_per_host: int | None = None
+) -> list[GroupReduction]:
+    """The reductions of one step, forward and backward, and those that average replica groups.
+
+    Args:
+        task: the task.
+        shards: shards of a plan.
+        ranks: the rank of each.
+        gpus_per_host: GPUs of a host, if they are known (`tables.replica_groups`).
+    """
+    copies, on_host = task.num_replica_groups, groups_on_host(task, gpus_per_host)
     world, local, found = task.world_size, task.ranks_per_host, list[GroupReduction]()
     for (_, sharding_type), placed in groups_of(shards, ranks).items():
         floats = np.zeros(world)
@@ -233,13 +250,16 @@ def reductions(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]
             elif sharding_type != "column_wise" and shard.table.pooling != "none":  # partial sums of all samples
                 first, last = (0, world) if sharding_type == "row_wise" else _host_of(rank, local)
                 floats[first:last] += task.batch_size * outputs_per_sample(shard) * shard.row_share
-        collectives: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
-        if sharding_type == "data_parallel":
-            collectives = ("all_reduce",)
-        if floats.any():
+        if floats.any() and sharding_type == "data_parallel":
+            size = _BYTES_PER_FLOAT * floats
+            found.append(GroupReduction("all_reduce", size, world * copies, local * on_host))
+        elif floats.any():
             members = local if sharding_type in _CUTS_ROWS_ON_HOST else world
-            share = 1.0 if sharding_type == "data_parallel" else task.comm_share
-            found += [GroupReduction(each, _BYTES_PER_FLOAT * share * floats, members) for each in collectives]
+            size = _BYTES_PER_FLOAT * task.comm_share * floats
+            found += [GroupReduction(each, size, members, local) for each in ("reduce_scatter", "all_gather")]
+    if copies > 1:
+        synced = np.bincount(ranks, [synced_bytes(shard, task) for shard in shards], minlength=world)
+        found.append(GroupReduction("all_reduce", synced, copies, on_host, task.sync_interval))
     return found
 
 
@@ -251,15 +271,14 @@ def _add_step(
     hidden = 0.0 if task.pipelines_input_dist else 1.0
     parts.input_dist_ms = hidden * (work @ step.prices_of("input_dist", task.world_size))
     parts.module_ms = work @ (step.prices_of("module", task.world_size) + step.prices_of("dense", task.world_size))
-    local, found = task.ranks_per_host, reductions(task, shards, ranks)
+    found = reductions(task, shards, ranks, ranks_per_host_of(step.provenance))
     if found:
-        costs = step.reductions
-        parts.reduction_ms = np.sum(
-            [costs.predict_ms(each.collective, each.size_bytes, each.num_ranks, local) for each in found], axis=0
-        )
-        parts.reduction_bounds_ms = np.sum(
-            [costs.interval_ms(each.collective, each.size_bytes, each.num_ranks, local) for each in found], axis=0
-        )
+        of = [(each.collective, each.size_bytes, each.num_ranks, each.ranks_per_host) for each in found]
+        shares = 1.0 / np.array([each.interval for each in found])
+        costs = [step.reductions.predict_ms(*each) for each in of]
+        bounds = [step.reductions.interval_ms(*each) for each in of]
+        parts.reduction_ms = np.tensordot(shares, costs, axes=1)
+        parts.reduction_bounds_ms = np.tensordot(shares, bounds, axes=1)
 
 
 def _host_of(rank: int, ranks_per_host: int) -> tuple[int, int]:

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings, step_parts
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
@@ -71,7 +73,7 @@ class SpreadEstimate:
         usual = self._replica[which].mean(axis=0) * np.sqrt(len(which))
         added = self._compute_ms(usual + self._replica[which]) - float(self._compute_ms(usual))
         size = _BYTES_PER_FLOAT * float(np.median(self._gradients[which]))
-        per_byte = max(self._reduce_ms("all_reduce", 4 * size) - self._reduce_ms("all_reduce", size), 0.0) / (3 * size)
+        per_byte = max(self._gradients_ms(4 * size) - self._gradients_ms(size), 0.0) / (3 * size)
         added = added + self._replica_ms[which] + per_byte * _BYTES_PER_FLOAT * self._gradients[which]
         return np.argsort(-saved / np.maximum(added, 1e-12), kind="stable")
 
@@ -91,7 +93,7 @@ class SpreadEstimate:
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
                 self._replica_ms[replicas].sum()
             )
-            cost += self._reduce_ms("all_reduce", _BYTES_PER_FLOAT * float(self._gradients[replicas].sum()))
+            cost += self._gradients_ms(_BYTES_PER_FLOAT * float(self._gradients[replicas].sum()))
             cost += self._any_replica_ms
         return cost + (self._cut_ms(cut, kind) if len(cut) else 0.0)
 
@@ -203,6 +205,13 @@ class SpreadEstimate:
     def _reduce_ms(self, collective: Reduction, size_bytes: float, ranks: int | None = None) -> float:
         world, local = self._task.world_size, self._task.ranks_per_host
         return float(self._step.reductions.predict_ms(collective, size_bytes, ranks or world, local))
+
+    def _gradients_ms(self, size_bytes: float) -> float:
+        """All_reduce of dense gradients among the ranks of all replica groups."""
+        on_host = groups_on_host(self._task, ranks_per_host_of(self._step.provenance))
+        ranks = self._task.num_replica_groups * self._task.world_size
+        local = on_host * self._task.ranks_per_host
+        return float(self._step.reductions.predict_ms("all_reduce", size_bytes, ranks, local))
 
 
 def _host_tiers_ms(problem: Problem) -> float:

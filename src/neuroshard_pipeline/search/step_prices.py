@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
 from neuroshard_pipeline.search.parts import shard_embeddings
+from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, shard_work
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _RETURNED, _REORDERED, _JOINED, _GROUPS = (
@@ -33,14 +35,19 @@ class StepPrices:
         task: the task.
         per_unit: ms per unit of every quantity of `tables.step_work`, (Q,): those of the module and, unless the trainer
             hides it, of the input dist.
+        sync_ms_per_byte: ms per step and byte that replica groups average; 0 for a single group.
     """
 
     task: ShardingTask
     per_unit: FloatArray
+    sync_ms_per_byte: float = 0.0
 
     def own_ms(self, shards: Iterable[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""
-        return np.array([shard_work(shard, self.task)[0] @ self.per_unit for shard in shards])
+        return np.array([shard_work(shard, self.task)[0] @ self.per_unit + self._sync_ms(shard) for shard in shards])
+
+    def _sync_ms(self, shard: Shard) -> float:
+        return self.sync_ms_per_byte * synced_bytes(shard, self.task)
 
     def reorder_ms(self, whole_tables: Sequence[Shard]) -> float:
         """Time in ms that every rank needs to reorder the outputs of column-wise tables, some of which are cut."""
@@ -72,7 +79,17 @@ def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:
     per_unit = step.prices_of("module", task.world_size)
     if not task.pipelines_input_dist:
         per_unit = per_unit + step.prices_of("input_dist", task.world_size)
-    return StepPrices(task, per_unit)
+    return StepPrices(task, per_unit, _sync_ms_per_byte(step, task))
+
+
+def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
+    """Ms per byte that replica groups average, if all ranks have the same number of bytes of the task's tables."""
+    mean = sum(synced_bytes(whole(table), task) for table in task.tables) / task.world_size
+    if not mean:
+        return 0.0
+    on_host = groups_on_host(task, ranks_per_host_of(step.provenance))
+    cost = step.reductions.predict_ms("all_reduce", mean, task.num_replica_groups, on_host)
+    return float(cost) / mean / task.sync_interval
 
 
 @dataclass(frozen=True)

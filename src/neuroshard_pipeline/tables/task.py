@@ -182,6 +182,8 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     yield from _host_memory_problems(task)
     if task.optimizer not in OPTIMIZERS:
         yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
+    if task.num_replica_groups > 1 and task.optimizer == "adam":
+        yield "TorchRec's DMPCollection cannot average the state of adam; use another optimizer, or one replica group"
     if task.comm_precision not in COMM_BYTES:
         yield f"comm_precision {task.comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}"
     if task.constraints:

@@ -1,0 +1,34 @@
+"""TorchRec's two-dimensional parallelism: groups of ranks hold the same shards and train them with their own batches.
+
+Every `sync_interval` steps, `DMPCollection.sync` averages weights and optimizer states by an all_reduce among the ranks
+that hold the same shard, one of each group. Data-parallel tables are replicas on the ranks of all groups, and their
+gradients are reduced in every step [torchrec.distributed.model_parallel, 1.8].
+"""
+
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Row-wise Adagrad keeps one fp32 number per row of every shard; SGD keeps none.
+_STATE_BYTES_PER_ROW = {"sgd": 0, "rowwise_adagrad": 4}
+
+
+def synced_bytes(shard: Shard, task: ShardingTask) -> int:
+    """Bytes of the shard that the groups average: weights and optimizer state; 0 for a replica or a single group."""
+    if task.num_replica_groups == 1 or shard.sharding_type == "data_parallel":
+        return 0
+    return shard.weight_bytes + _STATE_BYTES_PER_ROW[task.optimizer] * shard.num_rows
+
+
+def groups_on_host(task: ShardingTask, gpus_per_host: int | None) -> int:
+    """Number of groups that have ranks on the same host.
+
+    TorchRec makes neighbouring ranks hold the same shards, unless `use_inter_host_allreduce` is given. Groups therefore
+    share hosts if a host has more GPUs than a group has ranks on it.
+
+    Args:
+        task: the task of one group.
+        gpus_per_host: GPUs of a host; None if unknown, and then all groups share hosts.
+    """
+    if gpus_per_host is None:
+        return task.num_replica_groups
+    return max(1, min(task.num_replica_groups, gpus_per_host // task.ranks_per_host))
