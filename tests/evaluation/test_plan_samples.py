@@ -16,6 +16,7 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     reduction_samples,
     session_marks,
     shards_from_frame,
+    task_from_frame,
 )
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame, plan_totals
 from neuroshard_pipeline.search.plan import Plan, PlanCost
@@ -224,6 +225,19 @@ def test_marks_know_types_and_rows():
         return session_marks([Plan(task, tuple(row_shards(B, sharding_type, 2)), (0, 1), "one")])
 
     assert marked("row_wise") != marked("table_row_wise")
+
+
+def test_the_task_of_a_plan_comes_back_from_its_frame():
+    """Among plans without tables in host memory, whose rows then have no kernel."""
+    cached = Table("a", 1000, 16, 1.0, compute_kernel="fused_uvm_caching", cache_load_factor=0.5)
+    task = ShardingTask([cached, B], 1, 8, 2**20, host_memory_bytes=2**20)
+    plan = Plan(task, (Shard(cached, 0, 8), Shard(cached, 8, 8), whole(B)), (0, 0, 0), "in host memory")
+    frame = plans_frame([plan, *plans()])
+    rows = dict(list(frame.groupby("sharder", sort=False)))
+    asked = dataclasses.replace(task, tables=[Table("a", 1000, 16, 1.0), B])
+    assert task_from_frame(rows["in host memory"], asked) == task
+    for other in plans():
+        assert task_from_frame(rows[other.sharder], other.task) == other.task
 
 
 def test_plans_come_back_from_their_frame():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_the_document_holds_torchrecs_terms():
         },
     }
     assert document["task"]["tables_sha256"] == tables_sha256([WIDE, SMALL])
+
+
+def test_tables_in_host_memory_survive_the_round_trip():
+    cached = replace(WIDE, compute_kernel="fused_uvm_caching", cache_load_factor=0.1)
+    task = ShardingTask([cached, replace(SMALL, compute_kernel="fused_uvm")], 1, 32, 2**20, host_memory_bytes=2**30)
+    document = plan_to_json(Plan(task, tuple(map(whole, task.tables)), (0, 0), "by hand"), compute_device="cuda")
+    assert plan_from_json(json.loads(json.dumps(document))).task == task
+    assert document["task"]["host_memory_bytes"] == 2**30
+    assert "host_memory_bytes" not in plan_to_json(small_plan(), compute_device="cuda")["task"]
+    with pytest.raises(PlanError, match=r"has compute_kernel 'fused_uvm.*plan is for CPUs"):
+        plan_to_json(Plan(task, tuple(map(whole, task.tables)), (0, 0), "by hand"), compute_device="cpu")
 
 
 def test_the_document_holds_rows_types_and_fields_of_tables():
@@ -126,7 +138,7 @@ def test_bad_arguments_are_named(arguments, message):
         (["shards", 0], ["wide", 32, 16, 1, 0], "a shard has 5 values, not 4 or 7"),
         (["shards", 0, 6], "row_wise", "row_wise shards have all 64 columns, not 16"),
         (["shards", 0, 4], 50, "shard rows 50..150 lie outside"),
-        (["plan", "m", "wide", "compute_kernel"], "quick", "kernel 'quick' is unknown"),
+        (["plan", "m", "wide", "compute_kernel"], "quick", "contradict"),
         (["plan", "m", "wide", "sharding_type"], "table_wise", "contradict"),
         (["shards", 0, 0], "narrow", "damaged"),
         (["shards", 0, 2], 12, "not covered at 44"),

@@ -18,7 +18,7 @@ from torchrec.distributed.sharding_plan import (
     table_row_wise,
     table_wise,
 )
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.types import CacheParams, ShardingPlan
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec_bridge.plan_strategies import module_names, plans
 
@@ -28,8 +28,8 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
-from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan, sharding_plan
-from neuroshard_pipeline.torchrec_plan.writer import Devices, with_equal_widths
+from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
+from neuroshard_pipeline.torchrec_plan.writer import with_equal_widths
 
 pytestmark = QUIET
 
@@ -133,15 +133,17 @@ def test_a_plan_of_torchrecs_own_generators_is_read_and_written_unchanged():
     }
 
 
-def test_the_kernel_of_a_table_is_written():
-    tables = [Table(name, 10, 64, 1.0, module="plain") for name in "ab"]
-    plan = Plan(ShardingTask(tables, 1, 8, 2**20), tuple(map(whole, tables)), (0, 0), "neuroshard")
-    written = sharding_plan(
-        plan.task, plan.shards, plan.ranks, model_of(plan), Devices(1), kernels={"b": "fused_uvm_caching"}
-    )
-    assert {name: form.compute_kernel for name, form in written.plan["plain"].items()} == {
-        "a": "fused",
-        "b": "fused_uvm_caching",
+def test_tables_in_host_memory_keep_their_kernel_and_cache():
+    kernels = {"a": {}, "b": {"compute_kernel": "fused_uvm_caching", "cache_load_factor": 0.4}}
+    kernels["c"] = {"compute_kernel": "fused_uvm"}
+    tables = [Table(name, 10, 64, 1.0, module="plain", **given) for name, given in kernels.items()]
+    task = ShardingTask(tables, 1, 8, 2**20, host_memory_bytes=2**20)
+    plan = Plan(task, tuple(map(whole, tables)), (0, 0, 0), "neuroshard")
+    written = plan.to_torchrec(model_of(plan), compute_device="cuda").plan["plain"]
+    assert {name: (form.compute_kernel, form.cache_params) for name, form in written.items()} == {
+        "a": ("fused", None),
+        "b": ("fused_uvm_caching", CacheParams(load_factor=0.4)),
+        "c": ("fused_uvm", None),
     }
 
 

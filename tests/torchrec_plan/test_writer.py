@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from torchrec_bridge.plan_strategies import plans
@@ -173,9 +175,22 @@ def test_types_that_torchrec_computes_wrongly_beside_mean_pooling_are_refused(of
         form_of(placed, Devices(1))
 
 
-def test_an_unknown_kernel_is_refused():
-    with pytest.raises(PlanError, match="kernel 'quick' is unknown; use one of fused, fused_uvm, fused_uvm_caching"):
-        torchrec_form([TABLE], [whole(TABLE)], [0], Devices(1), "m", {"a": "quick"})
+def test_tables_in_host_memory_have_the_kernels_and_the_cache_of_their_tables():
+    cached = replace(TABLE, name="b", compute_kernel="fused_uvm_caching", cache_load_factor=0.5)
+    managed = replace(TABLE, name="c", compute_kernel="fused_uvm")
+    forms = form_of([(whole(table), 0) for table in (TABLE, cached, managed)], Devices(1))
+    assert {name: form["compute_kernel"] for name, form in forms.items()} == {
+        "a": "fused",
+        "b": "fused_uvm_caching",
+        "c": "fused_uvm",
+    }
+    assert [form.get("cache_params") for form in forms.values()] == [None, {"load_factor": 0.5}, None]
+
+
+def test_tables_in_host_memory_are_refused_on_cpus():
+    managed = replace(TABLE, compute_kernel="fused_uvm")
+    with pytest.raises(PlanError, match=r"'a' has compute_kernel 'fused_uvm', .* plan is for CPUs; .*'cuda'"):
+        form_of([(whole(managed), 0)], Devices(1, compute_device="cpu"))
 
 
 @pytest.mark.parametrize(

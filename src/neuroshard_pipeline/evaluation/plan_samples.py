@@ -9,14 +9,14 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.search.parts import GroupReduction, all_to_alls, reductions
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS, Plan
+from neuroshard_pipeline.search.plan import FRAME_COLUMNS, KERNEL_COLUMNS, Plan
 from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, ReductionSample
@@ -93,6 +93,15 @@ def shards_from_frame(rows: pd.DataFrame, task: ShardingTask) -> tuple[tuple[Sha
         for name, column, width, sharding_type, row, count in zip(*columns, strict=True)
     )
     return tuple(shards), tuple(given["rank"].tolist())
+
+
+def task_from_frame(rows: pd.DataFrame, task: ShardingTask) -> ShardingTask:
+    """The task that a plan is for: `task` with the compute kernels of the plan's rows of `search.plans`."""
+    if not rows.columns.isin(KERNEL_COLUMNS).any():
+        return task
+    given = rows.reindex(columns=["table", *KERNEL_COLUMNS]).drop_duplicates("table").set_index("table")
+    kernels = {str(name): of.dropna().to_dict() for name, of in given.iterrows()}
+    return replace(task, tables=[replace(table, **kernels[table.name]) for table in task.tables])
 
 
 def session_marks(plans: Sequence[Plan]) -> dict[str, str]:

@@ -18,11 +18,11 @@ from pydantic import BaseModel
 import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.campaigns import Records
-from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
+from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame, task_from_frame
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS, Plan
+from neuroshard_pipeline.search.plan import FRAME_COLUMNS, KERNEL_COLUMNS, Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
@@ -148,7 +148,7 @@ class Solver:
         seconds, error = solved.attempts.iloc[0][["seconds", "error"]]
         if error is not None:
             return _failed(job, seed, seconds, error)
-        return solved.plans[0].to_frame().assign(seed=seed, seconds=seconds, error=None)[SOLVE_COLUMNS]
+        return _ordered(solved.plans[0].to_frame().assign(seed=seed, seconds=seconds, error=None), SOLVE_COLUMNS)
 
 
 def _aborted(job: Job, error: str | None) -> pd.DataFrame:
@@ -184,14 +184,20 @@ def gather(jobs: BenchmarkJobs, records: Records) -> tuple[tuple[SeededPlan, ...
 
 
 def _plan(job: Job, rows: pd.DataFrame, settings: SharderSettings) -> Plan:
-    return Plan(job.task, *shards_from_frame(rows, job.task), job.sharder, memory=settings.memory)
+    task = task_from_frame(rows, job.task)
+    return Plan(task, *shards_from_frame(rows, task), job.sharder, memory=settings.memory)
+
+
+def _ordered(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """The columns in this order, followed by those of `KERNEL_COLUMNS` that the frame has."""
+    return frame[[*columns, *(name for name in KERNEL_COLUMNS if name in frame)]]
 
 
 def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:
     """`benchmark.plans`: the columns of `search.plans`, and `seed`."""
     frames = [each.plan.to_frame().assign(seed=each.seed) for each in plans]
     columns = [*FRAME_COLUMNS[:2], "seed", *FRAME_COLUMNS[2:]]
-    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+    return _ordered(pd.concat(frames, ignore_index=True), columns) if frames else pd.DataFrame(columns=columns)
 
 
 def plans_to_measure(

@@ -13,7 +13,7 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.cover import constraint_violations, cover_problems
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import default_memory
-from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 FRAME_COLUMNS = (
     "task_id", "sharder", "table", "column_offset", "embedding_dim", "rank", "sharding_type", "row_offset", "num_rows",
 )  # fmt: skip
+
+#: Further columns of a plan as a frame, each only where a table of the plan differs from `TABLE_DEFAULTS`.
+KERNEL_COLUMNS = ("compute_kernel", "cache_load_factor")
 
 
 @dataclass(frozen=True)
@@ -197,13 +200,15 @@ class Plan:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per shard and rank, with the columns `FRAME_COLUMNS`."""
+        """One row per shard and rank, with `FRAME_COLUMNS` and, where tables have them, `KERNEL_COLUMNS`."""
         values = (self.task.task_id, self.sharder)
         rows = [
             (*values, s.table.name, s.column_offset, s.embedding_dim, rank, s.sharding_type, s.row_offset, s.num_rows)
             for s, rank in zip(self.shards, self.ranks, strict=True)
         ]
-        return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
+        kernels = {name: [getattr(shard.table, name) for shard in self.shards] for name in KERNEL_COLUMNS}
+        given = {name: of for name, of in kernels.items() if set(of) != {TABLE_DEFAULTS[name]}}
+        return pd.DataFrame(rows, columns=list(FRAME_COLUMNS)).assign(**given)
 
     def to_torchrec(
         self,

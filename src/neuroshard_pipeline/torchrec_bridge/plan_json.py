@@ -11,14 +11,15 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
     local_world_size    ranks per host, which determines the device index of a rank
     task                the task that the plan solves: task_id, world_size, batch_size (global), memory_bytes,
                         optimizer, local_world_size (or null), pipelines_input_dist, constraints (or null), tables (the
-                        fields of every table; pooling, module, num_features and is_weighted only where they are not
-                        the defaults) and tables_sha256, the hash of `tables`
+                        fields of every table; from pooling on, only those that are not the defaults) and
+                        tables_sha256, the hash of `tables`; other fields only where they are not the defaults
     shards              every shard of the plan as [table, column offset, columns, rank, row offset, rows,
                         sharding_type]
     plan                the same shards as `torchrec_plan.writer.torchrec_form` writes them: module path -> table ->
                         sharding_type, compute_kernel, ranks and sharding_spec, which is null for replicas and else
                         {shards: [{shard_offsets: [row, column], shard_sizes: [rows, columns],
-                        placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}, ...]}
+                        placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}, ...]}; with a cache, also
+                        cache_params
     predicted           the fields of `PlanCost`, each a list of ms per rank (empty where it was not priced); or null
     memory              parameters of the memory model that the plan was made with
 
@@ -37,7 +38,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table, Tier
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import TASK_DEFAULTS, ShardingTask
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
 
 Json = dict[str, Any]
@@ -49,6 +50,13 @@ _READABLE_VERSIONS = (1, SCHEMA_VERSION)
 #: Fields that tables did not have in version 1, and their defaults. They are written only where they differ from these,
 #: so that the hash of other tables is the same in both versions.
 _NEW_TABLE_FIELDS = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"} | {"tier": None}
+
+#: Fields of a task that are written only where they differ from these defaults.
+_OPTIONAL_FIELDS = {
+    name: value
+    for name, value in TASK_DEFAULTS.items()
+    if name not in ("optimizer", "local_world_size", "pipelines_input_dist")
+}
 
 #: Path of the embedding tables in TorchRec's own DLRM (`torchrec.models.dlrm.DLRM`).
 DLRM_MODULE_PATH = "sparse_arch.embedding_bag_collection"
@@ -132,6 +140,7 @@ def _task_to_json(task: ShardingTask) -> Json:
         "optimizer": task.optimizer,
         "local_world_size": task.local_world_size,
         "pipelines_input_dist": task.pipelines_input_dist,
+        **{name: getattr(task, name) for name, value in _OPTIONAL_FIELDS.items() if getattr(task, name) != value},
         "tables_sha256": tables_sha256(task.tables),
         "tables": [_table_to_json(table) for table in task.tables],
         "constraints": constraints,
@@ -186,9 +195,8 @@ def _read_plan(document: Mapping[str, Any]) -> Plan:
     )
     forms = {name: (path, form) for path, module in document["plan"].items() for name, form in module.items()}
     paths = {name: path for name, (path, _) in forms.items()}
-    kernels = {name: form["compute_kernel"] for name, (_, form) in forms.items()}
     devices = Devices(task.world_size, document["local_world_size"], document["compute_device"])
-    if torchrec_form(task.tables, plan.shards, plan.ranks, devices, paths, kernels) != document["plan"]:
+    if torchrec_form(task.tables, plan.shards, plan.ranks, devices, paths) != document["plan"]:
         raise PlanError(f"{task.task_id}: the fields 'plan' and 'shards' of the plan document contradict each other")
     return plan
 
@@ -208,5 +216,5 @@ def _read_task(task: Mapping[str, Any]) -> ShardingTask:
     if task["constraints"] is not None:
         entries = [TableConstraint(**entry) for entry in task["constraints"]["tables"]]
         constraints = Constraints(**task["constraints"] | {"tables": entries})
-    since_version_2 = {name: task[name] for name in ("local_world_size", "pipelines_input_dist") if name in task}
-    return ShardingTask(tables, **values, **since_version_2, constraints=constraints)
+    others = {name: task[name] for name in TASK_DEFAULTS if name in task}
+    return ShardingTask(tables, **values | others, constraints=constraints)

@@ -14,7 +14,7 @@ from neuroshard_pipeline.torchrec_plan.writer import Devices, ParameterForm, tor
 
 require_torchrec()
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata  # noqa: E402
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan  # noqa: E402
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan  # noqa: E402
 
 #: TorchRec's other names of sharding types that `column_wise` covers.
 _COLUMN_TYPES = ("table_wise", "table_column_wise")
@@ -27,12 +27,10 @@ def sharding_plan(
     module: nn.Module,
     devices: Devices,
     leave_out: Collection[str] = (),
-    *,
-    kernels: Mapping[str, str] | None = None,
 ) -> ShardingPlan:
     """The `ShardingPlan` of a task's shards on their ranks.
 
-    `Plan.to_torchrec` documents the other arguments, and `torchrec_form` documents `kernels`.
+    `Plan.to_torchrec` documents the other arguments.
 
     Raises:
         PlanError: the task and the model differ in the name, rows or columns of a table, only one of them has a
@@ -45,7 +43,7 @@ def sharding_plan(
     return ShardingPlan(
         {
             path: EmbeddingModuleShardingPlan({table: parameter_sharding(form) for table, form in forms.items()})
-            for path, forms in torchrec_form(tables, shards, ranks, devices, paths, kernels).items()
+            for path, forms in torchrec_form(tables, shards, ranks, devices, paths).items()
         }
     )
 
@@ -72,10 +70,11 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
 
 def parameter_sharding(form: ParameterForm) -> ParameterSharding:
     """TorchRec's structure for the form of a table that `torchrec_form` writes."""
-    spec = form["sharding_spec"]
+    spec, cache = form["sharding_spec"], form.get("cache_params")
     if spec is not None:
         spec = EnumerableShardingSpec([ShardMetadata(**shard) for shard in spec["shards"]])
-    return ParameterSharding(**form | {"sharding_spec": spec})
+    cache = None if cache is None else CacheParams(**cache)
+    return ParameterSharding(**form | {"sharding_spec": spec, "cache_params": cache})
 
 
 def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:

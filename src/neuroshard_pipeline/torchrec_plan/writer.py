@@ -31,9 +31,6 @@ ParameterForm = dict[str, Any]
 #: The compute kernel that the cost models describe: FBGEMM's table-batched lookup with the optimizer in its backward.
 COMPUTE_KERNEL = "fused"
 
-#: Kernels of tables that are sharded. The last two keep weights in host memory.
-COMPUTE_KERNELS = (COMPUTE_KERNEL, "fused_uvm", "fused_uvm_caching")
-
 #: The compute kernel of replicated tables; the optimizer of the dense network updates them.
 REPLICA_KERNEL = "dense"
 
@@ -90,7 +87,6 @@ def torchrec_form(
     ranks: Sequence[int],
     devices: Devices,
     module_path: str | Mapping[str, str],
-    kernels: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, ParameterForm]]:
     """The plan in TorchRec's terms.
 
@@ -101,10 +97,10 @@ def torchrec_form(
         devices: the devices of the ranks.
         module_path: fully qualified name of the collection that holds the tables, or a mapping from every table's name
             to the name of its collection.
-        kernels: table → one of `COMPUTE_KERNELS`, for sharded tables that do not use `COMPUTE_KERNEL`.
 
     Returns:
-        Module path → table → the fields of `ParameterSharding`, with shards in the order of their columns and rows.
+        Module path → table → the fields of `ParameterSharding`, with shards in the order of their columns and rows. A
+        table in host memory with a cache also has `cache_params`, the arguments of TorchRec's `CacheParams`.
 
     Raises:
         PlanError: a table has no module path, or TorchRec cannot train the plan; the message names table and remedy.
@@ -117,8 +113,7 @@ def torchrec_form(
         path = module_path if isinstance(module_path, str) else module_path.get(name)
         if path is None:
             raise PlanError(f"table {name!r} has no module path; add it to module_path")
-        form = _parameter_form(entries, devices, (kernels or {}).get(name, COMPUTE_KERNEL))
-        modules.setdefault(path, {})[name] = form
+        modules.setdefault(path, {})[name] = _parameter_form(entries, devices)
     pooling = {table.name: table.pooling for table in tables}
     for forms in modules.values():
         for problem in (*_sequence_problems(forms, pooling), *_mean_pooling_problems(forms, pooling)):
@@ -151,13 +146,16 @@ def with_equal_widths(placed: _Placed) -> _Placed:
     return joined
 
 
-def _parameter_form(placed: _Placed, devices: Devices, kernel: str) -> ParameterForm:
+def _parameter_form(placed: _Placed, devices: Devices) -> ParameterForm:
     table, sharding_type = placed[0][0].table, placed[0][0].sharding_type
     if sharding_type == "data_parallel":
         ranks = list(range(devices.world_size))
         return _form(sharding_type, REPLICA_KERNEL, ranks, None)
-    if kernel not in COMPUTE_KERNELS:
-        raise PlanError(f"table {table.name!r}: kernel {kernel!r} is unknown; use one of {', '.join(COMPUTE_KERNELS)}")
+    if table.is_in_host_memory and devices.compute_device == "cpu":
+        raise PlanError(
+            f"table {table.name!r} has compute_kernel {table.compute_kernel!r}, which keeps it in the host memory of a "
+            "GPU, but the plan is for CPUs; give compute_device='cuda'"
+        )
     rectangles = _column_rectangles(placed) if sharding_type == "column_wise" else _row_rectangles(placed, devices)
     shards = [
         {
@@ -167,7 +165,10 @@ def _parameter_form(placed: _Placed, devices: Devices, kernel: str) -> Parameter
         }
         for row, rows, column, width, rank in rectangles
     ]
-    return _form(sharding_type, kernel, [rank for *_, rank in rectangles], {"shards": shards})
+    form = _form(sharding_type, table.compute_kernel, [rank for *_, rank in rectangles], {"shards": shards})
+    if table.compute_kernel == "fused_uvm_caching":
+        form["cache_params"] = {"load_factor": table.cache_load_factor}
+    return form
 
 
 def _form(sharding_type: str, kernel: str, ranks: list[int], spec: Mapping[str, Any] | None) -> ParameterForm:
