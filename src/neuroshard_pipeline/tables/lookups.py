@@ -73,16 +73,21 @@ def local_table(table: Table, batch_size: int, world_size: int) -> Table:
     return replace(table, unique_rows=unique_rows, reuse=tuple((local / local.sum()).tolist()))
 
 
-@lru_cache(maxsize=256)
-def _bin_transitions(world_size: int) -> FloatArray:
-    """For a row of each reuse bin of the batch (17), the probability of each reuse bin of one rank's samples (17).
+def representative_counts() -> FloatArray:
+    """Lookup counts that stand for all counts of each reuse bin, (17, `_COUNTS_PER_BIN`).
 
-    The lookup counts k within a bin are assumed to be log-uniform, and `_COUNTS_PER_BIN` of them stand for all.
+    The lookup counts within a bin are assumed to be log-uniform.
     """
     lowest, highest = LOWEST_COUNTS[:, None], HIGHEST_COUNTS[:, None]  # (17, 1)
     quantiles = (np.arange(_COUNTS_PER_BIN) + 0.5) / _COUNTS_PER_BIN
     spread = (lowest - 0.5) * ((highest + 0.5) / (lowest - 0.5)) ** quantiles
-    counts = np.clip(np.round(spread), lowest, highest)[:, :, None]  # (17, counts, 1)
+    return np.asarray(np.clip(np.round(spread), lowest, highest))
+
+
+@lru_cache(maxsize=256)
+def _bin_transitions(world_size: int) -> FloatArray:
+    """For a row of each reuse bin of the batch (17), the probability of each reuse bin of one rank's samples (17)."""
+    counts = representative_counts()[:, :, None]  # (17, counts, 1)
     edges = np.array((0, *REUSE_BIN_EDGES), dtype=np.float64)  # (17,)
     # P(Binomial(k, p) > e) is the regularised incomplete beta function I_p(e + 1, k - e) [DLMF 8.17.5].
     above = betainc(edges + 1, np.maximum(counts - edges, 1.0), 1.0 / world_size)

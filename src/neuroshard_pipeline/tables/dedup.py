@@ -1,0 +1,89 @@
+"""Ids of sequence tables that every rank sends once, however often its samples have them: TorchRec's `use_index_dedup`.
+
+TorchRec finds the distinct ids of a rank's samples before the input dist, exchanges these ids and their rows, and
+expands the rows afterwards [torchrec embedding.py, `_create_inverse_indices_permute_indices`, `_dedup_indices`]. Shards
+then see a table with fewer ids, each of which comes from another rank. Replicas exchange nothing and stay as they are.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.tables.lookups import local_table, lookup_batch_size, lookup_shard, representative_counts
+from neuroshard_pipeline.tables.profile import reuse_bin, with_profile
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: After `ranks * (log(ranks) + 30)` lookups, all ranks have a row except with a probability of exp(-30).
+_SURE = 30.0
+
+
+def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
+    """What the shards of a sequence table see if each of `world_size` ranks sends every id of its samples once.
+
+    The ids are the expected distinct rows of all ranks' samples (`lookups.local_table`). Distinct rows are those of the
+    whole batch, and a row is looked up by as many ids as ranks have it in their samples: k lookups that fall on the
+    ranks independently.
+    """
+    table = with_profile(table, batch_size)
+    of_rank = local_table(table, batch_size, world_size).unique_rows or 0.0
+    rows = np.array(table.reuse) * (table.unique_rows or 1.0) @ _ranks_of_bins(world_size)  # (17,)
+    pooling_factor = min(world_size * of_rank / batch_size, table.pooling_factor)
+    return replace(table, pooling_factor=pooling_factor, reuse=tuple((rows / rows.sum()).tolist()))
+
+
+def exchanged(shard: Shard, task: ShardingTask) -> Shard:
+    """The shard with the ids that it receives; `shard` itself unless the task has `index_dedup` and it is exchanged."""
+    if not task.index_dedup or shard.table.pooling != "none" or shard.sharding_type == "data_parallel":
+        return shard
+    return replace(shard, table=_deduplicated(shard.table, task.batch_size, task.world_size))
+
+
+def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
+    """What the kernel of a shard sees, as a column-wise shard of a table of its own, and the number of samples.
+
+    A shard of a host's rows sees the ids of its host's samples, which are a part of `1 / num_hosts` of the batch.
+    """
+    batch_size, world_size = task.batch_size, task.world_size
+    if shard.sharding_type != "host_row_wise":
+        seen = exchanged(shard, task)
+        return lookup_shard(seen, batch_size, world_size), lookup_batch_size(seen, batch_size, world_size)
+    samples = max(1, -(-batch_size // task.num_hosts))
+    table = local_table(shard.table, batch_size, task.num_hosts)
+    if task.index_dedup:
+        table = deduplicated(table, samples, task.ranks_per_host)
+    rows = replace(shard, table=table, sharding_type="row_wise")
+    return lookup_shard(rows, samples, task.ranks_per_host), samples
+
+
+@lru_cache(maxsize=4096)
+def _deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
+    return deduplicated(table, batch_size, world_size)
+
+
+@lru_cache(maxsize=256)
+def _ranks_of_bins(world_size: int) -> FloatArray:
+    """For a row of each reuse bin of the batch (17), the probability of each reuse bin of its number of ranks (17).
+
+    P(k + 1 lookups fall on n ranks) = P(k on n) * n / W + P(k on n - 1) * (W - n + 1) / W.
+    """
+    counts = representative_counts()  # (17, counts)
+    most = min(world_size, int(counts.max()))
+    numbers = np.arange(1, most + 1)
+    bins = reuse_bin(numbers)
+    stay, move = numbers / world_size, (world_size - numbers) / world_size
+    wanted = set(counts.ravel().astype(int).tolist())
+    sure = int(world_size * (np.log(world_size) + _SURE)) + 1
+    ranks, found = np.zeros(most), dict[int, FloatArray]()
+    ranks[0] = 1.0
+    for lookups in range(1, min(max(wanted), sure) + 1):
+        if lookups in wanted:
+            found[lookups] = np.bincount(bins, ranks, NUM_REUSE_BINS)
+        ranks[1:] = ranks[1:] * stay[1:] + ranks[:-1] * move[:-1]
+        ranks[0] *= stay[0]
+    every = np.bincount(bins[-1:], minlength=NUM_REUSE_BINS).astype(float)  # all ranks
+    transitions: FloatArray = np.array([np.mean([found.get(int(k), every) for k in of], axis=0) for of in counts])
+    transitions.flags.writeable = False  # the cache hands out the same array again
+    return transitions
