@@ -75,3 +75,9 @@ def test_swapped_rows_grow_with_the_share():
         for share in (0.0, 0.25, 0.5, 1.0)
     ]
     assert kept == pytest.approx([1.0, 0.75, 0.5, 0.0], abs=0.02)
+
+
+def test_tables_of_equal_width_share_a_module():
+    tables = sequence_tables("flat", [10, 20, 30], [32, 64, 32], [100, 100, 100], batch_size=16)
+    assert [table.module for table in tables] == [f"sequences_of_width_{width}" for width in (32, 64, 32)]
+    assert all(table.pooling == "none" for table in tables)

@@ -166,7 +166,9 @@ def sequence_tables(
     batch_size: int,
     prefix: str = "sequence",
 ) -> tuple[Table, ...]:
-    """Sequence tables of one module, with the reuse profile that a popularity gives them.
+    """Sequence tables with the reuse profile that a popularity gives them.
+
+    Tables of equal width are in one module, because an `EmbeddingCollection` of TorchRec holds tables of one width.
 
     Args:
         name: one of `POPULARITIES`.
@@ -174,7 +176,7 @@ def sequence_tables(
         widths: `embedding_dim` of every table.
         rows: `num_embeddings` of every table.
         batch_size: global batch size, for which the profiles hold.
-        prefix: name of the module, and first part of the tables' names.
+        prefix: first part of the names of tables and modules.
 
     Raises:
         TaskError: the popularity is unknown, or a value is impossible.
@@ -182,6 +184,6 @@ def sequence_tables(
     made = []
     for index, (length, width, size) in enumerate(zip(lengths, widths, rows, strict=True)):
         unique_rows, reuse = row_popularity(name, size).profile(batch_size * length)
-        own = {"unique_rows": unique_rows, "reuse": reuse, "pooling": "none", "module": prefix}
-        made.append(Table(f"{prefix}_{index}", size, width, float(length), **own))
+        names = {"pooling": "none", "module": f"{prefix}s_of_width_{width}"}
+        made.append(Table(f"{prefix}_{index}", size, width, float(length), unique_rows, reuse, **names))
     return tuple(made)
