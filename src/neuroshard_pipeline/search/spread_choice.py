@@ -21,7 +21,10 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, ShardingType, Table
@@ -41,10 +44,7 @@ _REPLICA: ShardingType = "data_parallel"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Sharding types of spread tables, and the estimated cost of a step in ms without the tables that must be cut.
-
-    Host tiers count, because variants of a task differ in them.
-    """
+    """Sharding types of spread tables, and the estimated cost of a step in ms without the tables that must be cut."""
 
     types: Mapping[str, ShardingType]
     estimate_ms: float
@@ -67,6 +67,23 @@ class SpreadChoice:
         self._estimate = SpreadEstimate(problem, step, self._tables) if self._tables else None
         several = problem.task.num_hosts > 1
         self._cuts: tuple[ShardingType, ...] = ("table_row_wise", "row_wise") if several else ("row_wise",)
+
+    def estimate_ms(self) -> float:
+        """The lowest estimated cost of a step, with the tables that must be cut.
+
+        Raises:
+            DoesNotFitError: a rank has too little memory for these.
+        """
+        return self._must_ms() + self.candidates()[0].estimate_ms
+
+    def _must_ms(self) -> float:
+        """What the tables that must be cut cost alone."""
+        if not self._must:
+            return 0.0
+        task, models = self._problem.task, self._problem.models
+        spread = spread_tables(self._must, task, self._problem.memory)
+        parts = step_parts(task, spread.shards, spread.ranks, models)
+        return predicted_cost(parts, models, task.batch_size).embedding_cost_ms
 
     def candidates(self) -> list[Candidate]:
         """Candidates in ascending order of estimated cost, several for every set of tables with cut rows."""

@@ -15,10 +15,8 @@ import numpy as np
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings, step_parts
-from neuroshard_pipeline.search.price import predicted_cost
+from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.row_blocks import row_shards
@@ -49,7 +47,6 @@ class SpreadEstimate:
         self._prices = step_prices(step, problem.task)
         self._add_columns(tables)
         self._add_replicas(tables)
-        self._host_tiers_ms = _host_tiers_ms(problem)
         self._rows = {kind: self._row_sums(tables, kind) for kind in ("row_wise", "table_row_wise")}
         memory, task = problem.memory, problem.task
         self.alone_ms = self._alone[:, 0]
@@ -87,7 +84,7 @@ class SpreadEstimate:
         """
         columns = np.ones(len(self._dims), dtype=bool)
         columns[replicas] = columns[cut] = False
-        cost = self._host_tiers_ms + (self._columns_ms(columns) if columns.any() else 0.0)
+        cost = self._columns_ms(columns) if columns.any() else 0.0
         cost += self._joined_ms if columns.any() + (len(replicas) > 0) + (len(cut) > 0) > 1 else 0.0
         if len(replicas):
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
@@ -212,17 +209,6 @@ class SpreadEstimate:
         ranks = self._task.num_replica_groups * self._task.world_size
         local = on_host * self._task.ranks_per_host
         return float(self._step.reductions.predict_ms("all_reduce", size_bytes, ranks, local))
-
-
-def _host_tiers_ms(problem: Problem) -> float:
-    """What the host tiers of a task add to every rank."""
-    task, models = problem.task, problem.models
-    tiers = {table.name for table in task.tables if table.tier is not None and table.tier.kind == "host"}
-    if not tiers:
-        return 0.0
-    spread = spread_tables(dict.fromkeys(sorted(tiers), "host_row_wise"), task, problem.memory)
-    parts = step_parts(task, spread.shards, spread.ranks, models)
-    return predicted_cost(parts, models, task.batch_size).embedding_cost_ms
 
 
 def _half(table: Table, level: int) -> Shard:
