@@ -108,7 +108,8 @@ class SpreadEstimate:
         most_ms = float(self._alone[rows, level][which].max())
         shared = float((2.0**level * self._shared[rows, level])[which].sum())
         reorder = self._reorder_ms_per_dim * float(self._dims[which].sum()) if level.any() else 0.0
-        exchange = self._exchange_ms(float(self._dims[which].sum()) / world)
+        whole_dims = float(self._dims[which & self._is_sequence].max(initial=0.0))  # sequence tables are never split
+        exchange = self._exchange_ms(max(float(self._dims[which].sum()) / world, whole_dims))
         return max(balanced_ms, most_ms) + shared + reorder + self._group_ms + exchange
 
     def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
@@ -153,7 +154,8 @@ class SpreadEstimate:
         )
         pooled = [whole(table) for table in tables if table.pooling != "none"]
         self._joined_ms = self._prices.joined_at_most_ms(pooled)
-        dims = float(self._dims.sum()) / self._task.world_size * np.linspace(0.0, 1.0, _POINTS)
+        most = max(float(self._dims.sum()) / self._task.world_size, float(self._dims[self._is_sequence].max(initial=0.0)))
+        dims = most * np.linspace(0.0, 1.0, _POINTS)
         self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
 
     def _add_replicas(self, tables: Sequence[Table]) -> None:
