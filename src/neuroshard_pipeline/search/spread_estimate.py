@@ -154,8 +154,8 @@ class SpreadEstimate:
         )
         pooled = [whole(table) for table in tables if table.pooling != "none"]
         self._joined_ms = self._prices.joined_at_most_ms(pooled)
-        most = max(float(self._dims.sum()) / self._task.world_size, float(self._dims[self._is_sequence].max(initial=0.0)))
-        dims = most * np.linspace(0.0, 1.0, _POINTS)
+        whole_dims = float(self._dims[self._is_sequence].max(initial=0.0))
+        dims = max(float(self._dims.sum()) / self._task.world_size, whole_dims) * np.linspace(0.0, 1.0, _POINTS)
         self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
 
     def _add_replicas(self, tables: Sequence[Table]) -> None:
