@@ -19,6 +19,7 @@ from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.in_host_memory import host_memory_placements
 from neuroshard_pipeline.sharders.whole_step import whole_step_placements
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -50,6 +51,8 @@ def best_variants(
         found = whole_step_placements(problem, search, local, rng, count)
     except DoesNotFitError as error:
         refusal = error
+        found = host_memory_placements(problem, lambda asked: whole_step_placements(asked, search, local, rng, count))
+        found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:count]
     for make in makers:
         for variant in make(problem.of(found[0]) if found else problem):
             with suppress(DoesNotFitError):

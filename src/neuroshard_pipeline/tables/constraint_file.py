@@ -25,6 +25,7 @@ class _TableEntry(BaseModel, extra="forbid", strict=True):
     max_shards: int | None = None
     split: bool = True
     sharding_types: list[str] | None = None
+    in_gpu_memory: bool = False
 
 
 class _ConstraintFile(BaseModel, extra="forbid", strict=True):
@@ -41,8 +42,8 @@ def read_constraints(path: str | Path) -> Constraints:
     """Read constraints from a `.yml`, `.yaml` or `.json` file.
 
     All keys are optional: `tables` (by name: `ranks`, `forbidden_ranks`, `min_width`, `max_shards`, `split`,
-    `sharding_types`), `together` (a list of lists of names), `min_width`, `max_shards` and `sharding_types` (for all
-    tables); see `Constraints`.
+    `sharding_types`, `in_gpu_memory`), `together` (a list of lists of names), `min_width`, `max_shards` and
+    `sharding_types` (for all tables); see `Constraints`.
 
     Raises:
         TableFileError: the file is unreadable or invalid; the message names the file and the first error.

@@ -40,6 +40,7 @@ class TableConstraint:
             shards that the rows are split into has no limit.
         split: whether columns or rows of the table may be split. A table that is not split may still be replicated.
         sharding_types: the only types that the table may have: `SHARDING_TYPES` or `TABLE_WISE`. None allows any type.
+        in_gpu_memory: whether a search must not move the table to host memory.
     """
 
     table: str
@@ -49,6 +50,7 @@ class TableConstraint:
     max_shards: int | None = None
     split: bool = True
     sharding_types: Sequence[str] | None = None
+    in_gpu_memory: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forbidden_ranks", tuple(self.forbidden_ranks))
@@ -124,6 +126,7 @@ class Constraints:
             min(limits, default=None),
             own.split,
             types,
+            own.in_gpu_memory,
         )
 
     def is_grouped(self, table: str) -> bool:

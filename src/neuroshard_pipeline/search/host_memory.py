@@ -1,0 +1,171 @@
+"""Chooses the tables that go to host memory where a task does not fit the GPU memory of its ranks.
+
+Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
+frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). Starting from all tables in
+GPU memory, the choice takes the steps with the fewest additional bytes per freed byte, table by table along the lower
+convex hull of its options, until the rest fits. What the last step frees too much is given to caches again.
+
+All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
+widest cached table. So tables of one width only are cached, the width with most bytes; others may be `fused_uvm`.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.units import units_of
+from neuroshard_pipeline.tables.host_memory import host_link_bytes
+from neuroshard_pipeline.tables.table import DEFAULT_CACHE_LOAD_FACTOR, Table, whole
+from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
+
+#: Load factors of caches that are tried.
+LOAD_FACTORS = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
+
+#: Shares of the memory of all ranks together that the tables may need in GPU memory, one variant each: as few tables as
+#: possible go to host memory, or some more, which leaves room to balance the ranks.
+_SHARES = (0.99, 0.9, 0.75)
+
+#: A task with more tables times ranks gets variants for the first shares only, because each is searched for long.
+_LARGE, _NUM_SHARES_IF_LARGE = 20_000, 2
+
+
+@dataclass(frozen=True)
+class _Option:
+    """What a table may become: GPU and host memory, and bytes over the host link per step."""
+
+    table: Table
+    gpu_bytes: int
+    host_bytes: int
+    link_bytes: float
+
+
+def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingTask]:
+    """Variants of a task that does not fit, with some tables in host memory: fewest bytes over the host link first.
+
+    Empty if the task has no `host_memory_bytes`, or if nothing can be moved that would help.
+    """
+    if task.host_memory_bytes is None:
+        return []
+    is_large = len(task.tables) * task.world_size > _LARGE
+    found: list[ShardingTask] = []
+    for share in _SHARES[:_NUM_SHARES_IF_LARGE] if is_large else _SHARES:
+        tables = _chosen(task, memory, share, task.host_memory_bytes * task.world_size)
+        if tables is not None and tables != task.tables and all(tables != each.tables for each in found):
+            found.append(replace(task, tables=tables))
+    return found
+
+
+def host_bytes_needed(task: ShardingTask, memory: MemoryModel) -> int | None:
+    """Approximate host memory per rank with which the task would fit; None if host memory does not help."""
+    asked = replace(task, host_memory_bytes=MOST_BYTES)
+    tables = _chosen(asked, memory, _SHARES[0], MOST_BYTES * task.world_size)
+    if tables is None or tables == asked.tables:
+        return None
+    total = sum(memory.host_bytes(whole(table), asked) for table in tables)
+    return -(-total // task.world_size)
+
+
+def _chosen(task: ShardingTask, memory: MemoryModel, share: float, host_bytes: int) -> tuple[Table, ...] | None:
+    """The tables, some in host memory, that need at most `share` of all GPU memory; None if that cannot be reached."""
+    widths = _cache_widths(task.tables)
+    options = [list(_options(table, task, memory, widths)) for table in task.tables]
+    hulls, too_large = [_hull(of) for of in options], _too_large(task, memory)
+    chosen = [0] * len(hulls)
+    needed, host_left = sum(hull[0].gpu_bytes for hull in hulls), host_bytes
+    target = share * min(sum(memory.limits(task)), needed)
+    # Tables that fit nowhere move first, whatever they cost.
+    steps = [(-1.0 if at in too_large else _price(hull, 0), at) for at, hull in enumerate(hulls) if len(hull) > 1]
+    heapq.heapify(steps)
+    while steps and (needed > target or steps[0][0] < 0):
+        _, index = heapq.heappop(steps)
+        hull, at = hulls[index], chosen[index]
+        if at + 1 == len(hull) or (at == 0 and hull[1].host_bytes > host_left):
+            continue
+        host_left -= hull[at + 1].host_bytes - hull[at].host_bytes
+        needed -= hull[at].gpu_bytes - hull[at + 1].gpu_bytes
+        chosen[index] = at + 1
+        if at + 2 < len(hull):
+            heapq.heappush(steps, (_price(hull, at + 1), index))
+    if needed > target:
+        return None
+    found = [hull[at] for hull, at in zip(hulls, chosen, strict=True)]
+    return _with_larger_caches(found, [() if at in too_large else of for at, of in enumerate(options)], target - needed)
+
+
+def _with_larger_caches(
+    chosen: list[_Option], options: Sequence[Sequence[_Option]], free_bytes: float
+) -> tuple[Table, ...]:
+    """The chosen tables; those with most bytes over the link get the best option that the free GPU memory allows."""
+    for index in sorted(range(len(chosen)), key=lambda at: -chosen[at].link_bytes):
+        own = chosen[index]
+        affordable = [each for each in options[index] if each.gpu_bytes <= own.gpu_bytes + free_bytes]
+        if own.link_bytes > 0 and affordable:
+            chosen[index] = min(affordable, key=lambda each: (each.link_bytes, each.gpu_bytes))
+            free_bytes -= chosen[index].gpu_bytes - own.gpu_bytes
+    return tuple(option.table for option in chosen)
+
+
+def _price(hull: Sequence[_Option], at: int) -> float:
+    """Bytes over the host link per freed byte of the step from one option of a hull to the next."""
+    before, after = hull[at], hull[at + 1]
+    return (after.link_bytes - before.link_bytes) / (before.gpu_bytes - after.gpu_bytes)
+
+
+def _options(
+    table: Table, task: ShardingTask, memory: MemoryModel, widths: dict[tuple[object, ...], int]
+) -> Iterator[_Option]:
+    """The table itself, and what it may become in host memory."""
+    yield _option(table, task, memory)
+    if table.is_in_host_memory or task.constraints.of(table.name).in_gpu_memory:
+        return
+    if task.possible_types(table) == ("data_parallel",) or table.tier is not None:
+        return
+    if table.embedding_dim == widths[_cache_of(table)]:
+        for load_factor in LOAD_FACTORS:
+            cached = replace(table, compute_kernel="fused_uvm_caching", cache_load_factor=load_factor)
+            yield _option(cached, task, memory)
+    managed = replace(table, compute_kernel="fused_uvm", cache_load_factor=DEFAULT_CACHE_LOAD_FACTOR)
+    yield _option(managed, task, memory)
+
+
+def _option(table: Table, task: ShardingTask, memory: MemoryModel) -> _Option:
+    shard = whole(table)
+    return _Option(table, memory.shard_bytes(shard, task), memory.host_bytes(shard, task), host_link_bytes(shard, task))
+
+
+def _hull(options: list[_Option]) -> list[_Option]:
+    """The lower convex hull of the options: ever less GPU memory at ever more bytes over the link per freed byte."""
+    hull = [options[0]]
+    for option in sorted(options[1:], key=lambda each: (-each.gpu_bytes, each.link_bytes)):
+        if option.gpu_bytes >= hull[-1].gpu_bytes:
+            continue
+        while len(hull) > 1 and _price([hull[-1], option], 0) <= _price(hull, len(hull) - 2):
+            hull.pop()
+        hull.append(option)
+    return hull
+
+
+def _cache_of(table: Table) -> tuple[object, ...]:
+    """What tables must have in common to share a cache, if they also have the same sharding type."""
+    return table.embedding_module, table.data_type, table.pooling
+
+
+def _cache_widths(tables: Sequence[Table]) -> dict[tuple[object, ...], int]:
+    """For each cache, the number of columns that tables with most bytes have."""
+    sizes: dict[tuple[object, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for table in tables:
+        sizes[_cache_of(table)][table.embedding_dim] += table.weight_bytes
+    return {cache: max(of, key=lambda width: (of[width], width)) for cache, of in sizes.items()}
+
+
+def _too_large(task: ShardingTask, memory: MemoryModel) -> set[int]:
+    """Tables that no rank can hold a shard of, however their columns are cut, and whose rows may not be cut."""
+    most = max(memory.limits(task))
+    found = set()
+    for unit in units_of(task):
+        if unit.bytes(unit.finest[0], task, memory) > most:
+            types = (task.possible_types(task.tables[index]) for index in unit.members)
+            found |= set(unit.members) if all("row_wise" not in of for of in types) else set()
+    return found

@@ -1,0 +1,83 @@
+"""Plans for tasks that do not fit GPU memory: some of their tables are in host memory (`search.host_memory`).
+
+Searches place shards by GPU memory. If a plan then needs more host memory of a rank than there is, the search is
+repeated with each table of host memory bound to one rank that has room for it, or cut by rows over all ranks.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from neuroshard_pipeline.errors import DoesNotFitError, PlanError
+from neuroshard_pipeline.search.host_memory import host_memory_tasks
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.packing import pack_by_size
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Searches a problem; returns its best placements.
+Search = Callable[[Problem], list[Placement]]
+
+
+def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
+    """Placements of variants of the task with tables in host memory; empty if none was found.
+
+    Args:
+        problem: a problem whose task does not fit GPU memory.
+        search: raises `PlanError` where it finds nothing.
+    """
+    found: list[Placement] = []
+    for variant in host_memory_tasks(problem.task, problem.memory):
+        try:
+            placements = _searched(problem, variant, search)
+        except DoesNotFitError:
+            continue
+        found += [replace(placement, task=variant) for placement in placements]
+    return found
+
+
+def _searched(problem: Problem, variant: ShardingTask, search: Search) -> list[Placement]:
+    """The best placements of a variant; empty if ranks lack host memory even with tables bound to them."""
+    try:
+        return search(Problem(variant, problem.models, problem.memory))
+    except DoesNotFitError:
+        raise
+    except PlanError:  # a rank lacks host memory
+        bound = _bound(variant, problem.memory)
+        return [] if bound is None else search(Problem(bound, problem.models, problem.memory))
+
+
+def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:
+    """The task with constraints that keep every rank within its host memory, wherever the search places shards.
+
+    None if tables are too large for the host memory of a rank and may not be cut by rows, or are kept with others.
+    """
+    in_host = [table for table in task.tables if table.is_in_host_memory]
+    if any(task.constraints.is_grouped(table.name) for table in in_host):
+        return None
+    cut: set[str] = set()
+    while True:
+        apart = [table for table in in_host if table.name not in cut]
+        sizes = [memory.host_bytes(whole(table), task) for table in apart]
+        parts = [row_shards(table, "row_wise", task.world_size)[0] for table in in_host if table.name in cut]
+        limit = (task.host_memory_bytes or 0) - sum(memory.host_bytes(part, task) for part in parts)
+        ranks = np.arange(task.world_size)
+        allowed = [np.isin(ranks, task.constraints.of(table.name).allowed_ranks(task.world_size)) for table in apart]
+        placed, left_over = pack_by_size(sizes, [limit] * task.world_size, np.array(allowed))
+        if limit < 0 or any("row_wise" not in task.possible_types(apart[index]) for index in left_over):
+            return None
+        if not left_over:
+            return _with_ranks(task, {table.name: rank for table, rank in zip(apart, placed, strict=True)}, cut)
+        cut |= {apart[index].name for index in left_over}
+
+
+def _with_ranks(task: ShardingTask, rank_of: Mapping[str, int], cut: Collection[str]) -> ShardingTask:
+    """The task with some tables bound to one rank each, and some row-wise."""
+    own = {table.name: task.constraints.of(table.name) for table in task.tables}
+    own |= {name: replace(own[name], ranks=(rank,), forbidden_ranks=()) for name, rank in rank_of.items()}
+    own |= {name: replace(own[name], sharding_types=("row_wise",)) for name in cut}
+    return replace(task, constraints=replace(task.constraints, tables=tuple(own.values())))
