@@ -11,6 +11,7 @@ makers can be combined.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.tier_choice import tier_variants
 from neuroshard_pipeline.sharders.in_host_memory import host_memory_placements
+from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.sharders.whole_step import whole_step_placements
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -27,7 +30,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 Maker = Callable[[Problem], list[ShardingTask]]
 
 #: The makers, in the order of their turns.
-MAKERS: tuple[Maker, ...] = ()
+MAKERS: tuple[Maker, ...] = (partial(tier_variants, usable=usable_types),)
 
 
 def best_variants(

@@ -1,0 +1,186 @@
+"""Prices of tiers per row and per id, and the cuts of all sequence tables that follow from them.
+
+A row in a tier costs the reduction of its gradient in every step, and saves the exchange of its ids and of their rows.
+Both are proportional to the columns of the table, nearly. Let n be the number of ids per step that look up a row and
+that ranks send each other (with `index_dedup`, every rank sends an id once). A row is worth a place
+
+    in the host tier     if n * (exchange among all ranks - exchange inside a host) >= gradient in the host tier
+    in the hot tier      if n * exchange inside a host >= gradient in the hot tier - gradient in the host tier
+
+or, without a host tier, if n * exchange among all ranks >= gradient in the hot tier. So one price per tier cuts all
+tables where their popularity curves have the slope n. Multiples of the prices give a nested family of cuts: costs are
+not linear, and memory may allow fewer rows. `search.tier_choice` tries several multiples.
+
+Shapes: T tables, K stretches of a popularity curve.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.search.models import CommModel
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile
+from neuroshard_pipeline.tables.step_work import QUANTITIES
+from neuroshard_pipeline.tables.table import Table, TierKind
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, possible_tiers, tiered_task
+
+_BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
+
+#: Sizes of the dense gradients between which their price is taken.
+_LEAST_BYTES, _MOST_BYTES = 2.0**22, 2.0**26
+
+
+@dataclass(frozen=True)
+class TierPrices:
+    """Prices in ms per step.
+
+    Attributes:
+        id_ms: an id that ranks send each other, without its row.
+        exchanged_ms: a float of a looked-up row that goes to any rank, and its gradient back.
+        on_host_ms: the same if it only goes to ranks of the host.
+        hot_ms: a float of a hot row: its gradient is reduced over all ranks.
+        host_ms: a float of a host row: its gradient is reduced over the hosts; 0 on a single host.
+    """
+
+    id_ms: float
+    exchanged_ms: float
+    on_host_ms: float
+    hot_ms: float
+    host_ms: float
+
+    def least_ids(self, width: int, hot_price: float, host_price: float | None) -> tuple[float, float]:
+        """Least number n of ids per step that a row needs for the hot tier, and for one of both tiers.
+
+        Args:
+            width: columns of the table.
+            hot_price: multiple of the price of a hot row.
+            host_price: multiple of the price of a host row; None for no host tier.
+        """
+        everywhere = self.id_ms + width * self.exchanged_ms
+        if host_price is None:
+            least = hot_price * width * self.hot_ms / everywhere
+            return least, least
+        on_host = self.id_ms + width * self.on_host_ms
+        hot = hot_price * width * max(self.hot_ms - self.host_ms, 0.0) / on_host
+        saved = width * (self.exchanged_ms - self.on_host_ms)
+        return hot, min(host_price * width * self.host_ms / saved if saved > 0 else math.inf, hot)
+
+
+def tier_prices(problem: Problem, step: StepCostModel) -> TierPrices:
+    """Prices at the volumes that a task with sequence tables has without tiers."""
+    task, comm = problem.task, problem.models.comm
+    per_unit = step_prices(step, task).per_unit
+    ids = sum(float(per_unit[list(QUANTITIES).index(name)]) for name in ("ids", "sent_ids")) / _MILLION
+    world, local, hosts = task.world_size, task.ranks_per_host, task.num_hosts
+    floats = task.comm_share * sum(t.pooling_factor * t.embedding_dim for t in task.tables if t.pooling == "none")
+    dense = float(step.prices_of("dense", world)[list(QUANTITIES).index("gradients")]) / _MILLION
+    on_host = _exchange_slope_ms(comm, floats, local, task.batch_size // hosts)
+    return TierPrices(
+        id_ms=ids / world,
+        exchanged_ms=task.comm_share * _exchange_slope_ms(comm, floats, world, task.batch_size) / task.batch_size,
+        on_host_ms=task.comm_share * on_host / task.batch_size,
+        hot_ms=dense + _BYTES_PER_FLOAT * _reduction_slope_ms(step, world, local),
+        host_ms=0.0 if hosts == 1 else (dense + _BYTES_PER_FLOAT * _reduction_slope_ms(step, hosts, 1)) / local,
+    )
+
+
+def _exchange_slope_ms(comm: CommModel, floats: float, ranks: int, batch_size: int) -> float:
+    """What a float per sample costs, forward and backward, if `ranks` ranks exchange `floats` of them evenly."""
+
+    def both_ms(dims: float) -> float:
+        each, together = np.full(ranks, dims), np.zeros(ranks)
+        return float((comm.forward_ms(each, together, batch_size) + comm.backward_ms(each, batch_size)).max())
+
+    if ranks == 1:
+        return 0.0
+    least, most = 0.25 * floats / ranks, floats / ranks
+    return max(both_ms(most) - both_ms(least), 0.0) / (0.75 * floats)
+
+
+def _reduction_slope_ms(step: StepCostModel, ranks: int, ranks_per_host: int) -> float:
+    """What a byte of an all_reduce costs."""
+    costs = step.reductions.predict_ms("all_reduce", [_LEAST_BYTES, _MOST_BYTES], ranks, ranks_per_host)
+    return float(costs[1] - costs[0]) / (_MOST_BYTES - _LEAST_BYTES)
+
+
+@dataclass(frozen=True)
+class CuttableTable:
+    """A sequence table that may be cut into tiers.
+
+    Attributes:
+        table: the table.
+        curve: its popularity curve.
+        kinds: the tiers that its constraints allow.
+        rows: rows up to the end of every stretch of the curve but the last, whose rows are not known to be popular.
+        ids: ids per step that ranks send each other for a row of each of these stretches, falling.
+    """
+
+    table: Table
+    curve: PopularityCurve
+    kinds: tuple[TierKind, ...]
+    rows: FloatArray
+    ids: FloatArray
+
+    @classmethod
+    def of(cls, table: Table, task: ShardingTask) -> "CuttableTable":
+        """The table with its curve, (K,) stretches."""
+        curve = curve_of_profile(table, task.batch_size)
+        ids = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)
+        return cls(table, curve, possible_tiers(task, table), curve.rows[1:-1], _sent(ids, task)[:-1])
+
+    def rows_with(self, least_ids: float) -> int:
+        """The number of rows that are looked up often enough."""
+        count = int(np.searchsorted(-self.ids, -least_ids, side="right"))
+        return int(self.rows[count - 1]) if count else 0
+
+
+def cuttable_tables(task: ShardingTask) -> list[CuttableTable]:
+    """The tables of a task that may have a hot tier and have popular rows; none if the task does not allow tiers."""
+    allowed = [table for table in task.tables if task.tiers and {"hot", "cold"} <= {*possible_tiers(task, table)}]
+    return [each for each in (CuttableTable.of(table, task) for table in allowed) if len(each.rows)]
+
+
+@dataclass(frozen=True)
+class CutFamily:
+    """Cuts of the sequence tables of one task for any prices.
+
+    Attributes:
+        task: the task.
+        tables: the tables that may be cut.
+        prices: the prices.
+    """
+
+    task: ShardingTask
+    tables: Sequence[CuttableTable]
+    prices: TierPrices
+
+    def cuts(self, hot_price: float, host_price: float | None) -> Mapping[str, Cuts]:
+        """The cuts of all tables at these multiples of the prices; tables without popular rows are left out."""
+        found = {}
+        for each in self.tables:
+            own_price = host_price if "host" in each.kinds else None
+            ends = self.prices.least_ids(each.table.embedding_dim, hot_price, own_price)
+            hot, upto = (each.rows_with(least) for least in ends)
+            host = (upto - hot) // self.task.ranks_per_host * self.task.ranks_per_host
+            if hot or host:
+                found[each.table.name] = Cuts(hot, host)
+        return found
+
+    def variant(self, cuts: Mapping[str, Cuts]) -> ShardingTask:
+        """The task with these tiers."""
+        curves = {each.table.name: each.curve for each in self.tables}
+        return tiered_task(self.task, cuts, curves) if cuts else self.task
+
+
+def _sent(ids: FloatArray, task: ShardingTask) -> FloatArray:
+    """Ids that ranks send each other for rows that this many ids (K,) of all samples look up, (K,)."""
+    if not task.index_dedup or task.world_size == 1:
+        return ids
+    return np.asarray(-task.world_size * np.expm1(ids * np.log1p(-1.0 / task.world_size)))

@@ -1,0 +1,115 @@
+"""Cuts that follow from prices: where popularity curves have the slope that a tier needs, nested for rising prices."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.augment.sequences import POPULARITIES, sequence_tables
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.tier_prices import CutFamily, TierPrices, cuttable_tables, tier_prices
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.popularity import curve_of_profile
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import cuts_of
+from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+
+MEMORY: MemoryModel = WEIGHTS_AND_OPTIMIZER
+PRICES = TierPrices(id_ms=1e-7, exchanged_ms=1e-7, on_host_ms=2e-8, hot_ms=1e-6, host_ms=1e-7)
+
+
+def sequence_task(popularity="published", hosts=2, count=3, **options) -> ShardingTask:
+    lengths, widths = [50, 20, 100][:count], [64, 32, 128][:count]
+    tables = sequence_tables(popularity, lengths, widths, [10**6, 10**5, 3 * 10**6][:count], 4096)
+    return ShardingTask(tables, 8, 4096, 2**40, local_world_size=8 // hosts, tiers=True, **options)
+
+
+def family_of(task: ShardingTask, prices: TierPrices = PRICES) -> CutFamily:
+    return CutFamily(task, cuttable_tables(task), prices)
+
+
+prices_of_rows = st.floats(1e-4, 1e4)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(POPULARITIES), prices_of_rows, prices_of_rows, st.booleans())
+def test_tiers_shrink_as_their_rows_get_dearer(popularity, price, more, index_dedup):
+    family = family_of(sequence_task(popularity, index_dedup=index_dedup))
+    cheap, dear = (family.cuts(each, each) for each in sorted((price, price * (1 + more))))
+    assert set(dear) <= set(cheap)
+    for name, cuts in dear.items():
+        assert cuts.hot_rows <= cheap[name].hot_rows
+        assert cuts.hot_rows + cuts.host_rows <= cheap[name].hot_rows + cheap[name].host_rows + 3  # whole rows per rank
+    for table in family.task.tables:
+        cuts = cheap.get(table.name)
+        assert cuts is None or cuts.hot_rows + cuts.host_rows < table.num_embeddings
+
+
+def test_a_row_is_hot_exactly_if_its_ids_pay_for_its_gradient():
+    task = sequence_task(hosts=1)
+    found = family_of(task).cuts(1.0, None)
+    for table in task.tables:
+        curve = curve_of_profile(table, task.batch_size)
+        ids = task.batch_size * table.pooling_factor
+        saved_ms = PRICES.id_ms + table.embedding_dim * PRICES.exchanged_ms
+        rows = np.arange(1, int(curve.rows[-2]))
+        net_ms = ids * curve.share_of(rows) * saved_ms - rows * table.embedding_dim * PRICES.hot_ms
+        assert found[table.name].host_rows == 0
+        assert found[table.name].hot_rows == pytest.approx(rows[net_ms.argmax()], abs=1)
+
+
+def test_tiers_on_hosts_take_the_rows_with_the_lowest_cost():
+    """Against a search over all pairs of cuts at the ends of stretches, with the linear prices themselves."""
+    task = sequence_task(hosts=2)
+    found = family_of(task).cuts(1.0, 1.0)
+    for table in task.tables:
+        curve, width = curve_of_profile(table, task.batch_size), table.embedding_dim
+        ids = task.batch_size * table.pooling_factor
+        rows = np.append(0.0, curve.rows[1:-1])
+        hot, upto = np.meshgrid(rows, rows, indexing="ij")
+        shares = curve.share_of(rows)
+        in_hot, in_both = np.meshgrid(shares, shares, indexing="ij")
+        on_host_ms = PRICES.id_ms + width * PRICES.on_host_ms
+        sent_ms = ids * (in_both - in_hot) * on_host_ms + ids * (1 - in_both) * (
+            PRICES.id_ms + width * PRICES.exchanged_ms
+        )
+        total_ms = sent_ms + width * (hot * PRICES.hot_ms + (upto - hot) * PRICES.host_ms)
+        total_ms[upto < hot] = np.inf
+        best = np.unravel_index(total_ms.argmin(), total_ms.shape)
+        cuts = found[table.name]
+        assert cuts.hot_rows == int(rows[best[0]])
+        assert cuts.hot_rows + cuts.host_rows == pytest.approx(rows[best[1]], abs=4)
+
+
+def test_with_dedup_no_row_saves_more_ids_than_there_are_ranks():
+    for plain, once in zip(
+        family_of(sequence_task()).tables, family_of(sequence_task(index_dedup=True)).tables, strict=True
+    ):
+        assert (once.ids <= np.minimum(plain.ids, 8) + 1e-9).all()
+        assert (np.diff(once.ids) <= 1e-9).all()
+
+
+def test_tables_whose_constraints_forbid_a_tier_are_left_out():
+    first, second, third = (table.name for table in sequence_task().tables)
+    own = [TableConstraint(first, sharding_types=("row_wise",)), TableConstraint(second, forbidden_ranks=(0,))]
+    constraints = Constraints(tables=own)
+    family = family_of(sequence_task(constraints=constraints))
+    assert [each.table.name for each in family.tables] == [third]
+
+
+def test_a_variant_has_the_cuts_of_the_family():
+    family = family_of(sequence_task())
+    cuts = family.cuts(0.5, 0.5)
+    assert cuts_of(family.variant(cuts)) == dict(cuts)
+    assert family.variant({}) is family.task
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_prices_come_from_the_models(hosts):
+    task, models = sequence_task(hosts=hosts), step_models()
+    found = tier_prices(Problem(task, models, MEMORY), models.step)
+    assert found.exchanged_ms > 0
+    assert found.hot_ms > 0
+    assert (found.host_ms > 0) == (hosts > 1)

@@ -1,0 +1,125 @@
+"""Tiers chosen by neuroshard_plus: where they pay, within memory and constraints, and against brute force."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from search.settings import LOCAL_SEARCH, PAPER_SEARCH
+from search.small_step import step_models
+
+from neuroshard_pipeline.augment.sequences import sequence_tables
+from neuroshard_pipeline.cost_models import load_cost_models
+from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import joined, spread_tables
+from neuroshard_pipeline.search.tier_choice import tier_variants
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.sharders.usable_types import usable_types
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, parent_tables, tiered_task
+
+SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}), default_memory())
+H100 = load_cost_models("h100")
+
+
+def sequence_task(popularity: str, count: int = 3, world_size: int = 16, **options) -> ShardingTask:
+    batch_size = 4096 * world_size
+    lengths, widths = [50, 20, 100][:count], [64, 64, 128][:count]
+    tables = sequence_tables(popularity, lengths, widths, [10**7, 10**6, 3 * 10**6][:count], batch_size)
+    kept = {"optimizer": "rowwise_adagrad", "local_world_size": 8, "tiers": True} | options
+    return ShardingTask(tables, world_size, batch_size, 2**36, **kept)
+
+
+def plan_of(task: ShardingTask) -> Plan:
+    return shard(task, H100, "neuroshard_plus", SETTINGS)
+
+
+@pytest.mark.parametrize("popularity", ["published", "steep"])
+def test_tables_with_popular_rows_get_tiers_that_lower_the_price(popularity):
+    task = sequence_task(popularity)
+    plan, without = plan_of(task), plan_of(replace(task, tiers=False))
+    assert set(cuts_of(plan.task)) == {table.name for table in task.tables}
+    assert plan.predicted_cost_ms < 0.8 * without.predicted_cost_ms
+    assert without.task == replace(task, tiers=False)
+    for parent, table in zip(parent_tables(plan.task), task.tables, strict=True):
+        assert (parent.name, parent.num_embeddings) == (table.name, table.num_embeddings)
+        assert parent.pooling_factor == pytest.approx(table.pooling_factor)
+
+
+def test_rows_without_known_popularity_get_no_tiers():
+    task = sequence_task("published")
+    once = tuple([1.0] + [0.0] * 16)
+    tables = [replace(t, unique_rows=t.num_embeddings * 0.5, reuse=once, pooling_factor=1.0) for t in task.tables]
+    flat = replace(task, tables=tables)
+    assert tier_variants(Problem(flat, H100, SETTINGS.memory), usable_types) == []
+    assert cuts_of(plan_of(flat).task) == {}
+
+
+def test_a_task_that_does_not_ask_for_tiers_has_no_variants():
+    task = sequence_task("steep")
+    for other in (replace(task, tiers=False), replace(task, world_size=1, local_world_size=1)):
+        assert tier_variants(Problem(other, H100, SETTINGS.memory), usable_types) == []
+    pooled = replace(task, tables=[replace(table, pooling="sum") for table in task.tables])
+    assert tier_variants(Problem(pooled, H100, SETTINGS.memory), usable_types) == []
+
+
+def test_tiers_stay_within_the_memory_that_other_plans_have():
+    task = sequence_task("published")
+    bare = MemoryModel(optimizer_state=True, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
+    roomy = cuts_of(plan_of(task).task)
+    needed = sum(bare.table_bytes(table, table.embedding_dim, task) for table in task.tables)
+    tight = replace(task, memory_bytes=int(1.1 * needed / task.world_size))
+    plan = shard(tight, H100, "neuroshard_plus", replace(SETTINGS, memory=bare))
+    assert max(plan.memory_bytes) <= tight.memory_bytes
+    found = cuts_of(plan.task)
+    assert found
+    assert sum(cuts.hot_rows for cuts in found.values()) < sum(cuts.hot_rows for cuts in roomy.values())
+
+
+def test_constraints_of_the_parent_hold():
+    task = sequence_task("steep")
+    first, second, third = (table.name for table in task.tables)
+    own = [
+        TableConstraint(first, sharding_types=("row_wise",)),
+        TableConstraint(second, sharding_types=("column_wise", "data_parallel"), split=False),
+    ]
+    plan = plan_of(replace(task, constraints=Constraints(tables=own)))
+    assert set(cuts_of(plan.task)) == {third}
+    types = {shard.table.name: shard.sharding_type for shard in plan.shards}
+    assert types[first] == "row_wise"
+    assert types[second] == "column_wise"
+
+
+def price_of_cuts_ms(task: ShardingTask, cuts: dict[str, Cuts], models) -> float:
+    """The price with these cuts if all cold tiers are row-wise."""
+    variant = tiered_task(task, cuts)
+    problem = Problem(variant, models, SETTINGS.memory)
+    kinds = {"hot": "data_parallel", "host": "host_row_wise", "cold": "row_wise"}
+    types = {table.name: kinds[table.tier.kind] if table.tier else "row_wise" for table in variant.tables}
+    placement = joined(problem, None, spread_tables(types, variant, SETTINGS.memory))
+    return price_plan(problem, placement, "tried").predicted_cost_ms
+
+
+def grid_of_rows(table: Table, points: int) -> list[int]:
+    return [0, *np.geomspace(100, table.num_embeddings // 2, points).astype(int).tolist()]
+
+
+@pytest.mark.parametrize("popularity", ["published", "steep"])
+@pytest.mark.parametrize("models", ["h100", "slow reductions"])
+def test_no_cuts_of_two_tables_on_one_host_cost_much_less(popularity, models):
+    task = sequence_task(popularity, 2, 8)
+    priced = H100 if models == "h100" else step_models(1)
+    plan = shard(task, priced, "neuroshard_plus", SETTINGS)
+    first, second = task.tables
+    best_ms = min(
+        price_of_cuts_ms(task, {first.name: Cuts(of_first), second.name: Cuts(of_second)}, priced)
+        for of_first in grid_of_rows(first, 12)
+        for of_second in grid_of_rows(second, 12)
+    )
+    assert plan.predicted_cost_ms <= 1.03 * best_ms
