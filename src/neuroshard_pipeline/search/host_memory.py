@@ -42,7 +42,7 @@ class _Option:
 
 
 def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingTask]:
-    """Variants of a task that does not fit, with some tables in host memory: fewest bytes over the host link first.
+    """Variants of a task that does not fit, with some tables in host memory, from the fewest moved bytes to the most.
 
     Empty if the task has no `host_memory_bytes`, or if nothing can be moved that would help.
     """

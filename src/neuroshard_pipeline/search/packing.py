@@ -7,7 +7,6 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.host_memory import host_bytes_needed
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit, units_of
@@ -175,13 +174,7 @@ def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
     return (
         f"raise memory_bytes, or use about {ranks_needed(task, memory)} ranks of {max(memory.limits(task))} bytes each"
         + (", or loosen the constraints" if task.constraints else "")
-        + _host_memory_remedy(task, memory)
     )
-
-
-def _host_memory_remedy(task: ShardingTask, memory: MemoryModel) -> str:
-    needed = host_bytes_needed(task, memory) if task.host_memory_bytes is None else None
-    return "" if needed is None else f", or allow tables in host memory: host_memory_bytes of about {needed} per rank"
 
 
 def whole_tables_do_not_fit(problem: Problem, reason: str) -> DoesNotFitError:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError, PlanError
-from neuroshard_pipeline.search.host_memory import host_memory_tasks
+from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.search.plan import Placement
@@ -38,6 +38,19 @@ def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
             continue
         found += [replace(placement, task=variant) for placement in placements]
     return found
+
+
+def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesNotFitError:
+    """The error of a task for which no plan was found, with the host memory that it would need."""
+    given, needed = problem.task.host_memory_bytes, host_bytes_needed(problem.task, problem.memory)
+    if needed is None:
+        return refusal
+    if given is None:
+        remedy = f"or allow tables in host memory: host_memory_bytes of about {needed} per rank"
+    else:
+        remedy = f"no plan with tables in host memory was found either, which need about {needed} bytes there per rank"
+        remedy += f" and have {given}; raise host_memory_bytes" if given < needed else f" and have {given}"
+    return DoesNotFitError(f"{refusal}; {remedy}")
 
 
 def _searched(problem: Problem, variant: ShardingTask, search: Search) -> list[Placement]:

@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.tier_choice import tier_variants
-from neuroshard_pipeline.sharders.in_host_memory import host_memory_placements
+from neuroshard_pipeline.sharders.in_host_memory import host_memory_placements, with_host_memory_remedy
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.sharders.whole_step import whole_step_placements
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -64,7 +64,7 @@ def best_variants(
                 found += [replace(placement, task=variant) for placement in solved]
                 found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:count]
     if refusal is not None and not found:
-        raise refusal
+        raise with_host_memory_remedy(refusal, problem)
     return found
 
 

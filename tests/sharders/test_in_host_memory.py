@@ -1,0 +1,108 @@
+"""Tasks that do not fit GPU memory get plans with tables in host memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+from search.tasks import random_tables
+
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+MEMORY = WEIGHTS_AND_OPTIMIZER
+SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 5}), MEMORY)
+PLENTY = 2**40
+
+
+def tight_task(share=0.5, host_memory_bytes=PLENTY, seed=1, count=6, **fields):
+    """A task whose ranks have `share` of the GPU memory that its tables need."""
+    tables = [replace(t, embedding_dim=32) for t in random_tables(np.random.default_rng(seed), count)]
+    total = sum(table.weight_bytes for table in tables)
+    return ShardingTask(tables, 2, 2048, int(total * share / 2), host_memory_bytes=host_memory_bytes, **fields)
+
+
+def gpu_bytes(task):
+    return sum(MEMORY.shard_bytes(whole(table), task) for table in task.tables)
+
+
+def plan_of(task):
+    return shard(task, step_models(), "neuroshard_plus", SETTINGS)
+
+
+def test_a_task_larger_than_gpu_memory_gets_a_plan_within_both_limits():
+    task = tight_task()
+    plan = plan_of(task)
+    assert any(table.is_in_host_memory for table in plan.task.tables)
+    assert sum(plan.host_memory_bytes) == sum(MEMORY.host_bytes(shard, plan.task) for shard in plan.shards)
+    assert max(plan.memory_bytes) <= task.memory_bytes
+    assert replace(plan.task, tables=task.tables) == task
+
+
+def test_a_task_that_fits_stays_in_gpu_memory():
+    task = tight_task(1.2)
+    without = plan_of(replace(task, host_memory_bytes=None))
+    plan = plan_of(task)
+    assert (plan.shards, plan.ranks) == (without.shards, without.ranks)
+
+
+def test_a_task_without_host_memory_says_how_much_would_do():
+    task = tight_task(host_memory_bytes=None)
+    with pytest.raises(DoesNotFitError, match="or allow tables in host memory: host_memory_bytes of about") as refusal:
+        plan_of(task)
+    needed = host_bytes_needed(task, MEMORY)
+    assert f"about {needed} per rank" in str(refusal.value)
+    assert plan_of(replace(task, host_memory_bytes=2 * needed)).predicted_cost_ms > 0
+
+
+def test_too_little_host_memory_is_refused_with_the_amount():
+    with pytest.raises(DoesNotFitError, match=r"no plan with tables in host memory.* and have 1000; raise host_mem"):
+        plan_of(tight_task(host_memory_bytes=1000))
+
+
+def test_tables_are_bound_to_ranks_where_host_memory_is_short():
+    """Four equal tables must go to host memory, which has room for two on each rank."""
+    tables = [Table(f"t{i}", 50_000, 32, 1.0 + i) for i in range(4)]
+    task = ShardingTask(tables, 2, 2048, 600_000, host_memory_bytes=2 * tables[0].weight_bytes)
+    plan = plan_of(task)
+    assert max(plan.host_memory_bytes) <= task.host_memory_bytes
+    assert plan.task.constraints == task.constraints
+
+
+@given(seed=st.integers(0, 20), share=st.floats(0.05, 0.9))
+def test_variants_fit_together_and_move_no_table_without_need(seed, share):
+    task = tight_task(share, seed=seed, count=8)
+    variants = host_memory_tasks(task, MEMORY)
+    for variant in variants:
+        assert gpu_bytes(variant) <= 2 * task.memory_bytes
+        for before, after in zip(task.tables, variant.tables, strict=True):
+            assert after == before or after.is_in_host_memory
+    if not variants:
+        return
+    least = variants[0]  # up to 99 % of the memory may be used
+    for index, before in enumerate(task.tables):
+        if least.tables[index] != before:
+            back = replace(least, tables=(*least.tables[:index], before, *least.tables[index + 1 :]))
+            assert gpu_bytes(back) > 0.99 * 2 * task.memory_bytes
+
+
+def test_tables_that_must_stay_in_gpu_memory_and_other_widths_are_left_alone():
+    kept = Table("kept", 100_000, 32, 1.0)
+    others = [Table("wide", 200_000, 32, 1.0), Table("narrow", 100_000, 8, 1.0)]
+    constraints = Constraints([TableConstraint("kept", in_gpu_memory=True)])
+    task = ShardingTask([kept, *others], 2, 64, 7_000_000, host_memory_bytes=PLENTY, constraints=constraints)
+    variants = host_memory_tasks(task, MEMORY)
+    assert variants
+    for variant in variants:
+        of = {table.name: table.compute_kernel for table in variant.tables}
+        assert of["kept"] == "fused"
+        assert of["narrow"] in ("fused", "fused_uvm")  # its cache would have slots of 32 columns
+    assert host_memory_tasks(replace(task, host_memory_bytes=None), MEMORY) == []
