@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.tiered_ranks import STEPS, Case, losses_with_tiers
+from torchrec_bridge.tiered_ranks import SEQUENCES, STEPS, WIDTH, Case, asked_rows, trained_with_tiers
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
@@ -15,7 +15,8 @@ CASES = {
         Case("sgd", "column_wise", False, 2),
         Case("rowwise_adagrad", "row_wise", False, 2),
         Case("rowwise_adagrad", "table_wise", True, 2),
-        Case("sgd", "row_wise", True, 1),
+        Case("sgd", "column_wise", True, 1),
+        Case("sgd", "row_wise", True, 1, has_tiers=False),
     ],
     4: [
         Case("rowwise_adagrad", "table_wise", False, 2),
@@ -26,10 +27,55 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("world_size", CASES)
-def test_losses_equal_those_of_the_unsharded_model(tmp_path, world_size):
-    answers = run_ranks(world_size, tmp_path, losses_with_tiers, CASES[world_size])
-    losses = np.array(answers)  # (ranks, cases, steps, 2)
+@pytest.fixture(scope="module", params=CASES)
+def trained(request, tmp_path_factory) -> tuple[int, list[list]]:
+    """The answers of all ranks; one start of the processes trains all cases in turn."""
+    world_size, folder = request.param, tmp_path_factory.mktemp("ranks")
+    return world_size, run_ranks(world_size, folder, trained_with_tiers, CASES[world_size])
+
+
+def test_losses_equal_those_of_the_unsharded_model(trained):
+    world_size, answers = trained
+    losses = np.array([[losses for losses, _ in answer] for answer in answers])
     assert losses.shape == (world_size, len(CASES[world_size]), STEPS, 2)
     np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4)
     assert (np.ptp(losses[..., 0], axis=2) > 0.01).all()
+
+
+def test_host_rows_are_exchanged_inside_hosts_and_reduced_among_ranks_of_the_same_place(trained):
+    """Ids, and rows forward and backward, of the last step; 8 bytes per id and 4 per column of a row."""
+    world_size, answers = trained
+    for at, case in enumerate(CASES[world_size]):
+        num_hosts = world_size // case.ranks_per_host
+        if num_hosts == 1 or case.ranks_per_host == 1:
+            continue
+        num_host = sum(cuts.host_rows for _, _, cuts in SEQUENCES.values())
+        buffer = -(-num_host // case.ranks_per_host) * WIDTH * 4
+        asked = asked_rows(case, world_size)
+        for rank, answer in enumerate(answers):
+            first, place = rank - rank % case.ranks_per_host, rank % case.ranks_per_host
+            host = tuple(range(first, first + case.ranks_per_host))
+            inside = [call for call in answer[at][1] if call.ranks == host and call.name == "all_to_all_single"]
+            counts, ids, forward, backward = (np.array(call.sent_bytes) for call in inside)
+            others = np.arange(case.ranks_per_host) != place
+            np.testing.assert_array_equal(counts, 8 * others)
+            np.testing.assert_array_equal(ids, 8 * asked[rank] * others)
+            np.testing.assert_array_equal(forward, 4 * WIDTH * asked[first : first + len(host), place] * others)
+            np.testing.assert_array_equal(backward, 4 * WIDTH * asked[rank] * others)
+            assert all(call.crossing_bytes(case.ranks_per_host) == 0 for call in inside)
+            peers = tuple(range(place, world_size, case.ranks_per_host))
+            (sum_of_hosts,) = [call for call in answer[at][1] if call.ranks == peers and call.name == "all_reduce"]
+            assert sum(sum_of_hosts.sent_bytes) == pytest.approx(2 * buffer * (num_hosts - 1) / num_hosts)
+            assert sum_of_hosts.inside_bytes(case.ranks_per_host) == 0
+
+
+def test_hot_rows_cost_one_reduction(trained):
+    world_size, answers = trained
+    num_hot = sum(cuts.hot_rows for _, _, cuts in SEQUENCES.values())
+    for answer in answers:
+        for (_, calls), case in zip(answer, CASES[world_size], strict=True):
+            if case.ranks_per_host == 1:
+                continue  # the reduction of host rows has the same ranks
+            found = [call for call in calls if call.name == "all_reduce" and len(call.ranks) == world_size]
+            (sent,) = [sum(call.sent_bytes) for call in found]
+            assert sent == pytest.approx(2 * num_hot * WIDTH * 4 * (world_size - 1) / world_size)

@@ -17,17 +17,18 @@ from torchrec import (
     KeyedJaggedTensor,
 )
 from torchrec.distributed import DistributedModelParallel
-from torchrec.distributed.types import ParameterSharding, ShardingPlan
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import Shard, Table
-from neuroshard_pipeline.tables.tiers import Cuts
-from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, cold_name, rank_groups, tiered_embeddings
-from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
-from neuroshard_pipeline.torchrec_plan.writer import Devices, torchrec_form
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
+from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, put_tiers, rank_groups, recorded_traffic
+from neuroshard_pipeline.torchrec_bridge.tiered.traffic import Collective
+from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
 
 SAMPLES_PER_RANK = 6
 STEPS = 5
@@ -55,12 +56,14 @@ class Case:
         sharding_type: of cold rows.
         index_dedup: whether distinct ids are exchanged once.
         ranks_per_host: ranks of a host.
+        has_tiers: whether tables have tiers.
     """
 
     optimizer: str
     sharding_type: str
     index_dedup: bool
     ranks_per_host: int
+    has_tiers: bool = True
 
 
 class TieredModel(nn.Module):
@@ -137,45 +140,52 @@ def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, 
     )
 
 
-def cold_plan(case: Case, world_size: int) -> dict[str, ParameterSharding]:
-    """TorchRec's plan of the cold rows: rows cut over all ranks, or column shards on different ranks."""
-    tables = []
-    for name, (rows, _, cuts) in SEQUENCES.items():
-        num_cold = rows - cuts.hot_rows - cuts.host_rows
-        if num_cold:
-            tables.append(Table(cold_name(name) if cuts else name, num_cold, WIDTH, 1.0, pooling="none"))
-    placed = []
-    for at, table in enumerate(tables):
-        if case.sharding_type == "row_wise":
-            placed += [(shard, rank) for rank, shard in enumerate(row_shards(table, "row_wise", world_size))]
-        elif case.sharding_type == "column_wise":
-            placed += [(Shard(table, column, WIDTH // 2), (at + column) % world_size) for column in (0, WIDTH // 2)]
-        else:
-            placed.append((Shard(table, 0, WIDTH), at % world_size))
+def plan_of(model: TieredModel, case: Case, world_size: int) -> Plan:
+    """A plan with tiers; cold rows are cut over all ranks, or column shards or whole tables are on different ranks."""
+    tables = [entry.table for entry in read_module_tables(model)]
+    task = ShardingTask(
+        tables,
+        world_size,
+        SAMPLES_PER_RANK * world_size,
+        2**30,
+        local_world_size=case.ranks_per_host,
+        tiers=True,
+        index_dedup=case.index_dedup,
+    )
+    cuts = {name: cuts for name, (_, _, cuts) in SEQUENCES.items() if cuts and case.has_tiers}
+    if task.num_hosts == 1:
+        cuts = {name: Cuts(own.hot_rows) for name, own in cuts.items()}
+    task = tiered_task(task, cuts)
+    placed = [entry for at, table in enumerate(task.tables) for entry in _placed(table, at, case, task)]
     shards, ranks = zip(*placed, strict=True)
-    forms = torchrec_form(tables, shards, ranks, Devices(world_size, case.ranks_per_host, "cpu"), "")[""]
-    return {name: parameter_sharding(form) for name, form in forms.items()}
+    return Plan(task, shards, ranks, "by hand", compute_device="cpu")
 
 
-def tiered_model(model: TieredModel, case: Case, world_size: int, groups: RankGroups) -> DistributedModelParallel:
+def _placed(table: Table, at: int, case: Case, task: ShardingTask) -> list[tuple[Shard, int]]:
+    ranks = range(task.world_size)
+    kind = None if table.tier is None else table.tier.kind
+    if kind == "hot":
+        return [(whole(table, "data_parallel"), rank) for rank in ranks]
+    if kind == "host":
+        shards = row_shards(table, "host_row_wise", task.ranks_per_host)
+        return [(shard, host + place) for host in ranks[:: task.ranks_per_host] for place, shard in enumerate(shards)]
+    if table.pooling == "none" and case.sharding_type == "row_wise":
+        return list(zip(row_shards(table, "row_wise", task.world_size), ranks, strict=True))
+    if table.pooling == "none" and case.sharding_type == "column_wise":
+        return [(Shard(table, column, WIDTH // 2), (at + column) % task.world_size) for column in (0, WIDTH // 2)]
+    return [(whole(table), at % task.world_size)]
+
+
+def tiered_model(model: TieredModel, case: Case, groups: RankGroups) -> DistributedModelParallel:
     """The model on all ranks."""
     model = copy.deepcopy(model)
     weight = model.pooled.embedding_bags["p"].weight.detach().clone()
-    optimizer = OPTIMIZERS[case.optimizer]
-    apply_optimizer_in_backward(optimizer, model.sequence.parameters(), {"lr": LEARNING_RATE})
-    apply_optimizer_in_backward(optimizer, model.pooled.parameters(), {"lr": LEARNING_RATE})
-    model.sequence = tiered_embeddings(
-        model.sequence,
-        {name: cuts for name, (_, _, cuts) in SEQUENCES.items()},
-        {name: popular_rows(name) for name in SEQUENCES},
-        cold_plan(case, world_size),
-        groups,
-        index_dedup=case.index_dedup,
-    )
-    pooled = Table("p", 30, 4, 1.0)
-    form = torchrec_form([pooled], [Shard(pooled, 0, 4)], [1], Devices(world_size, None, "cpu"), "")[""]
-    plan = ShardingPlan({"pooled": {"p": parameter_sharding(form["p"])}})
-    parallel = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan)
+    for tables in (model.sequence, model.pooled):
+        apply_optimizer_in_backward(OPTIMIZERS[case.optimizer], tables.parameters(), {"lr": LEARNING_RATE})
+    plan = plan_of(model, case, groups.world.size())
+    rest = put_tiers(model, plan, {name: popular_rows(name) for name in SEQUENCES}, groups)
+    assert list(rest.plan) == ["pooled"]
+    parallel = DistributedModelParallel(model, device=torch.device("cpu"), plan=rest)
     for shard in module_of(parallel).pooled.state_dict()["embedding_bags.p.weight"].local_shards():
         shard.tensor.detach().copy_(weight)  # TorchRec calls `init_fn` again
     return parallel
@@ -186,8 +196,10 @@ def module_of(parallel: DistributedModelParallel) -> TieredModel:
     return getattr(parallel.module, "module", parallel.module)
 
 
-def losses_with_tiers(rank: int, world_size: int, cases: list[Case]) -> list[list[tuple[float, float]]]:
-    """For every case the losses per step, with tiers and without sharding.
+def trained_with_tiers(
+    rank: int, world_size: int, cases: list[Case]
+) -> list[tuple[list[tuple[float, float]], list[Collective]]]:
+    """For every case the losses per step, with tiers and without sharding, and the collectives of the last step.
 
     Raises:
         AssertionError: outputs or trained weights differ, or the state of one model does not fit the other.
@@ -196,17 +208,19 @@ def losses_with_tiers(rank: int, world_size: int, cases: list[Case]) -> list[lis
     return [_trained(rank, world_size, case, groups[case.ranks_per_host]) for case in cases]
 
 
-def _trained(rank: int, world_size: int, case: Case, groups: RankGroups) -> list[tuple[float, float]]:
+def _trained(
+    rank: int, world_size: int, case: Case, groups: RankGroups
+) -> tuple[list[tuple[float, float]], list[Collective]]:
     torch.manual_seed(0)
-    whole = TieredModel()
-    parallel = tiered_model(whole, case, world_size, groups)
+    unsharded = TieredModel()
+    parallel = tiered_model(unsharded, case, groups)
     dense = [weight for _, weight in in_backward_optimizer_filter(parallel.named_parameters())]
     assert len(dense) == 2
     optimizer = OPTIMIZERS[case.optimizer]
-    tables = [*whole.sequence.parameters(), *whole.pooled.parameters()]
+    tables = [*unsharded.sequence.parameters(), *unsharded.pooled.parameters()]
     optimizers = [
         optimizer(tables, lr=LEARNING_RATE),
-        torch.optim.SGD(whole.over.parameters(), lr=LEARNING_RATE),
+        torch.optim.SGD(unsharded.over.parameters(), lr=LEARNING_RATE),
         torch.optim.SGD(dense, lr=LEARNING_RATE),
     ]
     samples = SAMPLES_PER_RANK * world_size
@@ -215,21 +229,22 @@ def _trained(rank: int, world_size: int, case: Case, groups: RankGroups) -> list
     for step in range(STEPS):
         for each in optimizers:
             each.zero_grad()
-        mine = (parallel(*drawn_ids(step, samples, part)) - 1).square()
-        mine.mean().backward()
-        everything = (whole(*drawn_ids(step, samples, slice(0, samples))) - 1).square()
+        with recorded_traffic() as calls:
+            mine = (parallel(*drawn_ids(step, samples, part)) - 1).square()
+            mine.mean().backward()
+        everything = (unsharded(*drawn_ids(step, samples, slice(0, samples))) - 1).square()
         everything.mean().backward()
         losses.append((mine.mean().item(), everything[part].mean().item()))
         for each in optimizers:
             each.step()
-    _check_state(parallel, whole)
-    return losses
+    _check_state(parallel, unsharded)
+    return losses, list(calls)
 
 
-def _check_state(parallel: DistributedModelParallel, whole: TieredModel) -> None:
+def _check_state(parallel: DistributedModelParallel, unsharded: TieredModel) -> None:
     """The state is that of the unsharded model, and a loaded state is read back."""
     sequence = module_of(parallel).sequence
-    expected = whole.sequence.state_dict()
+    expected = unsharded.sequence.state_dict()
     found = sequence.state_dict()
     assert list(found) == list(expected)
     for key, weight in expected.items():
@@ -240,4 +255,32 @@ def _check_state(parallel: DistributedModelParallel, whole: TieredModel) -> None
     assert sequence.load_state_dict(sent[0]).missing_keys == []
     for key, weight in sequence.state_dict().items():
         torch.testing.assert_close(weight, sent[0][key], rtol=0, atol=0)
-    whole.sequence.load_state_dict(sequence.state_dict())
+    unsharded.sequence.load_state_dict(sequence.state_dict())
+
+
+def asked_rows(case: Case, world_size: int) -> np.ndarray:
+    """(W, L) for every rank, the number of host rows that it asks the ranks of its host for in the last step.
+
+    Every distinct id counts once if `case.index_dedup`, else every id.
+    """
+    size = case.ranks_per_host
+    place = [(name, int(row)) for name, (_, _, cuts) in SEQUENCES.items() for row in _host_rows(name, cuts)]
+    owner = {key: number % size for number, key in enumerate(place)}
+    counts = np.zeros((world_size, size), dtype=int)
+    for rank in range(world_size):
+        part = slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
+        ids, _ = drawn_ids(STEPS - 1, SAMPLES_PER_RANK * world_size, part)
+        asked = [
+            (table, row)
+            for table, (_, names, _) in SEQUENCES.items()
+            for name in names
+            for row in ids[name].values().tolist()
+        ]
+        for key in set(asked) if case.index_dedup else asked:
+            if key in owner:
+                counts[rank, owner[key]] += 1
+    return counts
+
+
+def _host_rows(name: str, cuts: Cuts) -> list[int]:
+    return popular_rows(name)[cuts.hot_rows : cuts.hot_rows + cuts.host_rows].tolist()

@@ -7,12 +7,14 @@ outside the host.
 | module | holds |
 | --- | --- |
 | `build` | `tiered_embeddings`: makes a module with tiers from an unsharded one |
+| `from_plan` | `put_tiers`: puts modules with tiers into a model as a plan says |
 | `sequence` | the module that replaces an `EmbeddingCollection` |
 | `state` | weights under the names and in the row order of the unsharded tables |
 | `popular` | hot and host rows of tables of one width |
 | `replicas` | weights that several ranks hold, and their update |
 | `exchange` | ids and rows among the ranks of a host |
 | `index` | which tier has the row of an id, and where |
+| `traffic` | `recorded_traffic`: what the collectives of a step send, and how long they take |
 | `groups` | process groups of a host, and of the ranks with the same place on every host |
 """
 
@@ -20,6 +22,8 @@ from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 require_torchrec()
 from neuroshard_pipeline.torchrec_bridge.tiered.build import cold_name, tiered_embeddings  # noqa: E402
+from neuroshard_pipeline.torchrec_bridge.tiered.from_plan import put_tiers  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups, rank_groups  # noqa: E402
+from neuroshard_pipeline.torchrec_bridge.tiered.traffic import recorded_traffic  # noqa: E402
 
-__all__ = ["RankGroups", "cold_name", "rank_groups", "tiered_embeddings"]
+__all__ = ["RankGroups", "cold_name", "put_tiers", "rank_groups", "recorded_traffic", "tiered_embeddings"]

@@ -1,0 +1,107 @@
+"""Puts modules with tiers into a model as a plan says."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import nn
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.modules.embedding_modules import EmbeddingCollection
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables
+from neuroshard_pipeline.torchrec_bridge.tiered.build import tiered_embeddings
+from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
+from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables
+from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
+from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
+
+_POPULAR = ("hot", "host")
+
+
+def put_tiers(
+    model: nn.Module,
+    plan: Plan,
+    popular_rows: Mapping[str, torch.Tensor],
+    groups: RankGroups,
+    *,
+    device: torch.device | None = None,
+    leave_out: Collection[str] = (),
+) -> ShardingPlan:
+    """Replace every collection of `model` that has tiers in `plan`, and return TorchRec's plan of the others.
+
+    If the plan's task has `index_dedup`, all `EmbeddingCollection`s are replaced, because TorchRec's own
+    deduplication runs on GPUs only. `DistributedModelParallel(model, plan=...)` then shards the other collections.
+    This is a collective.
+
+    Args:
+        model: the unsharded model. An optimizer is attached to its tables by `apply_optimizer_in_backward`.
+        plan: a plan of its tables, some of which have tiers.
+        popular_rows: for every table with tiers, its most popular ids, the most popular first.
+        groups: the process groups, whose hosts are those of the plan's task.
+        device: the device of this rank; None for the CPU.
+        leave_out: fully qualified names of modules that the plan does not cover.
+
+    Raises:
+        PlanError: the plan does not fit the model or the groups, or a module with tiers cannot be made
+            (`build.tiered_embeddings`).
+    """
+    device = device or torch.device("cpu")
+    task = plan.task
+    if (groups.world.size(), groups.host.size()) != (task.world_size, task.ranks_per_host):
+        raise PlanError(
+            f"{task.task_id}: the plan is for {task.world_size} ranks, {task.ranks_per_host} on a host, but the "
+            f"process groups have {groups.world.size()} and {groups.host.size()}"
+        )
+    entries = read_module_tables(model, leave_out=leave_out)
+    _check_tables(plan, entries)
+    kind: ComputeDevice = "cuda" if device.type == "cuda" else "cpu"
+    forms = _forms(plan, entries, Devices(task.world_size, task.local_world_size, kind))
+    cuts, modules = cuts_of(task), embedding_modules(model, leave_out)
+    tiered = {entry.module_path for entry in entries if entry.table.name in cuts}
+    if task.index_dedup:
+        tiered |= {path for path, module in modules.items() if isinstance(module, EmbeddingCollection)}
+    for path in sorted(tiered):
+        parent, _, name = path.rpartition(".")
+        module = tiered_embeddings(
+            modules[path],
+            {e.table.name: cuts[e.table.name] for e in entries if e.module_path == path and e.table.name in cuts},
+            popular_rows,
+            forms.pop(path, {}),
+            groups,
+            index_dedup=task.index_dedup,
+            device=device,
+        )
+        setattr(model.get_submodule(parent), name, module)
+    return ShardingPlan({path: EmbeddingModuleShardingPlan(form) for path, form in forms.items()})
+
+
+def _forms(plan: Plan, entries: Sequence[ModuleTable], devices: Devices) -> dict[str, dict[str, ParameterSharding]]:
+    """TorchRec's plan of every module, without hot and host rows."""
+    paths = {entry.table.name: entry.module_path for entry in entries}
+    tables = [table for table in plan.task.tables if table.tier is None or table.tier.kind not in _POPULAR]
+    names = {table.name for table in tables}
+    placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table.name in names]
+    shards, ranks = zip(*placed, strict=True) if placed else ((), ())
+    of_table = {table.name: paths[_parent(table)] for table in tables}
+    forms = torchrec_form(tables, shards, ranks, devices, of_table)
+    return {path: {name: parameter_sharding(form) for name, form in own.items()} for path, own in forms.items()}
+
+
+def _parent(table: Table) -> str:
+    return table.name if table.tier is None else table.tier.parent
+
+
+def _check_tables(plan: Plan, entries: Sequence[ModuleTable]) -> None:
+    """Refuse a model whose tables differ from those of the plan in name, rows or columns."""
+    in_plan, in_model = (
+        {table.name: f"{table.num_embeddings} rows of {table.embedding_dim} columns" for table in tables}
+        for tables in (parent_tables(plan.task), [entry.table for entry in entries])
+    )
+    for name in sorted(in_plan.keys() | in_model.keys()):
+        if in_plan.get(name) != in_model.get(name):
+            raise PlanError(
+                f"{plan.task.task_id}: table {name!r} has {in_plan.get(name, 'no rows')} in the plan, but "
+                f"{in_model.get(name, 'no rows')} in the model"
+            )
