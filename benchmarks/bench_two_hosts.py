@@ -146,10 +146,10 @@ def wire_ms(mbit: float, ranks_per_host: int) -> float:
 
 def on_host(host: int, command: list[str]) -> None:
     """Run a command in a host's network."""
-    subprocess.run(_inside(host, command), check=True, capture_output=True)
+    subprocess.run(inside(host, command), check=True, capture_output=True)
 
 
-def _inside(host: int, command: list[str]) -> list[str]:
+def inside(host: int, command: list[str]) -> list[str]:
     """The command, to run in the namespaces of a host."""
     return [str(shutil.which("nsenter")), "--target", str(host), "--net", "--time", "--", *command]
 
@@ -158,7 +158,7 @@ def _started(host: int, command: list[str], log: IO[str] | None = None) -> subpr
     """Start a command on a host; its output goes to `log`, or to a pipe if there is none."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "wire", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     return subprocess.Popen(
-        _inside(host, command), env=environment, text=True, stdout=log or subprocess.PIPE, stderr=log
+        inside(host, command), env=environment, text=True, stdout=log or subprocess.PIPE, stderr=log
     )
 
 
