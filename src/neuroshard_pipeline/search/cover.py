@@ -33,6 +33,11 @@ def _table_problems(table: Table, placed: Placed, task: ShardingTask) -> Iterato
             yield f"is data_parallel, but its compute_kernel is {table.compute_kernel}; replicas are in GPU memory"
         if sorted(rank for _, rank in placed) != list(range(task.world_size)):
             yield f"is data_parallel, but has shards on ranks {sorted(rank for _, rank in placed)}; give every rank one"
+    elif types == ["host_row_wise"]:
+        for host in range(task.num_hosts):
+            own = [entry for entry in placed if entry[1] // task.ranks_per_host == host]
+            for problem in (*_rectangle_problems(table, own), *(_rank_problems(own, task) if own else ())):
+                yield f"on host {host} {problem}"
     else:
         yield from _rectangle_problems(table, placed)
         yield from _rank_problems(placed, task)

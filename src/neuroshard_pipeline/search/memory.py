@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.tables.dedup import exchanged_table
 from neuroshard_pipeline.tables.host_memory import cache_slots
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -34,8 +35,8 @@ class MemoryModel(Parameters):
     A shard of R rows and D columns needs, in bytes,
     `R * D * (bytes per element) + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
-    weight). A replica (`data_parallel`) also needs dense gradients, as large as its weights. PyTorch's own optimizer
-    updates it; PyTorch's Adagrad has one fp32 number per weight.
+    weight). A replica (`data_parallel`) and rows of a host tier (`host_row_wise`) also need dense gradients, as large
+    as their weights. PyTorch's own optimizer updates them; PyTorch's Adagrad has one fp32 number per weight.
 
     A table in host memory has its weights there, and Adam's moments, too. Row-wise Adagrad's state stays in GPU memory
     [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`),
@@ -44,7 +45,8 @@ class MemoryModel(Parameters):
     Attributes:
         optimizer_state: whether to count the state of the task's optimizer.
         input_buffers: whether to count the ids and offsets (int64) that a rank receives. A column shard receives those
-            of all samples, a row shard its share of the ids, a replica those of its rank's samples.
+            of all samples, a row shard its share of the ids, a replica those of its rank's samples, and a shard of a
+            host tier those of its host's samples for its rows.
         output_buffers: whether to count the outputs of the lookups and their gradients (fp32): for all samples, or for
             the samples of one rank if the shard is a replica.
         reserve_fraction: share of a rank's memory that shards may not use.
@@ -86,9 +88,11 @@ class MemoryModel(Parameters):
         return shard.weight_bytes + has_state * ADAM_STATE_BYTES * shard.num_rows * shard.embedding_dim
 
     def _bytes(self, table: Table, rows: int, width: int, sharding_type: ShardingType, task: ShardingTask) -> int:
-        is_replica = sharding_type == "data_parallel"
-        samples = -(-task.batch_size // task.world_size) if is_replica else task.batch_size
-        ids = round(samples * table.pooling_factor * rows / table.num_embeddings)
+        is_replica = sharding_type in ("data_parallel", "host_row_wise")
+        parts = {"data_parallel": task.world_size, "host_row_wise": task.num_hosts}.get(sharding_type, 1)
+        samples = -(-task.batch_size // parts)
+        seen = exchanged_table(table, sharding_type, task)
+        ids = round(samples * seen.pooling_factor * rows / table.num_embeddings)
         total = _weight_bytes(table, rows, width) * (1 + is_replica)
         if self.optimizer_state and not (table.is_in_host_memory and task.optimizer == "adam"):
             total += _optimizer_bytes(task.optimizer, rows, width, is_replica)

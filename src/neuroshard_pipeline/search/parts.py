@@ -9,9 +9,11 @@ rank:
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
                    data_parallel: all_reduce of the dense gradients;
+                   host_row_wise: all_reduce of theirs among the ranks with the same place on every host;
                    replica groups: all_reduce of weights and optimizer state, divided by the steps between two
     all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
-                   grid_shard tables, and per group of sequence tables of any type except data_parallel.
+                   grid_shard tables, and per group of sequence tables of any type except data_parallel; among the
+                   ranks of each host if it is host_row_wise.
                    A float takes 2 bytes in reduce_scatter, all_gather and all-to-all if the task says so
     module         what TorchRec's module adds to these (`StepCostModel.prices`), with the dense gradients of replicas
 
@@ -31,7 +33,7 @@ from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.dedup import exchanged, looked_up
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import Group, group_of, rank_work
@@ -55,7 +57,8 @@ class Parts:
     Attributes:
         compute_ms: forward and backward compute, (W, 2).
         compute_bounds_ms: prediction intervals of their sums per kernel: (predicted (W,), bounds (W, 2)) pairs.
-        dim_sums: 4-byte words per sample that every rank sends in each all-to-all, (W,) by group.
+        dim_sums: 4-byte words per sample that every rank sends in each all-to-all, by group: (W,), or (hosts, ranks per
+            host) if the ranks of each host have one of their own, with their samples.
         input_dist_ms: (W,), or None where nothing prices it.
         module_ms: (W,), or None where nothing prices it.
         reduction_ms: (W,), or None where the plan has no reductions.
@@ -144,15 +147,14 @@ def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models
     seen: dict[tuple[Shard, int], int] = {}
     place = {}
     for key, shard in distinct.items():
-        looked_up = lookup_shard(shard, task.batch_size, task.world_size)
-        batch_size = lookup_batch_size(shard, task.batch_size, task.world_size)
+        looked, batch_size = looked_up(shard, task)
         if shard.table.pooling == "none":  # every id is a bag of its own
-            bags = max(1, round(batch_size * looked_up.table.pooling_factor))
-            looked_up, batch_size = _single_ids(looked_up), bags
-        place[key] = seen.setdefault((looked_up, batch_size), len(seen))
+            bags = max(1, round(batch_size * looked.table.pooling_factor))
+            looked, batch_size = _single_ids(looked), bags
+        place[key] = seen.setdefault((looked, batch_size), len(seen))
     by_batch: dict[int, list[Shard]] = defaultdict(list)
-    for looked_up, batch_size in seen:
-        by_batch[batch_size].append(looked_up)
+    for looked, batch_size in seen:
+        by_batch[batch_size].append(looked)
     found: dict[tuple[Shard, int], FloatArray] = {}
     for batch_size, batch in by_batch.items():
         # At least two shards per call, so that BLAS rounds alike for any number of shards (see `Problem`).
@@ -172,22 +174,24 @@ def _single_ids(shard: Shard) -> Shard:
     return Shard(made, shard.column_offset, shard.embedding_dim)
 
 
-def outputs_per_sample(shard: Shard) -> float:
-    """Floats of output that a sample gets from the shard."""
-    table = shard.table
+def outputs_per_sample(shard: Shard, task: ShardingTask) -> float:
+    """Floats of output that a sample gets from the shard; of a `host_row_wise` one, a sample of its host."""
+    table = exchanged(shard, task).table
     bags = table.pooling_factor * shard.row_share if table.pooling == "none" else table.num_features
     return bags * shard.embedding_dim
 
 
 def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> dict[Group, FloatArray]:
-    """4-byte words per sample (W,) that every rank sends in the all-to-all of each group that has one.
+    """4-byte words per sample that every rank sends in the all-to-all of each group that has one (`Parts.dim_sums`).
 
     The communication cost model counts fp32 numbers; two numbers of half precision are one of them.
     """
     found = {}
     for group, placed in groups_of(shards, ranks).items():
         dims = task.comm_share * _volumes(task, group[1], placed)
-        if dims.any():
+        if group[1] == "host_row_wise":
+            dims = dims.reshape(task.num_hosts, task.ranks_per_host)
+        if dims.any() and dims.shape[-1] > (1 if dims.ndim > 1 else 0):
             found[group] = dims
     return found
 
@@ -199,19 +203,19 @@ def _volumes(task: ShardingTask, sharding_type: str, placed: Placed) -> FloatArr
         if sharding_type == "data_parallel":
             continue
         if shard.table.pooling == "none" or sharding_type == "column_wise":
-            dims[rank] += outputs_per_sample(shard)
+            dims[rank] += outputs_per_sample(shard, task)
         elif sharding_type in _CUTS_ROWS_ON_HOST and task.num_hosts > 1:
             # After the reduction inside the host, each of its ranks has the sums of an equal part of the samples.
             first = rank // task.ranks_per_host * task.ranks_per_host
             dims[first : first + task.ranks_per_host] += (
-                outputs_per_sample(shard) * shard.row_share / task.ranks_per_host
+                outputs_per_sample(shard, task) * shard.row_share / task.ranks_per_host
             )
     return dims
 
 
 @dataclass(frozen=True)
 class GroupReduction:
-    """One reduction of a group of tables: of all ranks together, or of the ranks of every host.
+    """One reduction of a group of tables: of all ranks together, or of several groups of ranks at the same time.
 
     Attributes:
         collective: which one.
@@ -247,18 +251,23 @@ def reductions(
         for shard, rank in placed:
             if sharding_type == "data_parallel":  # the dense gradients of one replica
                 floats += shard.num_rows * shard.embedding_dim if rank == 0 else 0.0
+            elif sharding_type == "host_row_wise":  # those of the rank's rows
+                floats[rank] += shard.num_rows * shard.embedding_dim
             elif sharding_type != "column_wise" and shard.table.pooling != "none":  # partial sums of all samples
                 first, last = (0, world) if sharding_type == "row_wise" else _host_of(rank, local)
-                floats[first:last] += task.batch_size * outputs_per_sample(shard) * shard.row_share
+                floats[first:last] += task.batch_size * outputs_per_sample(shard, task) * shard.row_share
         if floats.any() and sharding_type == "data_parallel":
             size = _BYTES_PER_FLOAT * floats
             found.append(GroupReduction("all_reduce", size, world * copies, local * on_host))
+        elif floats.any() and sharding_type == "host_row_wise":
+            found.append(GroupReduction("all_reduce", _BYTES_PER_FLOAT * floats, task.num_hosts * copies, on_host))
         elif floats.any():
             members = local if sharding_type in _CUTS_ROWS_ON_HOST else world
             size = _BYTES_PER_FLOAT * task.comm_share * floats
             found += [GroupReduction(each, size, members, local) for each in ("reduce_scatter", "all_gather")]
     if copies > 1:
-        synced = np.bincount(ranks, [synced_bytes(shard, task) for shard in shards], minlength=world)
+        synced = np.zeros(world)
+        np.add.at(synced, list(ranks), [synced_bytes(shard, task) for shard in shards])
         found.append(GroupReduction("all_reduce", synced, copies, on_host, task.sync_interval))
     return found
 
@@ -266,11 +275,20 @@ def reductions(
 def _add_step(
     parts: Parts, task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], step: StepCostModel
 ) -> None:
-    """Add the input dist, the module's own work with dense gradients, and reductions."""
-    work = rank_work(task, shards, ranks)
+    """Add the input dist, the module's own work with dense gradients, and reductions.
+
+    Shards that only exchange with ranks of their host have the prices of as many ranks.
+    """
     hidden = 0.0 if task.pipelines_input_dist else 1.0
-    parts.input_dist_ms = hidden * (work @ step.prices_of("input_dist", task.world_size))
-    parts.module_ms = work @ (step.prices_of("module", task.world_size) + step.prices_of("dense", task.world_size))
+    parts.input_dist_ms = parts.module_ms = np.zeros(task.world_size)
+    on_host = [shard.sharding_type == "host_row_wise" for shard in shards]
+    for is_host, num_ranks in ((False, task.world_size), (True, task.ranks_per_host)):
+        placed = [each for each, own in zip(zip(shards, ranks, strict=True), on_host, strict=True) if own == is_host]
+        if placed:
+            work = rank_work(task, *zip(*placed, strict=True))
+            module = step.prices_of("module", num_ranks) + step.prices_of("dense", num_ranks)
+            parts.input_dist_ms = parts.input_dist_ms + hidden * (work @ step.prices_of("input_dist", num_ranks))
+            parts.module_ms = parts.module_ms + work @ module
     found = reductions(task, shards, ranks, ranks_per_host_of(step.provenance))
     if found:
         of = [(each.collective, each.size_bytes, each.num_ranks, each.ranks_per_host) for each in found]

@@ -3,6 +3,8 @@
 Shapes: P plans, W ranks, H numbers of a shard embedding.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -139,11 +141,9 @@ def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     """The cost of a plan from its parts. Only the first forward all-to-all waits for ranks that start later."""
     forward_ms = backward_ms = np.zeros(len(parts.compute_ms))
     for dims in parts.dim_sums.values():
-        backward_ms = backward_ms + models.comm.backward_ms(dims, batch_size)
-    skew_ms = start_skew_ms(parts.own_ms, backward_ms)
-    for number, dims in enumerate(parts.dim_sums.values()):
-        skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
-        forward_ms = forward_ms + models.comm.forward_ms(dims, skews, batch_size)
+        backward_ms = backward_ms + models.comm.backward_ms(dims, _samples(dims, batch_size)).ravel()
+    for dims, skews in _forward_exchanges(parts, backward_ms):
+        forward_ms = forward_ms + models.comm.forward_ms(dims, skews, _samples(dims, batch_size)).ravel()
     return PlanCost(
         forward_compute_ms=tuple(parts.compute_ms[:, 0].tolist()),
         backward_compute_ms=tuple(parts.compute_ms[:, 1].tolist()),
@@ -153,6 +153,24 @@ def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
         reduction_ms=_as_tuple(parts.reduction_ms),
         module_ms=_as_tuple(parts.module_ms),
     )
+
+
+def _samples(dims: FloatArray, batch_size: int) -> int:
+    """Samples of the ranks of one all-to-all with these dimension sums (W,), or (hosts, ranks per host)."""
+    return batch_size * dims.shape[-1] // dims.size
+
+
+def _forward_exchanges(parts: Parts, backward_ms: ArrayLike) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Dimension sums and start skews of every forward all-to-all; only the first one of all ranks has skews.
+
+    If there is none of all ranks, the ranks of each host wait for each other in the first one.
+    """
+    groups = list(parts.dim_sums.values())
+    first = next((number for number, dims in enumerate(groups) if dims.ndim == 1), 0)
+    for number, dims in enumerate(groups):
+        skew_ms = start_skew_ms(parts.own_ms, backward_ms).reshape(dims.shape)
+        skew_ms = skew_ms - skew_ms.min(axis=-1, keepdims=True)
+        yield dims, skew_ms if number == first else np.zeros_like(skew_ms)
 
 
 def _as_tuple(part_ms: FloatArray | None) -> tuple[float, ...]:
@@ -172,17 +190,16 @@ def _intervals_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int)
 
 def part_offsets_ms(parts: Parts, cost: PlanCost, models: Models, batch_size: int) -> dict[str, FloatArray]:
     """How far the ends of the 90 % prediction interval of each part lie from the predicted cost, (W, 2) by part."""
-    skew_ms = start_skew_ms(parts.own_ms, cost.backward_comm_ms)
     bounded: dict[str, list[tuple[FloatArray, FloatArray]]] = {"compute": list(parts.compute_bounds_ms)}
     bounded |= {"forward_comm": [], "backward_comm": []}
     if parts.reduction_ms is not None and parts.reduction_bounds_ms is not None:
         bounded["reduction"] = [(parts.reduction_ms, parts.reduction_bounds_ms)]
-    for number, dims in enumerate(parts.dim_sums.values()):
-        skews = skew_ms if number == 0 else np.zeros_like(skew_ms)
-        backward = models.comm.backward_ms(dims, batch_size), models.comm.backward_interval_ms(dims, batch_size)
-        bounded["backward_comm"].append(backward)
-        forward_ms = models.comm.forward_ms(dims, skews, batch_size)
-        bounded["forward_comm"].append((forward_ms, models.comm.forward_interval_ms(dims, skews, batch_size)))
+    for dims, skews in _forward_exchanges(parts, cost.backward_comm_ms):
+        samples = _samples(dims, batch_size)
+        backward = models.comm.backward_ms(dims, samples), models.comm.backward_interval_ms(dims, samples)
+        forward = models.comm.forward_ms(dims, skews, samples), models.comm.forward_interval_ms(dims, skews, samples)
+        for part, (costs, ends) in (("backward_comm", backward), ("forward_comm", forward)):
+            bounded[part].append((costs.ravel(), ends.reshape(-1, 2)))
     none = np.zeros((len(parts.compute_ms), 2))
     offsets = {
         part: np.sqrt(sum((np.square(ends - ms[:, None]) for ms, ends in of), none)) for part, of in bounded.items()

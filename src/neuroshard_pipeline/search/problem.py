@@ -238,7 +238,8 @@ class Problem:
 
     def _outputs(self, unit: int, width: int) -> int:
         """4-byte words that a sample gets from a kind, rounded."""
-        return round(self.task.comm_share * sum(outputs_per_sample(shard) for shard in self._shards(unit, 0, width)))
+        task = self.task
+        return round(task.comm_share * sum(outputs_per_sample(shard, task) for shard in self._shards(unit, 0, width)))
 
     def _embed_new_kinds(self) -> None:
         """Embed and price the kinds that were numbered since the last call."""

@@ -15,8 +15,9 @@ from neuroshard_pipeline.arrays import BoolArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Background, Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import Constraints
@@ -166,8 +167,15 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
 
 def _background(task: ShardingTask, models: Models, spread: Spread) -> Background:
     parts = step_parts(task, spread.shards, spread.ranks, models)
-    dims = np.sum([np.zeros(task.world_size), *parts.dim_sums.values()], axis=0)
-    return Background(parts.own_ms, dims)
+    # An all-to-all inside hosts is one of its own, however many columns the others exchange.
+    on_hosts = {group: dims for group, dims in parts.dim_sums.items() if dims.ndim > 1}
+    everywhere = [dims for dims in parts.dim_sums.values() if dims.ndim == 1]
+    own_ms = parts.own_ms
+    if on_hosts:
+        none = np.zeros((task.world_size, 2))
+        exchange = predicted_cost(Parts(none, dim_sums=on_hosts), models, task.batch_size)
+        own_ms = own_ms + np.array(exchange.forward_comm_ms) + np.array(exchange.backward_comm_ms)
+    return Background(own_ms, np.sum([np.zeros(task.world_size), *everywhere], axis=0))
 
 
 def _constraints_of(names: set[str], constraints: Constraints) -> Constraints:

@@ -141,7 +141,7 @@ class SpreadEstimate:
         self._columns = self._sums(shards).reshape(*shape, -1)
         self._alone = self._compute_ms(self._columns)
         self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards]).reshape(shape)
-        self._dims = np.array([outputs_per_sample(whole(table)) for table in tables])
+        self._dims = np.array([outputs_per_sample(whole(table), self._task) for table in tables])
         self._is_sequence = np.array([table.pooling == "none" for table in tables])
         constraints = [self._task.constraints.of(table.name) for table in tables]
         widest = [max(c.min_width, COLUMN_GRANULARITY) for c in constraints]

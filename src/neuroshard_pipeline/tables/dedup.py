@@ -13,7 +13,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.lookups import local_table, lookup_batch_size, lookup_shard, representative_counts
 from neuroshard_pipeline.tables.profile import reuse_bin, with_profile
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: After `ranks * (log(ranks) + 30)` lookups, all ranks have a row except with a probability of exp(-30).
@@ -36,9 +36,15 @@ def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
 
 def exchanged(shard: Shard, task: ShardingTask) -> Shard:
     """The shard with the ids that it receives; `shard` itself unless the task has `index_dedup` and it is exchanged."""
-    if not task.index_dedup or shard.table.pooling != "none" or shard.sharding_type == "data_parallel":
-        return shard
-    return replace(shard, table=_deduplicated(shard.table, task.batch_size, task.world_size))
+    table = exchanged_table(shard.table, shard.sharding_type, task)
+    return shard if table is shard.table else replace(shard, table=table)
+
+
+def exchanged_table(table: Table, sharding_type: ShardingType, task: ShardingTask) -> Table:
+    """The table of `exchanged`, for shards of this type."""
+    if not task.index_dedup or table.pooling != "none" or sharding_type == "data_parallel":
+        return table
+    return _deduplicated(table, task.batch_size, task.world_size)
 
 
 def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
@@ -80,7 +86,7 @@ def _ranks_of_bins(world_size: int) -> FloatArray:
     ranks[0] = 1.0
     for lookups in range(1, min(max(wanted), sure) + 1):
         if lookups in wanted:
-            found[lookups] = np.bincount(bins, ranks, NUM_REUSE_BINS)
+            found[lookups] = np.bincount(bins, ranks, NUM_REUSE_BINS).astype(float)
         ranks[1:] = ranks[1:] * stay[1:] + ranks[:-1] * move[:-1]
         ranks[0] *= stay[0]
     every = np.bincount(bins[-1:], minlength=NUM_REUSE_BINS).astype(float)  # all ranks

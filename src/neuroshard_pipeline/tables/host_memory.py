@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.profile import batch_indices, with_profile
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, REUSE_BIN_EDGES, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -90,8 +90,8 @@ def host_link_bounds(shard: Shard, task: ShardingTask) -> tuple[float, float, fl
     kernel = shard.table.compute_kernel
     if kernel == "fused":
         return 0.0, 0.0, 0.0
-    batch_size = lookup_batch_size(shard, task.batch_size, task.world_size)
-    seen = with_profile(lookup_shard(shard, task.batch_size, task.world_size).table, batch_size)
+    looked, batch_size = looked_up(shard, task)
+    seen = with_profile(looked.table, batch_size)
     slots = cache_slots(shard.num_rows, shard.table.cache_load_factor)
     unique_rows = min(seen.unique_rows or 1.0, float(max(1, batch_indices(seen.pooling_factor, batch_size))))
     updated = unique_rows if kernel == "fused_uvm" else max(0.0, unique_rows - slots)

@@ -63,12 +63,12 @@ class PopularityCurve:
 
     def share_of(self, rows: ArrayLike) -> FloatArray:
         """Share of the ids (...) that look up the `rows` (...) most popular rows."""
-        return np.asarray(np.interp(rows, self.rows, self.shares))
+        return np.asarray(np.interp(np.asarray(rows, dtype=float), self.rows, self.shares))
 
     def rows_for(self, share: ArrayLike) -> FloatArray:
         """Smallest number of rows (...), not rounded, that `share` (...) of the ids look up."""
         shares, first = np.unique(self.shares, return_index=True)
-        return np.asarray(np.interp(share, shares, self.rows[first]))
+        return np.asarray(np.interp(np.asarray(share, dtype=float), shares, self.rows[first]))
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,8 @@ def _deviations(rows: FloatArray) -> FloatArray:
     Counts that are spread evenly over a bin have a variance of width**2 / 12. The mean of a bin's counts is
     `_MEAN_ERROR` of the width wrong, because no popularity follows a power law exactly.
     """
-    return (HIGHEST_COUNTS - LOWEST_COUNTS) * np.sqrt(rows / 12.0 + (_MEAN_ERROR * rows) ** 2)
+    widths = (HIGHEST_COUNTS - LOWEST_COUNTS).astype(float)
+    return np.asarray(widths * np.sqrt(rows / 12.0 + (_MEAN_ERROR * rows) ** 2))
 
 
 def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatArray]:

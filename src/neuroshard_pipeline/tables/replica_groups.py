@@ -2,7 +2,7 @@
 
 Every `sync_interval` steps, `DMPCollection.sync` averages weights and optimizer states by an all_reduce among the ranks
 that hold the same shard, one of each group. Data-parallel tables are replicas on the ranks of all groups, and their
-gradients are reduced in every step [torchrec.distributed.model_parallel, 1.8].
+gradients are reduced in every step, like those of host tiers [torchrec.distributed.model_parallel, 1.8].
 """
 
 from neuroshard_pipeline.tables.table import Shard
@@ -14,7 +14,7 @@ _STATE_BYTES_PER_ROW = {"sgd": 0, "rowwise_adagrad": 4}
 
 def synced_bytes(shard: Shard, task: ShardingTask) -> int:
     """Bytes of the shard that the groups average: weights and optimizer state; 0 for a replica or a single group."""
-    if task.num_replica_groups == 1 or shard.sharding_type == "data_parallel":
+    if task.num_replica_groups == 1 or shard.sharding_type in ("data_parallel", "host_row_wise"):
         return 0
     return shard.weight_bytes + _STATE_BYTES_PER_ROW[task.optimizer] * shard.num_rows
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
 from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -23,18 +24,18 @@ QUANTITIES: dict[str, str] = {
     "sent_bags": "bag lengths that the rank sends, the same on all ranks",
     "sent_ids": "ids that the rank sends, the same on all ranks",
     "sent_weights": "weights of ids that the rank sends, the same on all ranks",
-    "deduplicated": "ids among which the rank finds repetitions before it sends them, the same on all ranks",
+    "deduplicated": "ids among which the rank finds repetitions or that it divides among tiers, the same on all ranks",
     "pooled": "floats that the rank's lookups write for the samples of all ranks",
     "weighted": "floats of rows that the rank looks up with a weight",
     "averaged": "those of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "those of `returned` in groups with a table of several column shards, whose outputs are all permuted",
     "joined": "those of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
-    "expanded": "floats of sequence rows that the rank copies to their places after they were exchanged once",
+    "expanded": "floats of rows that the rank copies to their places after ids were sent once, or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",
     "host_link": "bytes that cross the link between the rank's host memory and its device",
-    "replicas": "number of modules with replicas, which have a lookup and an all-reduce of their own",
-    "gradients": "floats of the dense gradients of replicas, the same on all ranks",
+    "replicas": "number of modules with replicas or host tiers, each of which adds a lookup and an all-reduce",
+    "gradients": "floats of the rank's dense gradients, of replicas and of rows in host tiers",
 }
 
 _MILLION = 1e6
@@ -53,12 +54,13 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
     """The work that one shard causes on its own rank, and on every rank of the task: (Q,) each, without `groups`.
 
     A replica needs no exchange. Every rank has a replica of its table, so the second array counts each replica for a
-    part of `1 / world_size`.
+    part of `1 / world_size`. A `host_row_wise` shard receives ids of its host's samples only.
     """
-    table, share = shard.table, 1.0 / task.world_size
-    ids = task.batch_size * table.pooling_factor
-    outputs = (ids if table.pooling == "none" else task.batch_size * table.num_features) * shard.embedding_dim
-    bags = task.batch_size * table.num_features
+    table, share = exchanged(shard, task).table, 1.0 / task.world_size
+    samples = task.batch_size / (task.num_hosts if shard.sharding_type == "host_row_wise" else 1)
+    ids = samples * table.pooling_factor
+    outputs = (ids if table.pooling == "none" else samples * table.num_features) * shard.embedding_dim
+    bags = samples * table.num_features
     own: dict[str, float]
     everywhere: dict[str, float]
     if shard.sharding_type == "data_parallel":
@@ -72,14 +74,32 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
         own["pooled"] = outputs * (shard.row_share if table.pooling == "none" else 1.0)
         everywhere = {name: share * own[of] for name, of in (("sent_bags", "bags"), ("sent_ids", "ids"))}
         everywhere |= {"sent_weights": share * own["weights"], "returned": share * outputs * shard.row_share}
+        if shard.sharding_type == "host_row_wise":
+            own["gradients"] = shard.num_rows * shard.embedding_dim
         if task.comm_share < 1:
             own["converted"] = own["pooled"] * (1.0 + _conversions_between_hosts(shard, task))
             everywhere["converted"] = everywhere["returned"]
     own["averaged"] = own["pooled"] * (table.pooling == "mean")
+    everywhere |= _placed(shard, task)
     if table.compute_kernel != "fused":
         own["host_link"] = host_link_bytes(shard, task)
     counts = {"features": float(table.num_features) * (shard.sharding_type != "data_parallel")}
     return _array(own, counts), _array(everywhere, {})
+
+
+def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
+    """Quantities of ids that are not sent as they are: every rank finds repetitions, or divides ids among tiers.
+
+    A rank does this for all ids of its samples, and then copies a row for each to its place. Shards of one table count
+    for a part each, but column shards for all ids, because TorchRec copies the ids of each before it deduplicates.
+    """
+    table, is_replica = shard.table, shard.sharding_type == "data_parallel"
+    steps = (table.tier is not None) + (task.index_dedup and table.pooling == "none" and not is_replica)
+    if not steps:
+        return {}
+    shards = {"data_parallel": task.world_size, "host_row_wise": task.num_hosts}.get(shard.sharding_type, 1)
+    ids = task.batch_size * table.pooling_factor * shard.row_share / shards / task.world_size
+    return {"deduplicated": steps * ids, "expanded": steps * ids * shard.embedding_dim}
 
 
 def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
@@ -106,7 +126,7 @@ def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
         work[rank] += own
         work += everywhere
     work[:, _INDEX["groups"]] = len(exchange_groups(shards))
-    replicated = {shard.table.embedding_module for shard in shards if shard.sharding_type == "data_parallel"}
+    replicated = {group_of(shard) for shard in shards if shard.sharding_type in ("data_parallel", "host_row_wise")}
     work[:, _INDEX["replicas"]] = len(replicated)
     work[:, _INDEX["reordered"]] = reordered_floats(task, shards)
     work[:, _INDEX["joined"]] = joined_floats(task, shards)
