@@ -4,9 +4,9 @@
          + for a kernel with a cache: launches, and one sort of the ids of cached tables
 
 The bytes are those of `tables.host_memory`. Both are added to the lookups as if all rows were in GPU memory: rows are
-read again from the cache, and managed memory is read by the same kernel. Before a lookup, FBGEMM numbers the ids over
-all cached tables, sorts them, finds the distinct rows that are missing, sorts these by set, and exchanges them with rows
-in the cache [fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
+read again from the cache, and managed memory is read by the same kernel. Before a lookup, FBGEMM numbers the ids
+over all cached tables, sorts them, finds the distinct rows that are missing, sorts these by set, and exchanges them
+with rows in the cache [fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
 
 Nothing here overlaps with other work: the trainer does not prefetch. No published time tests a cache in its steady
 state: those of recsys-examples on H100 are of the first batches after the start (`lab.device`), which fetch 65 % of
@@ -19,7 +19,8 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.step_groups import Group, Job, ids
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
 
-#: Kernels that manage a cache: numbering of ids 1, sort and run lengths 7, search 1, sort of sets 4, exchange 1, places 1.
+#: Kernels that manage a cache, counted in FBGEMM's code: numbers of ids 1, sort and run lengths 7, search 1, sort of
+#: sets 4, exchange of rows 1, places in the cache 1.
 _CACHE_KERNELS = 15
 
 

@@ -9,6 +9,7 @@
     dense           gradients of replicas. G bytes are written as zeros, copied into the buffer of the all_reduce (2 G),
                     and read and written by PyTorch's optimizer: 3 G for SGD, 5 G for Adagrad, 7 G for Adam
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
+    host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
 A step starts with the gradients of the outputs, which all ranks get at the same time: backward output dist, backward
 lookups, all_reduce and optimizer of replicas; then input dist, forward lookups and forward output dist of the next
@@ -25,6 +26,7 @@ from pydantic import Field
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.exchange import FLOAT_BYTES, all_reduce, concatenation, input_dist, output_dist
+from neuroshard_pipeline.lab.host_memory import host_us
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.params import lab_values
@@ -64,6 +66,7 @@ class StepCost:
         reduction_ms: reduce_scatter, all_gather and all_reduce.
         module_ms: copies and conversions of outputs and their gradients.
         dense_ms: dense gradients of replicas.
+        host_ms: transfers of rows between host and GPU memory, and the kernels that manage caches.
         waiting_ms: waiting for other ranks. A measured collective includes its part of it.
     """
 
@@ -75,6 +78,7 @@ class StepCost:
     reduction_ms: FloatArray
     module_ms: FloatArray
     dense_ms: FloatArray
+    host_ms: FloatArray
     waiting_ms: FloatArray
 
     @property
@@ -135,6 +139,7 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
         *(Work("backward_compute", us) for _, us in lookups),
         *(phase for group in groups for phase in _dense(group, job)),
         *([] if job.task.pipelines_input_dist else ids),
+        *(Work("host", host_us(group, job)) for group in groups),
         *(Work("forward_compute", us) for us, _ in lookups),
         *forward,
         *sides,
