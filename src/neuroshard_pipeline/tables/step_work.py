@@ -91,15 +91,16 @@ def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
     """Quantities of ids that are not sent as they are: every rank finds repetitions, or divides ids among tiers.
 
     A rank does this for all ids of its samples, and then copies a row for each to its place. Shards of one table count
-    for a part each, but column shards for all ids, because TorchRec copies the ids of each before it deduplicates.
+    for a part each. TorchRec finds repetitions for every column shard again, because it copies the ids before.
     """
-    table, is_replica = shard.table, shard.sharding_type == "data_parallel"
-    steps = (table.tier is not None) + (task.index_dedup and table.pooling == "none" and not is_replica)
-    if not steps:
+    table = shard.table
+    is_tier, is_sent_once = table.tier is not None, exchanged(shard, task) is not shard
+    if not is_tier and not is_sent_once:
         return {}
     shards = {"data_parallel": task.world_size, "host_row_wise": task.num_hosts}.get(shard.sharding_type, 1)
     ids = task.batch_size * table.pooling_factor * shard.row_share / shards / task.world_size
-    return {"deduplicated": steps * ids, "expanded": steps * ids * shard.embedding_dim}
+    searches = is_tier * shard.embedding_dim / table.embedding_dim + is_sent_once
+    return {"deduplicated": searches * ids, "expanded": (is_tier + is_sent_once) * ids * shard.embedding_dim}
 
 
 def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
