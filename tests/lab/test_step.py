@@ -183,6 +183,32 @@ def test_half_precision_halves_transfers_and_adds_conversions():
     assert (half.input_dist_ms == single.input_dist_ms).all()
 
 
+def test_replica_groups_average_weights_beside_or_between_hosts():
+    """Neighbouring ranks have the same shards: two groups of 4 ranks share a host of 8 GPUs, two of 8 do not."""
+    tables = [Table(f"t{index}", 10**6, 64, 1.0) for index in range(8)]
+    for world_size, hosts in ((4, 1), (8, 2)):
+        placed = [(whole(table), rank) for rank, table in enumerate(tables[:world_size])]
+        one = task(*tables[:world_size], world_size=world_size, batch_size=1024)
+        two = replace(one, num_replica_groups=2, sync_interval=4)
+        added = cost(two, placed, H100, CLUSTER).reduction_ms - cost(one, placed, H100, CLUSTER).reduction_ms
+        expected = float(collective_us("all_reduce", 4 * 64 * 10**6, 2, hosts, CLUSTER)) / 4
+        assert us(added) == pytest.approx([expected] * world_size)
+
+
+def test_gradients_of_replicas_are_reduced_over_all_replica_groups():
+    of = task(NARROW, world_size=8, batch_size=800)
+    many = replace(of, num_replica_groups=4)
+    one, all_groups = (cost(each, replicas(NARROW, 8), H100, CLUSTER).reduction_ms for each in (of, many))
+    assert us(one)[0] == pytest.approx(float(collective_us("all_reduce", 4 * 4000, 8, 1, CLUSTER)))
+    assert us(all_groups)[0] == pytest.approx(float(collective_us("all_reduce", 4 * 4000, 32, 4, CLUSTER)))
+
+
+def test_means_are_divided_in_a_pass_over_their_gradients():
+    mean = replace(WIDE, pooling="mean")
+    sums, means = (cost(task(NARROW, of), [(whole(NARROW), 0), (whole(of), 1)]).module_ms for of in (WIDE, mean))
+    assert us(means - sums) == pytest.approx([0, 10 + 2 * 4 * 200 * 8 / 1e3])
+
+
 def test_a_pipelined_input_dist_costs_nothing():
     placed = [(whole(NARROW), 0), (whole(WIDE), 1)]
     priced = cost(task(NARROW, WIDE), placed)

@@ -34,6 +34,7 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import Collective, collective_us
 from neuroshard_pipeline.lab.phases import AllToAll, Phase, Symmetric, Work
 from neuroshard_pipeline.lab.step_groups import Group, Job, columns, features, ids, whole_columns, whole_features
+from neuroshard_pipeline.tables.replica_groups import synced_bytes
 
 LENGTH_BYTES, ID_BYTES, WEIGHT_BYTES, FLOAT_BYTES = 4, 8, 4, 4
 _SPLIT_NUMBERS = 3  # number of lengths, number of ids, samples: int64 each
@@ -204,8 +205,25 @@ def _sequence_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
 
 
 def all_reduce(size_bytes: float, job: Job) -> Phase:
-    """The all_reduce of a buffer of gradients."""
-    return _together("reduction", "all_reduce", size_bytes, job)
+    """The all_reduce of a buffer of gradients among the ranks of all replica groups."""
+    ranks = job.world_size * job.task.num_replica_groups
+    hosts = -(-ranks // (job.ranks_per_host * job.groups_on_host))
+    us = float(collective_us("all_reduce", size_bytes, ranks, hosts, job.network)) if size_bytes > 0 else 0.0
+    return Symmetric("reduction", np.full(job.world_size, us), np.zeros(job.world_size, dtype=np.int64))
+
+
+def averaging(groups: Sequence[Group], job: Job) -> list[Phase]:
+    """The all_reduce of every rank's weights and optimizer state with the same ranks of the other replica groups.
+
+    A step has its share of the time between two averagings. Ranks of one group do not wait for each other.
+    """
+    copies = job.task.num_replica_groups
+    if copies == 1:
+        return []
+    size = sum(group.on_ranks(lambda shard: synced_bytes(shard, job.task), job.world_size) for group in groups)
+    us = collective_us("all_reduce", size, copies, -(-copies // job.groups_on_host), job.network)
+    us = np.where(np.asarray(size) > 0, us, 0.0) / job.task.sync_interval
+    return [Symmetric("reduction", us, np.arange(job.world_size))]
 
 
 def _together(part: str, collective: Collective, size: float, job: Job) -> Symmetric:

@@ -11,6 +11,8 @@
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
+Replica groups average weights and optimizer states every `sync_interval` steps; each step pays its part of that.
+
 A step starts with the gradients of the outputs, which all ranks get at the same time: backward output dist, backward
 lookups, all_reduce and optimizer of replicas; then input dist, forward lookups and forward output dist of the next
 batch. Nothing overlaps, except that a task with `pipelines_input_dist` pays nothing for the input dist. All of the
@@ -25,7 +27,7 @@ from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.device import ModelledDevice
-from neuroshard_pipeline.lab.exchange import FLOAT_BYTES, all_reduce, concatenation, input_dist, output_dist
+from neuroshard_pipeline.lab.exchange import FLOAT_BYTES, all_reduce, averaging, concatenation, input_dist, output_dist
 from neuroshard_pipeline.lab.host_memory import host_us
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.lab.network import NetworkParams
@@ -34,6 +36,7 @@ from neuroshard_pipeline.lab.phases import Phase, Work, run_phases
 from neuroshard_pipeline.lab.step_groups import Group, Job, columns, grouped
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -113,9 +116,10 @@ def step_cost_ms(
         device: GPU of every rank.
         network: links inside and between hosts.
     """
+    on_host = groups_on_host(task, network.gpus_per_host)
     if task.local_world_size is not None:
         network = network.model_copy(update={"gpus_per_host": task.local_world_size})
-    job = Job(task, device, network, step_params().host_sync_us)
+    job = Job(task, device, network, step_params().host_sync_us, on_host)
     parts, waiting = run_phases(step_phases(grouped(shards, ranks), job), task.world_size, network)
     names = (name.removesuffix("_ms") for name in StepCost.__dataclass_fields__ if name != "waiting_ms")
     none = np.zeros(task.world_size)
@@ -138,6 +142,7 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
         *(Work("module", _averaged_us(group, job)) for group in groups),
         *(Work("backward_compute", us) for _, us in lookups),
         *(phase for group in groups for phase in _dense(group, job)),
+        *averaging(groups, job),
         *([] if job.task.pipelines_input_dist else ids),
         *(Work("host", host_us(group, job)) for group in groups),
         *(Work("forward_compute", us) for us, _ in lookups),
@@ -208,4 +213,4 @@ def _dense(group: Group, job: Job) -> list[Phase]:
     gradients = FLOAT_BYTES * group.total(lambda shard: shard.num_rows * shard.embedding_dim) / job.world_size
     passes = _GRADIENT_PASSES + _OPTIMIZER_PASSES[job.task.optimizer]
     work = Work("dense", job.kernels_us(passes * gradients, 3))
-    return [work, all_reduce(gradients, job)] if job.world_size > 1 else [work]
+    return [work, all_reduce(gradients, job)]

@@ -31,12 +31,14 @@ class Job:
         device: GPU of every rank.
         network: the cluster, with the task's number of ranks per host.
         host_sync_us: time for which a GPU has no work because the host waits for a result of it.
+        groups_on_host: number of replica groups that share hosts (`tables.replica_groups`).
     """
 
     task: ShardingTask
     device: ModelledDevice
     network: NetworkParams
     host_sync_us: float
+    groups_on_host: int = 1
 
     @property
     def output_bytes(self) -> int:

@@ -1,0 +1,119 @@
+"""Half precision on the links, replica groups, and kernels of mixed tables in the parts of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.search.parts import all_to_alls, reductions, step_parts
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import Spread, column_problem
+from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+from search.test_parts import planned
+
+
+def exchanged(plan: Plan, gpus_per_host=None):
+    found = reductions(plan.task, plan.shards, plan.ranks, gpus_per_host)
+    volumes = all_to_alls(plan.task, plan.shards, plan.ranks)
+    return {group: dims.tolist() for group, dims in volumes.items()}, found
+
+
+def test_half_precision_halves_rows_and_their_sums_but_not_the_gradients_of_replicas():
+    (volumes, sums), (half_volumes, half_sums) = exchanged(planned()), exchanged(planned(comm_precision="bf16"))
+    assert half_volumes == {group: [dim / 2 for dim in dims] for group, dims in volumes.items()}
+    for single, half in zip(sums, half_sums, strict=True):
+        factor = 1.0 if single.collective == "all_reduce" else 0.5
+        assert half.size_bytes.tolist() == (factor * single.size_bytes).tolist()
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_host", "on_host"), [(None, 3), (8, 3), (4, 2), (2, 1)], ids=["unknown", "all", "two", "none"]
+)
+def test_replica_groups_average_weights_and_state_of_every_rank(gpus_per_host, on_host):
+    """4 ranks of 2 hosts, so 2 ranks per host and group: a host of 4 GPUs holds two groups."""
+    one = planned(optimizer="rowwise_adagrad")
+    three = planned(optimizer="rowwise_adagrad", num_replica_groups=3, sync_interval=5)
+    *others, averaging = exchanged(three, gpus_per_host)[1]
+    assert (averaging.collective, averaging.num_ranks, averaging.ranks_per_host) == ("all_reduce", 3, on_host)
+    weights = np.zeros(4)
+    for shard, rank in zip(one.shards, one.ranks, strict=True):
+        weights[rank] += (shard.sharding_type != "data_parallel") * (shard.weight_bytes + 4 * shard.num_rows)
+    assert averaging.size_bytes.tolist() == weights.tolist()
+    assert averaging.interval == 5
+    replicas = next(each for each in others if each.collective == "all_reduce")
+    assert (replicas.num_ranks, replicas.ranks_per_host) == (3 * 4, 2 * on_host)
+    assert exchanged(one)[1][-1].collective == "all_reduce", "the replicas'"
+    assert exchanged(one)[1][-1].num_ranks == 4
+
+
+def test_a_step_pays_its_share_of_an_averaging():
+    models = step_models()
+    never, often, seldom = (
+        planned(models, num_replica_groups=groups, sync_interval=interval).predicted
+        for groups, interval in ((1, 1), (4, 1), (4, 10))
+    )
+    free = planned(models, num_replica_groups=4, sync_interval=10**9).predicted
+    added = np.subtract(often.reduction_ms, free.reduction_ms)
+    assert (added > 0).all()
+    assert np.subtract(seldom.reduction_ms, free.reduction_ms) == pytest.approx(added / 10, rel=1e-6)
+    assert often.forward_comm_ms[0] == pytest.approx(never.forward_comm_ms[0], rel=0.5)
+
+
+def test_adam_has_no_replica_groups():
+    with pytest.raises(TaskError, match="DMPCollection cannot average the state of adam"):
+        planned(optimizer="adam", num_replica_groups=2)
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_tables_of_other_data_types_and_poolings_have_lookups_of_their_own(data):
+    kinds = st.fixed_dictionaries({"data_type": st.sampled_from(("fp32", "fp16"))}) | st.just({"pooling": "mean"})
+    tables = [Table(f"t{at}", 1000 + at, 16, 3.0, **data.draw(kinds)) for at in range(4)]
+    task, models = ShardingTask(tables, 2, 64, 2**40), step_models()
+    together = step_parts(task, [whole(table) for table in tables], [0] * 4, models)
+    alone = np.zeros((2, 2))
+    for kind in {(table.data_type, table.pooling) for table in tables}:
+        of_kind = [whole(table) for table in tables if (table.data_type, table.pooling) == kind]
+        alone += step_parts(task, of_kind, [0] * len(of_kind), models).compute_ms
+    assert together.compute_ms == pytest.approx(alone)
+    assert len(together.dim_sums) == 1
+
+
+def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
+    """Its background has one group, and the copy that joins its outputs with those of the spread tables."""
+    models = step_models()
+    models.step.prices[2]["module"]["joined"] = models.step.prices[8]["module"]["joined"] = 3.0
+    tables = Table("rows", 1000, 16, 2.0), Table("columns", 500, 8, 1.0), Table("other", 500, 8, 1.0, module="b")
+    task = ShardingTask(tables, 4, 64, 2**40)
+    problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
+    spread = Spread({"rows": "row_wise"}, tuple(row_shards(tables[0], "row_wise", 4)), tuple(range(4)))
+    rest = column_problem(problem, spread)
+    alone = step_parts(task, spread.shards, spread.ranks, models).own_ms
+    groups_ms = 2 * step_prices(models.step, task).per_unit[0]  # of two modules
+    joined_ms = 3.0 * 16 * (16 + 8) / 1e6  # the other module has one type only
+    assert rest.background.ms == pytest.approx(alone + groups_ms + joined_ms)
+
+
+def test_a_search_and_the_price_agree_on_half_precision_and_averaging():
+    """Twice as many bytes in a rank add what the search adds for them, to first order."""
+    models = step_models()
+    tables = [Table(f"t{at}", 10_000, 16, 2.0) for at in range(4)]
+    for options in ({"comm_precision": "fp16"}, {"num_replica_groups": 4, "sync_interval": 2}):
+        task = ShardingTask(tables, 4, 64, 2**40, **options)
+        cost = priced(Plan(task, tuple(map(whole, tables)), (0, 1, 2, 3), "even"), models).predicted
+        prices = step_prices(models.step, task)
+        own = prices.own_ms([whole(tables[0])])[0] + prices.shared_ms(map(whole, tables))
+        groups_ms = prices.groups_ms([whole(tables[0])], [])
+        further = np.add(cost.input_dist_ms, cost.module_ms)[0] + (cost.reduction_ms[0] if cost.reduction_ms else 0.0)
+        assert own + groups_ms == pytest.approx(further)
+        assert Problem(task, models, WEIGHTS_AND_OPTIMIZER).dims[0] == 16 * task.comm_share

@@ -1,0 +1,131 @@
+"""Ranks that communicate in half precision, or are in replica groups, and train beside the unsharded model."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torchrec.distributed import DistributedModelParallel, model_parallel
+from torchrec.distributed.model_parallel import DMPCollection
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec_bridge import training
+
+from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
+
+KIND = "several_collections"
+TYPES = ["column_wise", "row_wise", "data_parallel"]
+CPU = torch.device("cpu")
+
+Losses = list[tuple[float, float]]
+
+
+def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:
+    """Losses per step with this number format on the links and without sharding, and how far weights are apart."""
+    model = training.built(KIND)
+    plan = training.plan_of_types(model, world_size, world_size, TYPES)
+    sharded = DistributedModelParallel(
+        model,
+        device=CPU,
+        plan=plan.to_torchrec(model, compute_device="cpu"),
+        sharders=torchrec_sharders(precision, "cpu"),
+    )
+    return _losses(rank, world_size, sharded, steps)
+
+
+def losses_in_replica_groups(rank: int, world_size: int, interval: int, steps: int) -> tuple[Losses, float]:
+    """Losses of two replica groups that average their weights every `interval` steps, as above."""
+    model = training.built(KIND)
+    plan = training.plan_of_types(model, world_size // 2, world_size // 2, TYPES)
+    sharded = _cpu_collection()(
+        model,
+        device=CPU,
+        plan=plan.to_torchrec(model, compute_device="cpu"),
+        world_size=world_size,
+        sharding_group_size=world_size // 2,
+        global_pg=dist.group.WORLD,
+        sharders=torchrec_sharders(device="cpu"),
+        custom_all_reduce=lambda tensors: _average(tensors, sharded),
+    )
+
+    def after_step(step: int) -> None:
+        if step % interval == interval - 1:
+            sharded.sync()
+
+    return _losses(rank, world_size, sharded, steps, after_step)
+
+
+def _average(tensors: list[torch.Tensor], sharded: DMPCollection) -> None:
+    """Gloo has no all_reduce of means."""
+    group = sharded.device_mesh.get_group("replicate")
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
+        tensor /= dist.get_world_size(group)
+
+
+def _cpu_collection() -> type[DMPCollection]:
+    """TorchRec's class for CPUs: it asserts a GPU, and gives shards a numbered CPU."""
+    tree = ast.parse(inspect.getsource(DMPCollection))
+    namespace: dict[str, Any] = dict(vars(model_parallel))
+    exec(compile(tree, model_parallel.__file__, "exec", optimize=1), namespace)  # without assertions
+    collection: type[DMPCollection] = namespace["DMPCollection"]
+
+    class CpuCollection(collection):  # type: ignore[valid-type,misc]
+        def _remap_sharding_plan(self, plan: Any, **names: Any) -> None:
+            super()._remap_sharding_plan(plan=plan, **names)
+            for of_module in plan.plan.values():
+                for sharding in of_module.values():
+                    for shard in sharding.sharding_spec.shards if sharding.sharding_spec else []:
+                        rank = shard.placement.rank()
+                        shard.placement = torch.distributed._remote_device(f"rank:{rank}/cpu")
+
+    return CpuCollection
+
+
+def _losses(
+    rank: int, world_size: int, sharded: nn.Module, steps: int, after_step: Callable[[int], None] = lambda _: None
+) -> tuple[Losses, float]:
+    whole = training.built(KIND)
+    batches = training.Batches(whole, world_size)
+    for shard, original in _pairs(sharded, whole):
+        shard.copy_(original)
+    dense = [parameter for _, parameter in in_backward_optimizer_filter(sharded.named_parameters())]
+    optimizers = [torch.optim.SGD(of, lr=training.LEARNING_RATE) for of in (dense, whole.parameters())]
+    part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
+    losses = []
+    for step in range(steps):
+        mine = training.losses_of(sharded, batches.draw(step, part))
+        everything = training.losses_of(whole, batches.draw(step, slice(0, batches.samples)))
+        losses.append((mine.mean().item(), everything[part].mean().item()))
+        for loss, optimizer in zip((mine, everything), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss.mean().backward()
+            optimizer.step()
+        after_step(step)
+    return losses, max(float((shard - original).abs().max()) for shard, original in _pairs(sharded, whole))
+
+
+def _pairs(sharded: nn.Module, whole: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """This rank's shards and replicas, each with the corresponding weights of the unsharded model."""
+    weights, pairs = whole.state_dict(), []
+    for name, value in sharded.state_dict().items():
+        for tensor, (row, column) in _shards(value):
+            rows, columns = tensor.shape if tensor.dim() == 2 else (len(tensor), 1)
+            original = weights[name][row : row + rows]
+            pairs.append((tensor, original[:, column : column + columns] if tensor.dim() == 2 else original))
+    return pairs
+
+
+def _shards(value: Any) -> list[tuple[torch.Tensor, tuple[int, int]]]:
+    """This rank's shards of a tensor, or the whole tensor, with their first rows and columns."""
+    if isinstance(value, DTensor):  # of replica groups
+        local = value.to_local()
+        return list(zip(local.local_shards(), local.local_offsets(), strict=False))  # a rank may have no shard
+    if hasattr(value, "local_shards"):
+        return [(shard.tensor.detach(), tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
+    return [(value.detach(), (0, 0))]
