@@ -15,7 +15,7 @@ from neuroshard_pipeline.cost_models.measured import CommData, ComputeData
 from neuroshard_pipeline.cost_models.metrics import noise_floor_of
 from neuroshard_pipeline.evaluation.anchors import drifts_of_parts
 from neuroshard_pipeline.evaluation.drift import Drift
-from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
+from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 

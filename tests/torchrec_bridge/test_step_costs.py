@@ -13,7 +13,7 @@ from conftest import ROOT
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.evaluation.plan_samples import plans_frame
+from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.tables import Table, tables_to_frame, tasks_to_frame

@@ -3,6 +3,7 @@
 Measuring plans:
 
 - `campaigns`: how samples are measured, in resumable campaigns or in memory
+- `plan_frames`: plans as frames, and back
 - `plan_samples`: the samples that are measured for plans; `measure_plans`: the three campaigns of plans
 - `anchors`: samples that are measured again; `drift`: the machine's drift, estimated from them
 - `measured_samples`: samples with their costs; `refinement`: new samples for the training data

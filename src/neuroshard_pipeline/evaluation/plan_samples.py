@@ -9,14 +9,14 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.search.parts import GroupReduction, all_to_alls, reductions
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS, KERNEL_COLUMNS, Plan
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, ReductionSample
@@ -26,8 +26,6 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Start skews are rounded to 0.1 microseconds, far below the noise of any clock, so that more samples are identical.
 _SKEW_DECIMALS = 4
 _BYTES_PER_FLOAT = 4
-#: Values of the columns that files of older versions lack; -1 rows stand for all.
-_COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": -1}
 
 #: Task id → mark; see `session_marks`.
 Marks = Mapping[str, str]
@@ -70,38 +68,6 @@ class PlanSamples(Generic[Sample]):
             tuple(float(sum(cost(name, rank) for name in names)) for rank, names in enumerate(plan))
             for plan in self.sample_ids
         ]
-
-
-def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
-    """`search.plans`: one row per shard and rank, with the columns `FRAME_COLUMNS`."""
-    frames = [plan.to_frame() for plan in plans]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(FRAME_COLUMNS))
-
-
-def shards_from_frame(rows: pd.DataFrame, task: ShardingTask) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
-    """Shards and ranks of a plan from its rows of `search.plans`; in files without sharding types, all are column-wise.
-
-    Args:
-        rows: rows of one plan.
-        task: the task of the plan.
-    """
-    tables = {table.name: table for table in task.tables}
-    given = rows.assign(**{name: value for name, value in _COLUMN_WISE.items() if name not in rows})
-    columns = (given[name].tolist() for name in ("table", *FRAME_COLUMNS[3:5], *_COLUMN_WISE))
-    shards = (
-        Shard(tables[name], column, width, row, None if count < 0 else count, sharding_type)  # type: ignore[arg-type]
-        for name, column, width, sharding_type, row, count in zip(*columns, strict=True)
-    )
-    return tuple(shards), tuple(given["rank"].tolist())
-
-
-def task_from_frame(rows: pd.DataFrame, task: ShardingTask) -> ShardingTask:
-    """The task that a plan is for: `task` with the compute kernels of the plan's rows of `search.plans`."""
-    if not rows.columns.isin(KERNEL_COLUMNS).any():
-        return task
-    given = rows.reindex(columns=["table", *KERNEL_COLUMNS]).drop_duplicates("table").set_index("table")
-    kernels = {str(name): of.dropna().to_dict() for name, of in given.iterrows()}
-    return replace(task, tables=[replace(table, **kernels[table.name]) for table in task.tables])
 
 
 def session_marks(plans: Sequence[Plan]) -> dict[str, str]:

@@ -18,11 +18,11 @@ from pydantic import BaseModel
 import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.campaigns import Records
-from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame, task_from_frame
+from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_from_frame
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS, KERNEL_COLUMNS, Plan
+from neuroshard_pipeline.search.plan import FRAME_COLUMNS, OPTIONAL_COLUMNS, Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
@@ -189,8 +189,8 @@ def _plan(job: Job, rows: pd.DataFrame, settings: SharderSettings) -> Plan:
 
 
 def _ordered(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """The columns in this order, followed by those of `KERNEL_COLUMNS` that the frame has."""
-    return frame[[*columns, *(name for name in KERNEL_COLUMNS if name in frame)]]
+    """The columns in this order, followed by those of `OPTIONAL_COLUMNS` that the frame has."""
+    return frame[[*columns, *(name for name in OPTIONAL_COLUMNS if name in frame)]]
 
 
 def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, cuts_of
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ FRAME_COLUMNS = (
 
 #: Further columns of a plan as a frame, each only where a table of the plan differs from `TABLE_DEFAULTS`.
 KERNEL_COLUMNS = ("compute_kernel", "cache_load_factor")
+
+#: The column with the kinds of tiers, only where a plan has tiers; empty for other tables.
+TIER_COLUMN = "tier"
+
+#: All columns that not every plan has as a frame.
+OPTIONAL_COLUMNS = (*KERNEL_COLUMNS, TIER_COLUMN)
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,11 @@ class Plan:
             found[rank].append(shard)
         return tuple(tuple(shards) for shards in found)
 
+    @cached_property
+    def tiers(self) -> Mapping[str, Cuts]:
+        """The cuts of every table that the plan has tiers of, by the name of the whole table."""
+        return cuts_of(self.task)
+
     def shards_of(self, rank: int) -> tuple[Shard, ...]:
         """The shards on `rank`."""
         return self.shards_by_rank[rank]
@@ -200,14 +212,20 @@ class Plan:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per shard and rank, with `FRAME_COLUMNS` and, where tables have them, `KERNEL_COLUMNS`."""
+        """One row per shard and rank, with `FRAME_COLUMNS` and, where tables have them, `OPTIONAL_COLUMNS`.
+
+        A shard of a tier has the name of the parent, and its rows in the parent's order of popularity.
+        """
         values = (self.task.task_id, self.sharder)
-        rows = [
-            (*values, s.table.name, s.column_offset, s.embedding_dim, rank, s.sharding_type, s.row_offset, s.num_rows)
-            for s, rank in zip(self.shards, self.ranks, strict=True)
-        ]
+        rows = []
+        for s, rank in zip(self.shards, self.ranks, strict=True):
+            name, first = (s.table.name, 0) if s.table.tier is None else (s.table.tier.parent, s.table.tier.row_offset)
+            rectangle = (s.sharding_type, first + s.row_offset, s.num_rows)
+            rows.append((*values, name, s.column_offset, s.embedding_dim, rank, *rectangle))
         kernels = {name: [getattr(shard.table, name) for shard in self.shards] for name in KERNEL_COLUMNS}
         given = {name: of for name, of in kernels.items() if set(of) != {TABLE_DEFAULTS[name]}}
+        if self.tiers:
+            given[TIER_COLUMN] = ["" if shard.table.tier is None else shard.table.tier.kind for shard in self.shards]
         return pd.DataFrame(rows, columns=list(FRAME_COLUMNS)).assign(**given)
 
     def to_torchrec(

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.evaluation.plan_samples import plans_frame
+from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.measurement import (
     CampaignSummary,
     CommCampaign,

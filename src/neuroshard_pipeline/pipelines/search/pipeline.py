@@ -3,8 +3,8 @@
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
+from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.evaluation.plan_intervals import plan_intervals_frame
-from neuroshard_pipeline.evaluation.plan_samples import plans_frame
 from neuroshard_pipeline.pipelines.plan_measurement import MEASURE_PARAMETERS, RECORDS, campaigns_node, measuring_nodes
 from neuroshard_pipeline.pipelines.search import nodes
 from neuroshard_pipeline.pipelines.shared import TRAINED_MODELS, models_node, sharder_settings_node

@@ -6,7 +6,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.evaluation.plan_samples import plans_frame
+from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.pipelines.params import ContestParams
 from neuroshard_pipeline.report.terminal import aligned_table
 from neuroshard_pipeline.sharders.base import SharderSettings

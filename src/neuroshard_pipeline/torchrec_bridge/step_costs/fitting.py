@@ -17,7 +17,7 @@ from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, Cos
 from neuroshard_pipeline.cost_models.metrics import Metrics
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_prices
-from neuroshard_pipeline.evaluation.plan_samples import shards_from_frame
+from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame
 from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import predicted_cost
