@@ -10,8 +10,13 @@ from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from search.tasks import random_tables
 
+from neuroshard_pipeline.cost_models.caveats import host_memory
+from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -106,3 +111,40 @@ def test_tables_that_must_stay_in_gpu_memory_and_other_widths_are_left_alone():
         assert of["kept"] == "fused"
         assert of["narrow"] in ("fused", "fused_uvm")  # its cache would have slots of 32 columns
     assert host_memory_tasks(replace(task, host_memory_bytes=None), MEMORY) == []
+
+
+def test_the_explanation_names_the_tables_in_host_memory():
+    plan = plan_of(tight_task())
+    moved = [table for table in plan.task.tables if table.is_in_host_memory]
+    (line,) = [line for line in plan.explain().splitlines() if line.startswith("in host memory: ")]
+    assert all(table.name in line for table in moved)
+    assert "rank " in line
+    assert "of 1.00 TiB" in line
+
+
+def test_a_change_beyond_the_host_memory_of_a_rank_is_not_offered():
+    """Both tables are in host memory, which has room for one of them on each rank."""
+    tables = [Table(name, 10_000, 32, ids, compute_kernel="fused_uvm") for name, ids in (("busy", 50.0), ("idle", 1.0))]
+    others = [Table(f"small_{at}", 1000, 32, 2.0) for at in range(4)]
+    task = ShardingTask([*tables, *others], 2, 2048, 2**30, host_memory_bytes=tables[0].weight_bytes)
+    ranks = (0, 1, 0, 0, 0, 0)
+    problem = Problem(task, step_models(), MEMORY)
+    changes = rejected_changes(problem, Placement(tuple(map(whole, task.tables)), ranks))
+    assert changes
+    for change in changes:
+        if change.text == "move busy from rank 0 to rank 1":
+            assert "bytes of host memory more than it has" in change.hindrance
+    roomy = rejected_changes(
+        Problem(replace(task, host_memory_bytes=PLENTY), step_models(), MEMORY),
+        Placement(tuple(map(whole, task.tables)), ranks),
+    )
+    assert all("host memory" not in change.hindrance for change in roomy)
+
+
+def test_caveats_state_the_traffic_and_whether_it_is_priced():
+    task = replace(tight_task(), tables=[Table("a", 1000, 32, 1.0, compute_kernel="fused_uvm")])
+    (unpriced,) = host_memory(task, step_models().step)
+    assert "'a' in host memory: these cost models know no host link" in unpriced
+    (priced,) = host_memory(task, load_cost_models("h100").step)
+    assert "modelled: table 'a' in host memory: all ranks together read" in priced
+    assert list(host_memory(tight_task(), step_models().step)) == []

@@ -3,7 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.tables.host_memory import host_link_bounds
+from neuroshard_pipeline.tables.step_work import QUANTITIES
+from neuroshard_pipeline.tables.table import whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Key of a step cost model's provenance: the origin of its `prices` and of its `reductions`, `measured` or `modelled`.
@@ -43,6 +48,24 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
             yield f"extrapolated: world_size {task.world_size}: {noun} were measured with {known} ranks"
     if groups and task.num_hosts > 1 and all(group.hosts == 1 for group in groups):
         yield f"extrapolated: {task.num_hosts} hosts: reductions were measured on one host"
+
+
+def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
+    """What the predicted costs of tables in host memory rest on: an assumed popularity of rows, and any host link."""
+    tables = [table for table in task.tables if table.is_in_host_memory]
+    if not tables:
+        return
+    low, expected, high = np.sum([host_link_bounds(whole(table), task) for table in tables], axis=0) / 1e6
+    traffic = f"{expected:.1f} MB per step ({low:.1f} to {high:.1f}, depending on the rows that batches have in common)"
+    names = f"table {tables[0].name!r}" + (f" and {len(tables) - 1} more" if len(tables) > 1 else "")
+    priced = 0.0 if step is None else step.prices_of("module", task.world_size)[list(QUANTITIES).index("host_link")]
+    if priced:
+        yield f"modelled: {names} in host memory: all ranks together read {traffic} over their host links"
+    else:
+        yield (
+            f"not priced: {names} in host memory: these cost models know no host link, over which all ranks together "
+            f"read {traffic}"
+        )
 
 
 def approximations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:

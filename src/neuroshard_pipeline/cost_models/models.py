@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.caveats import approximations, modelled, step_extrapolations
+from neuroshard_pipeline.cost_models.caveats import approximations, host_memory, modelled, step_extrapolations
 from neuroshard_pipeline.cost_models.checkpoint import COMMAND, version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
@@ -66,6 +66,7 @@ class CostModels:
             *(f"extrapolated: {caveat}" for caveat in outside),
             *step_extrapolations(task, self.step),
             *approximations(task, self.step),
+            *host_memory(task, self.step),
         )
 
     def compute_ms(

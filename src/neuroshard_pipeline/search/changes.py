@@ -5,6 +5,7 @@ Shapes: P moves, W ranks.
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.local_search import MAX_MOVES, cheapest_set, column_price_ms, potential_gain
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import (
@@ -45,10 +46,18 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     columns = column_problem(problem, spread_of(placement)) if count else None
     if columns is None:
         return ()
-    return _changes_of(columns, column_part(placement), count)
+    return _changes_of(columns, column_part(placement), count, _free_host_bytes(problem, placement))
 
 
-def _changes_of(problem: Problem, placement: Placement, count: int) -> tuple[RejectedChange, ...]:
+def _free_host_bytes(problem: Problem, placement: Placement) -> IntArray:
+    """Bytes of host memory that the placement leaves free on every rank, (W,)."""
+    used = np.zeros(problem.task.world_size, dtype=np.int64)
+    sizes = [problem.memory.host_bytes(shard, problem.task) for shard in placement.shards]
+    np.add.at(used, list(placement.ranks), sizes)
+    return (problem.task.host_memory_bytes or 0) - used
+
+
+def _changes_of(problem: Problem, placement: Placement, count: int, host_free: IntArray) -> tuple[RejectedChange, ...]:
     """The changes of a placement of column shards; the cost of at most `count` of each kind is predicted."""
     layout = layout_of(*problem.kinds_of(placement), problem)
     price = column_price_ms(layout, problem)
@@ -66,7 +75,7 @@ def _changes_of(problem: Problem, placement: Placement, count: int) -> tuple[Rej
         if len(promising):
             best, cost = cheapest_set(layout, moves, loads, list(promising[:, None]), problem)
             move = moves.take(promising[[best]])
-            hindrance = _hindrance(move, layout, problem)
+            hindrance = _hindrance(move, layout, problem, host_free)
             if not hindrance or cost < layout.cost:
                 changes.append(RejectedChange(_text(move, layout, problem), cost / COST_UNITS_PER_MS, hindrance))
     return tuple(changes)
@@ -96,7 +105,7 @@ def _name(problem: Problem, kind: int) -> str:
     return unit.name if width == unit.width else f"{unit.name} ({width} columns)"
 
 
-def _hindrance(move: Moves, layout: Layout, problem: Problem) -> str:
+def _hindrance(move: Moves, layout: Layout, problem: Problem, host_free: IntArray) -> str:
     """Why the move is forbidden: missing bytes of each rank, and constraints. Empty if the move is allowed."""
     source, target = int(move.source[0]), int(move.target[0])
     to_source, to_target = bytes_added(layout, move, problem)
@@ -108,6 +117,28 @@ def _hindrance(move: Moves, layout: Layout, problem: Problem) -> str:
         for rank, more in added.items()
         if more > layout.free[rank]
     ]
+    reasons += [
+        f"rank {rank} would need {more - int(host_free[rank])} bytes of host memory more than it has"
+        for rank, more in _host_bytes_added(move, layout, problem).items()
+        if more > max(host_free[rank], 0)
+    ]
     if not constraints_allow(move, problem)[0]:
         reasons.append("constraints forbid it")
     return " and ".join(reasons)
+
+
+def _host_bytes_added(move: Moves, layout: Layout, problem: Problem) -> dict[int, int]:
+    """Bytes of host memory that both ranks of a move need more."""
+    source, target, other = int(move.source[0]), int(move.target[0]), int(move.other[0])
+    leaving = int(layout.kinds[move.shard[0]])
+    added = {source: _host_bytes(int(move.to_source[0]), problem) - _host_bytes(leaving, problem)}
+    replaced = NONE if other == NONE else int(layout.kinds[other])
+    return added | {target: _host_bytes(int(move.to_target[0]), problem) - _host_bytes(replaced, problem)}
+
+
+def _host_bytes(kind: int, problem: Problem) -> int:
+    """Bytes of host memory that a shard of a kind needs; 0 for `NONE`."""
+    if kind == NONE:
+        return 0
+    shards = problem.placement(np.array([kind]), np.array([0])).shards
+    return sum(problem.memory.host_bytes(shard, problem.task) for shard in shards)

@@ -40,6 +40,7 @@ def explain_plan(plan: Plan) -> str:
         lines += _cost_lines(plan, plan.predicted)
     fullest = max(range(plan.task.world_size), key=lambda rank: used[rank] / max(limits[rank], 1))
     lines.append(f"memory: rank {fullest} is the fullest, with {_bytes_text(limits[fullest] - used[fullest])} free")
+    lines += _host_memory_lines(plan)
     lines.append(f"columns per rank: largest / mean = {_max_over_mean(plan.dim_sums):.3f}")
     if plan.predicted is not None:
         lines += [_change_line(change, plan.predicted) for change in plan.rejected]
@@ -72,6 +73,22 @@ def _replica_lines(plan: Plan) -> list[str]:
     """One line about the tables that every rank has a replica of."""
     replicas = [shard for shard in plan.shards_by_rank[0] if shard.sharding_type == "data_parallel"]
     return [f"on every rank (data_parallel): {_shards_text(plan, replicas)}"] if replicas else []
+
+
+def _host_memory_lines(plan: Plan) -> list[str]:
+    """The tables in host memory, with the load factors of their caches, and the rank that needs most of it."""
+    tables = [table for table in plan.task.tables if table.is_in_host_memory]
+    if not tables:
+        return []
+    caches = [
+        f"cache for {table.cache_load_factor:.0%}" if table.compute_kernel == "fused_uvm_caching" else "no cache"
+        for table in tables[:_SHARDS_SHOWN]
+    ]
+    names = [f"{table.name} ({cache})" for table, cache in zip(tables, caches, strict=False)]
+    more = f", and {len(tables) - len(names)} more" if len(tables) > len(names) else ""
+    fullest = max(range(plan.task.world_size), key=lambda rank: plan.host_memory_bytes[rank])
+    used, limit = (_bytes_text(size or 0) for size in (plan.host_memory_bytes[fullest], plan.task.host_memory_bytes))
+    return [f"in host memory: {', '.join(names)}{more}; rank {fullest} needs most, {used} of {limit}"]
 
 
 def _headline(plan: Plan) -> str:
