@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 #: Parameters that configuration files or hooks read, but no node.
 RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint", "expected_seconds", "lab"}
 #: Text datasets that are printed at the end of a run that has made them.
-_TEXT_DATASETS = ("plan.explanation", "train_check.table", "truth.table", "benchmark.table")
+_TEXT_DATASETS = ("plan.explanation", "train_check.table", "truth.table", "benchmark.table", "drift.table")
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
 _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan.torchrec_plan": "TorchRec plan"}
 

@@ -7,6 +7,7 @@ from kedro.pipeline import Pipeline
 from neuroshard_pipeline.pipelines import (
     augment,
     benchmark,
+    drift,
     measure,
     plan,
     refine,
@@ -38,6 +39,7 @@ def register_pipelines() -> dict[str, Pipeline]:
         **stages,
         "pretrain": pretrain,
         "plan": plan.create_pipeline(),
+        "drift": drift.create_pipeline(),
         "refine": refine.create_pipeline(),
         "train_check": train_check.create_pipeline(),
         "train_policies": train_policies.create_pipeline(),

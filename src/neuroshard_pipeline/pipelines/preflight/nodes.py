@@ -11,6 +11,7 @@ from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
+from neuroshard_pipeline.evaluation.other_day import DaysParams
 from neuroshard_pipeline.evaluation.solving import BenchmarkJobs
 from neuroshard_pipeline.evaluation.suite_params import (
     BenchmarkSharderParams,
@@ -30,6 +31,7 @@ from neuroshard_pipeline.measurement.modelled import require_device
 from neuroshard_pipeline.pipelines import plan_measurement
 from neuroshard_pipeline.pipelines.augment import nodes as augment
 from neuroshard_pipeline.pipelines.benchmark import nodes as benchmark
+from neuroshard_pipeline.pipelines.drift import nodes as drift
 from neuroshard_pipeline.pipelines.measure import nodes as measure
 from neuroshard_pipeline.pipelines.params import ContestParams, PlanParams
 from neuroshard_pipeline.pipelines.plan import nodes as plan
@@ -186,6 +188,16 @@ def _user_task(run: PlannedRun, node: Node) -> Problems:
     yield from problems or _refusals(lambda: plan.read_task(params))
 
 
+def _days(run: PlannedRun, node: Node) -> Problems:
+    name, params = run.given(node, DaysParams)
+    for day in ("planned", "other"):
+        path = getattr(params, day)
+        if path is None:
+            yield f"{name}.{day} is not set; give a click log in Criteo's format or a Parquet file of ids"
+        else:
+            yield from _file_problems(run, f"{name}.{day}", path)
+
+
 def _user_search(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, PlanParams)
     yield from _sharder_problems(run, f"{name}.sharder", [params.sharder])
@@ -259,6 +271,7 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     SuiteSettings: _suites,
     BenchmarkJobs.of: _benchmark_contest,
     benchmark.solve: _executor,
+    drift.read_days: _days,
     plan.read_task: _user_task,
     plan.search_plan: _user_search,
     state_problem: _trained_task,

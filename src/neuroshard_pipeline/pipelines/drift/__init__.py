@@ -1,0 +1,5 @@
+"""Judges a plan with tiers on another day's ids: `kedro run --pipeline drift`."""
+
+from neuroshard_pipeline.pipelines.drift.pipeline import create_pipeline
+
+__all__ = ["create_pipeline"]
