@@ -1,0 +1,157 @@
+"""Plans with tiers on the ids of another day: profiles of the day, shares of the ids per tier, and predicted costs.
+
+Shapes: N ids of a batch, R popular rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.errors import TableFileError
+from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.id_batches import read_id_batches
+from neuroshard_pipeline.tables.popularity import IdCounts, popular_rows
+from neuroshard_pipeline.tables.profile import reuse_counts
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, parent_tables, tiers_of
+
+#: The batches of one day: the ids (N,) of every batch, by table.
+DayIds = Mapping[str, Sequence[IntArray]]
+#: Most popular rows of every table with tiers, hottest first.
+PopularRows = Mapping[str, IntArray]
+
+#: A tier that no id looks up counts as if one of all batches had this number of ids.
+_LEAST_IDS = 0.5
+
+
+class DaysParams(Parameters):
+    """The ids of two days (`tables.id_batches`).
+
+    Attributes:
+        planned: path of the ids of the day that the plan is made for.
+        other: path of the ids of the day that the plan is judged on.
+        num_batches: batches that are read of each day, of the task's global batch size.
+    """
+
+    planned: str | None
+    other: str | None
+    num_batches: int = Field(ge=2)
+
+    def read(self, name: Literal["planned", "other"], task: ShardingTask) -> DayIds:
+        """The ids of one of the days.
+
+        Raises:
+            TableFileError: no file is given, or it cannot be used.
+        """
+        path = getattr(self, name)
+        if path is None:
+            raise TableFileError(
+                f"{task.task_id}: no ids of the {name} day are given; set drift.days.{name} to a click log in Criteo's "
+                "format or a Parquet file of ids"
+            )
+        return read_id_batches(path, task.tables, task.batch_size, self.num_batches)
+
+
+@dataclass(frozen=True)
+class TierShares:
+    """Shares of a table's ids that look up each tier.
+
+    Attributes:
+        hot: rows that every rank has.
+        host: rows that every host has once.
+        cold: all other rows.
+    """
+
+    hot: float
+    host: float
+    cold: float
+
+
+def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> dict[str, IntArray]:
+    """The popular rows of every table with cuts, hottest first, by the ids that were counted."""
+    return {name: popular_rows(counted[name], own.hot_rows + own.host_rows) for name, own in cuts.items()}
+
+
+def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table:
+    """The table with the mean pooling factor and reuse profile of batches of ids (N,).
+
+    If there are no ids, half an id per `batches` stands for them, because a table without ids is none.
+    """
+    rows, ids = np.mean([reuse_counts(own) for own in batches], axis=0)
+    if not ids.sum():
+        rows[0] = ids[0] = _LEAST_IDS / len(batches)
+    unique_rows = float(rows.sum())
+    return replace(
+        table,
+        pooling_factor=float(ids.sum()) / batch_size,
+        unique_rows=unique_rows,
+        reuse=tuple((rows / unique_rows).tolist()),
+    )
+
+
+def day_task(task: ShardingTask, day: DayIds) -> ShardingTask:
+    """The task of the model's tables, with the profiles of a day's batches; it may have tiers.
+
+    Args:
+        task: the task of a plan, whose tables may be tiers.
+        day: batches of ids of every table of the model.
+    """
+    parents = {tier.name: name for name, tiers in tiers_of(task).items() for tier in tiers}
+    entries = (replace(entry, table=parents.get(entry.table, entry.table)) for entry in task.constraints.tables)
+    return replace(
+        task,
+        tables=[observed(table, day[table.name], task.batch_size) for table in parent_tables(task)],
+        constraints=replace(task.constraints, tables=list(dict.fromkeys(entries))),
+        tiers=True,
+    )
+
+
+def on_ids(plan: Plan, rows: PopularRows, day: DayIds, models: Models) -> Plan:
+    """The plan with the cost that the models predict for batches of ids; tables get the profiles of their own ids."""
+    size = plan.task.batch_size
+    seen = {t.name: observed(t, day[t.name], size) for t in plan.task.tables if t.tier is None}
+    for name, tiers in tiers_of(plan.task).items():
+        parts = [_split(ids, tiers, rows[name]) for ids in day[name]]
+        seen |= {tier.name: observed(tier, [own[at] for own in parts], size) for at, tier in enumerate(tiers)}
+    task = replace(plan.task, tables=[seen[table.name] for table in plan.task.tables])
+    shards = tuple(replace(shard, table=seen[shard.table.name]) for shard in plan.shards)
+    return price_plan(Problem(task, models, plan.memory), Placement(shards, plan.ranks), plan.sharder)
+
+
+def shares_of(task: ShardingTask, rows: PopularRows, day: DayIds) -> dict[str, TierShares]:
+    """Shares of the ids that look up each tier, for every table of a task with tiers."""
+    found = {}
+    for name, tiers in tiers_of(task).items():
+        ids = np.sum([[len(part) for part in _split(own, tiers, rows[name])] for own in day[name]], axis=0)
+        found[name] = _as_shares(tiers, ids / max(ids.sum(), 1))
+    return found
+
+
+def planned_shares(tiers: Sequence[Table]) -> TierShares:
+    """Shares of the ids that look up each of the tiers of one table, by the tables' pooling factors."""
+    ids = np.array([tier.pooling_factor for tier in tiers])
+    return _as_shares(tiers, ids / ids.sum())
+
+
+def _as_shares(tiers: Sequence[Table], shares: FloatArray) -> TierShares:
+    kinds = [tier.tier.kind for tier in tiers if tier.tier is not None]
+    return TierShares(**({"hot": 0.0, "host": 0.0, "cold": 0.0} | dict(zip(kinds, shares.tolist(), strict=True))))
+
+
+def _split(ids: IntArray, tiers: Sequence[Table], rows: IntArray) -> list[IntArray]:
+    """The ids (N,) of every tier, in the order of the tiers; `rows` are the popular ones, hottest first."""
+    ends = np.cumsum([tier.num_embeddings for tier in tiers if tier.tier is not None and tier.tier.kind != "cold"])
+    order = np.argsort(rows, kind="stable")
+    at = np.minimum(np.searchsorted(rows[order], ids), len(rows) - 1)
+    place = np.where(rows[order][at] == ids, order[at], len(rows))
+    of_tier = np.searchsorted(ends, place, side="right")
+    return [ids[of_tier == number] for number in range(len(tiers))]

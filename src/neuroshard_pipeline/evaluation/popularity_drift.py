@@ -1,0 +1,242 @@
+"""What a plan with tiers costs on another day, and after how many steps it pays to cut the tiers again.
+
+The rows of a tier were popular on the day that the plan was made for. On another day, the cold rows get more of the
+ids, and the ranks exchange more. Cutting again moves rows between ranks, which takes time once, and saves time in every
+step. Popular rows are counted in one half of a day's batches and judged on the other half: rows that were popular by
+chance do not make cutting again look better than it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.evaluation.other_day import (
+    DayIds,
+    PopularRows,
+    TierShares,
+    day_task,
+    most_popular,
+    on_ids,
+    planned_shares,
+    shares_of,
+)
+from neuroshard_pipeline.evaluation.recut_bytes import RowPlaces, places_without_tiers, received_bytes
+from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.search.crossing_bound import row_bytes
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.popularity import id_counts
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, parent_tables, tiers_of
+
+_BYTES_PER_MS = 1e6  # at 1 GB/s
+
+
+class DriftParams(Parameters):
+    """When cutting again pays.
+
+    Attributes:
+        gb_per_s: bandwidth at which one rank receives rows when tiers are cut again.
+        steps: training steps until popularity has changed again; cutting must have paid by then.
+        least_saving: share of a step that cutting again must save. Cost models do not resolve smaller differences.
+    """
+
+    gb_per_s: float = Field(gt=0)
+    steps: int = Field(ge=1)
+    least_saving: float = Field(ge=0, lt=1)
+
+
+@dataclass(frozen=True)
+class Recut:
+    """One way to cut again.
+
+    Attributes:
+        name: what changes.
+        plan: the plan after the change, with the cost of the day's ids.
+        cuts: cuts of the tables with tiers.
+        shares: shares of the day's ids per tier.
+        moved_bytes: bytes that all ranks together receive.
+        move_ms: time for that.
+        saved_ms: predicted time that a step takes less; negative if it takes more.
+        pays_after: steps after which `saved_ms` has made up for `move_ms`; None if it is not worth it (`DriftParams`).
+    """
+
+    name: str
+    plan: Plan
+    cuts: Mapping[str, Cuts]
+    shares: Mapping[str, TierShares]
+    moved_bytes: float
+    move_ms: float
+    saved_ms: float
+    pays_after: float | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A plan with tiers on another day.
+
+    Attributes:
+        plan: the plan, with the cost that was predicted for the day it was made for.
+        planned_shares: shares of the ids per tier that the plan expected.
+        drifted: the same shards and popular rows, with the cost of the other day's ids.
+        shares: shares of the other day's ids per tier.
+        cuts: the plan's cuts.
+        recuts: ways to cut again, the one with the lowest cost first.
+    """
+
+    plan: Plan
+    planned_shares: Mapping[str, TierShares]
+    drifted: Plan
+    shares: Mapping[str, TierShares]
+    cuts: Mapping[str, Cuts]
+    recuts: tuple[Recut, ...]
+
+    @property
+    def worth_it(self) -> Recut | None:
+        """The way to cut again that pays after the fewest steps; None if none is worth it."""
+        paying = [recut for recut in self.recuts if recut.pays_after is not None]
+        return min(paying, key=lambda recut: recut.pays_after or 0.0, default=None)
+
+
+def plan_day(
+    task: ShardingTask, day: DayIds, models: Models, sharder: str, settings: SharderSettings | None = None
+) -> tuple[Plan, PopularRows]:
+    """The plan for a day, which may have tiers, and the most popular rows of its tables with tiers.
+
+    Args:
+        task: the task of the model's tables; the profiles of its tables are those of the day.
+        day: batches of ids of every table, of the task's global batch size.
+        models: cost models.
+        sharder: name of the sharder.
+        settings: settings of the search.
+    """
+    plan = shard(day_task(task, day), models, sharder, settings)
+    counted = {table.name: id_counts(day[table.name], table.num_embeddings) for table in task.tables}
+    return plan, most_popular(cuts_of(plan.task), counted)
+
+
+def evaluate_drift(
+    plan: Plan,
+    rows: PopularRows,
+    day: DayIds,
+    models: Models,
+    params: DriftParams,
+    settings: SharderSettings | None = None,
+) -> Drift:
+    """Compare a plan on another day's ids with plans that are cut for this day.
+
+    Two ways to cut again are tried: the same cuts with the day's popular rows, which leaves all other shards in place,
+    and a new plan for the day's profiles.
+
+    Args:
+        plan: a plan with tiers.
+        rows: the popular rows that it is trained with.
+        day: at least two batches of the other day for every table of the model, of the task's global batch size. Every
+            second batch counts popular rows, and the others are judged.
+        models: cost models.
+        params: when cutting again pays.
+        settings: settings of the search for the new plan.
+
+    Raises:
+        TaskError: the plan has no tiers, batches are missing, or popular rows are.
+    """
+    cuts = cuts_of(plan.task)
+    _check(plan, cuts, rows, day)
+    parents = {table.name: table for table in parent_tables(plan.task)}
+    first = {name: day[name][::2] for name in parents}
+    judged = {name: day[name][1::2] for name in parents}
+    counted = {name: id_counts(first[name], table.num_embeddings) for name, table in parents.items()}
+    here = _Here(on_ids(plan, rows, judged, models), rows, judged)
+    fresh = shard(day_task(plan.task, first), models, plan.sharder, settings)
+    recuts = [
+        _recut(name, here, on_ids(changed, own, judged, models), own, params)
+        for name, changed in (("same cuts", plan), ("new plan", fresh))
+        for own in (most_popular(cuts_of(changed.task), counted),)
+    ]
+    return Drift(
+        plan,
+        {name: planned_shares(tiers) for name, tiers in tiers_of(plan.task).items()},
+        here.plan,
+        shares_of(plan.task, rows, judged),
+        cuts,
+        tuple(sorted(recuts, key=lambda recut: -recut.saved_ms)),
+    )
+
+
+@dataclass(frozen=True)
+class _Here:
+    """A plan with the cost of some ids, its popular rows, and these ids."""
+
+    plan: Plan
+    rows: PopularRows
+    ids: DayIds
+
+
+def _recut(name: str, here: _Here, changed: Plan, rows: PopularRows, params: DriftParams) -> Recut:
+    moved = _moved_bytes(here, changed, rows)
+    move_ms = moved / changed.task.world_size / (params.gb_per_s * _BYTES_PER_MS)
+    before_ms = _predicted_ms(here.plan)
+    saved_ms = before_ms - _predicted_ms(changed)
+    pays_after = move_ms / saved_ms if saved_ms > params.least_saving * before_ms else None
+    return Recut(
+        name,
+        changed,
+        cuts_of(changed.task),
+        shares_of(changed.task, rows, here.ids),
+        moved,
+        move_ms,
+        saved_ms,
+        pays_after if pays_after is not None and pays_after <= params.steps else None,
+    )
+
+
+def _predicted_ms(plan: Plan) -> float:
+    assert plan.predicted_cost_ms is not None, "price_plan predicts a cost"
+    return plan.predicted_cost_ms
+
+
+def _moved_bytes(here: _Here, changed: Plan, rows: PopularRows) -> float:
+    """Bytes that all ranks together receive (`recut_bytes`)."""
+    task, total = here.plan.task, 0.0
+    for table in parent_tables(task):
+        old, new = _places(here.plan, table.name, here.rows), _places(changed, table.name, rows)
+        own = row_bytes(table, task, changed.memory)
+        total += received_bytes(old, new, own, task.world_size, task.num_hosts)
+    return total
+
+
+def _places(plan: Plan, name: str, rows: PopularRows) -> RowPlaces:
+    """The places of the rows of one table of the model."""
+    own = [
+        (shard, rank)
+        for shard, rank in zip(plan.shards, plan.ranks, strict=True)
+        if shard.table.name in (name, f"{name}/cold")
+    ]
+    shards, ranks = [shard for shard, _ in own], [rank for _, rank in own]
+    cuts = cuts_of(plan.task).get(name)
+    if cuts is None:
+        return places_without_tiers(shards, ranks)
+    popular = rows[name]
+    end = cuts.hot_rows + cuts.host_rows
+    return RowPlaces(popular[: cuts.hot_rows], popular[cuts.hot_rows : end], tuple(shards), tuple(ranks))
+
+
+def _check(plan: Plan, cuts: Mapping[str, Cuts], rows: PopularRows, day: DayIds) -> None:
+    task_id = plan.task.task_id
+    if not cuts:
+        raise TaskError(
+            f"{task_id}: the plan has no tiers, so that drift has no effect on it; tiers pay for sequence tables"
+        )
+    for table in parent_tables(plan.task):
+        if len(day.get(table.name, ())) < 2:
+            raise TaskError(f"{task_id}: give at least two batches of ids of table {table.name!r}")
+    for name, own in cuts.items():
+        if len(rows.get(name, ())) < own.hot_rows + own.host_rows:
+            raise TaskError(
+                f"{task_id}: table {name!r} has {own.hot_rows} hot and {own.host_rows} host rows, but "
+                f"{len(rows.get(name, ()))} popular rows are given; give the rows that the plan is trained with"
+            )

@@ -1,0 +1,58 @@
+"""A plan with tiers on another day as text."""
+
+from neuroshard_pipeline.evaluation.other_day import TierShares
+from neuroshard_pipeline.evaluation.popularity_drift import Drift, Recut
+from neuroshard_pipeline.report.formats import MISSING, amount, fixed, percent
+from neuroshard_pipeline.report.terminal import aligned_table
+
+_BYTES_PER_MB = 1e6
+
+
+def drift_text(drift: Drift) -> str:
+    """Two tables, the shares of the ids per tier and the ways to cut again, and a verdict."""
+    return "\n\n".join([aligned_table(share_rows(drift)), aligned_table(recut_rows(drift)), verdict(drift)])
+
+
+def share_rows(drift: Drift) -> list[list[str]]:
+    """Header and one row per table with tiers."""
+    rows = [["table", "hot rows", "host rows", "ids planned: hot", "host", "cold", "other day: hot", "host", "cold"]]
+    for name, cuts in drift.cuts.items():
+        counts = [f"{count:,}" for count in (cuts.hot_rows, cuts.host_rows)]
+        rows.append([name, *counts, *_cells(drift.planned_shares[name]), *_cells(drift.shares[name])])
+    return rows
+
+
+def recut_rows(drift: Drift) -> list[list[str]]:
+    """Header, the plan on both days, and one row per way to cut again."""
+    rows = [
+        ["step of the other day", "predicted ms", "moved MB", "ms to move", "saved ms per step", "pays after steps"]
+    ]
+    rows.append(["(planned day)", fixed(drift.plan.predicted_cost_ms, 3), *[MISSING] * 4])
+    rows.append(["tiers as planned", fixed(drift.drifted.predicted_cost_ms, 3), *[MISSING] * 4])
+    for recut in drift.recuts:
+        pays = "not worth it" if recut.pays_after is None else fixed(recut.pays_after, 0)
+        moved = fixed(recut.moved_bytes / _BYTES_PER_MB, 1)
+        cost = fixed(recut.plan.predicted_cost_ms, 3)
+        rows.append([recut.name, cost, moved, fixed(recut.move_ms, 1), fixed(recut.saved_ms, 3), pays])
+    return rows
+
+
+def verdict(drift: Drift) -> str:
+    """Whether to cut again, and in which way."""
+    best = drift.worth_it
+    if best is None:
+        return "Not worth it: no way to cut the tiers again saves enough in the time until popularity changes again."
+    before = drift.drifted.predicted_cost_ms
+    share = MISSING if not before else percent(best.saved_ms / before)
+    return (
+        f"Cut again ({best.name}): {_moved(best)} take {amount(best.move_ms)} ms once, and every step is predicted to "
+        f"take {share} less."
+    )
+
+
+def _moved(recut: Recut) -> str:
+    return f"{amount(recut.moved_bytes / _BYTES_PER_MB)} MB"
+
+
+def _cells(shares: TierShares) -> list[str]:
+    return [percent(share) for share in (shares.hot, shares.host, shares.cold)]

@@ -1,0 +1,146 @@
+"""A plan with tiers on other days: shares of ids, costs, bytes to move, and when cutting again pays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.augment.sequences import SequenceIds, row_popularity, sequence_tables
+from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.evaluation.other_day import day_task, most_popular, observed, on_ids, planned_shares, shares_of
+from neuroshard_pipeline.evaluation.popularity_drift import DriftParams, evaluate_drift
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.popularity import id_counts
+from neuroshard_pipeline.tables.profile import reuse_histogram
+from neuroshard_pipeline.tables.row_blocks import row_blocks
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task, tiers_of
+
+WORLD, LOCAL, BATCH, ROWS = 4, 2, 512, 20_000
+CUTS = Cuts(hot_rows=200, host_rows=1_800)
+PARAMS = DriftParams(gb_per_s=10.0, steps=100_000, least_saving=0.02)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return load_cost_models("h100")
+
+
+@pytest.fixture(scope="module")
+def source():
+    (table,) = sequence_tables("published", [50], [64], [ROWS], BATCH)
+    return SequenceIds(table, row_popularity("published", ROWS))
+
+
+@pytest.fixture(scope="module")
+def plan(source, models):
+    task = ShardingTask([source.table], WORLD, BATCH, 2**30, local_world_size=LOCAL, tiers=True)
+    tiered = tiered_task(task, {source.table.name: CUTS})
+    hot, host, cold = tiered.tables
+    blocks = [(rank, *row_blocks(host.num_embeddings, LOCAL)[rank % LOCAL]) for rank in range(WORLD)]
+    placed = [(Shard(hot, 0, 64, sharding_type="data_parallel"), rank) for rank in range(WORLD)]
+    placed += [(Shard(host, 0, 64, first, rows, "host_row_wise"), rank) for rank, first, rows in blocks]
+    cold_blocks = enumerate(row_blocks(cold.num_embeddings, WORLD))
+    placed += [(Shard(cold, 0, 64, first, rows, "row_wise"), rank) for rank, (first, rows) in cold_blocks]
+    placement = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+    return price_plan(Problem(tiered, models, default_memory()), placement, "neuroshard_plus")
+
+
+def a_day(source, swapped_share=0.0, batches=4, seed=0):
+    of_day = replace(source, swapped_share=swapped_share)
+    return {source.table.name: [of_day.draw(BATCH, seed + number).indices for number in range(batches)]}
+
+
+def planned_rows(source):
+    return {source.table.name: source.popular_rows(CUTS.hot_rows + CUTS.host_rows)}
+
+
+def test_shares_per_tier_are_those_of_the_curve_on_the_same_day(plan, source):
+    shares = shares_of(plan.task, planned_rows(source), a_day(source))[source.table.name]
+    hot, popular = (source.popularity.share_of(rows) for rows in (200, 2_000))
+    assert (shares.hot, shares.host, shares.cold) == pytest.approx((hot, popular - hot, 1 - popular), abs=0.01)
+
+
+def test_ids_of_all_tiers_add_up_and_keep_their_profiles(plan, source, models):
+    day = a_day(source, batches=1)
+    seen = on_ids(plan, planned_rows(source), day, models)
+    (ids,) = day[source.table.name]
+    tables = {table.tier.kind: table for table in seen.task.tables}
+    assert sum(table.pooling_factor for table in tables.values()) * BATCH == pytest.approx(len(ids))
+    hot_ids = ids[np.isin(ids, source.popular_rows(200))]
+    unique, reuse, _ = reuse_histogram(hot_ids)
+    assert tables["hot"].unique_rows == unique
+    assert tables["hot"].reuse == pytest.approx(reuse)
+
+
+def test_a_tier_without_ids_has_nearly_none(plan, source, models):
+    nowhere = {source.table.name: np.setdiff1d(np.arange(ROWS), a_day(source, batches=1)[source.table.name][0])[:2_000]}
+    seen = on_ids(plan, nowhere, a_day(source, batches=1), models)
+    assert [table.pooling_factor * BATCH for table in seen.task.tables] == pytest.approx([0.5, 0.5, BATCH * 50])
+
+
+def test_without_drift_nothing_is_worth_it(plan, source, models):
+    drift = evaluate_drift(plan, planned_rows(source), a_day(source), models, PARAMS)
+    same = next(recut for recut in drift.recuts if recut.name == "same cuts")
+    assert same.pays_after is None
+    assert abs(same.saved_ms) < 0.02 * drift.drifted.predicted_cost_ms
+    assert drift.cuts == {source.table.name: CUTS}
+
+
+def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
+    found = [
+        evaluate_drift(plan, planned_rows(source), a_day(source, share), models, PARAMS) for share in (0.0, 0.3, 0.8)
+    ]
+    cold = [drift.shares[source.table.name].cold for drift in found]
+    costs = [drift.drifted.predicted_cost_ms for drift in found]
+    recuts = [next(recut for recut in drift.recuts if recut.name == "same cuts") for drift in found]
+    assert cold == sorted(cold)
+    assert cold[2] > cold[0] + 0.5
+    assert costs == sorted(costs)
+    assert recuts[0].moved_bytes < recuts[1].moved_bytes < recuts[2].moved_bytes
+    assert recuts[2].shares[source.table.name].cold == pytest.approx(cold[0], abs=0.03)
+
+
+def test_heavy_drift_is_worth_cutting_again_unless_it_lasts_too_short_a_time(plan, source, models):
+    rows, day = planned_rows(source), a_day(source, 0.8)
+    drift = evaluate_drift(plan, rows, day, models, PARAMS)
+    best = drift.worth_it
+    assert best is not None
+    assert best.saved_ms > 0
+    assert best.move_ms == pytest.approx(best.moved_bytes / WORLD / 10e6)
+    assert best.pays_after == pytest.approx(best.move_ms / best.saved_ms)
+    short = evaluate_drift(plan, rows, day, models, PARAMS.model_copy(update={"gb_per_s": 1e-4, "steps": 1}))
+    assert short.worth_it is None
+
+
+def test_the_day_task_joins_tiers_again(plan, source):
+    day = a_day(source)
+    task = day_task(plan.task, day)
+    (table,) = task.tables
+    assert (table.name, table.num_embeddings, table.tier) == (source.table.name, ROWS, None)
+    assert table == observed(source.table, day[table.name], BATCH)
+    assert task.tiers
+
+
+def test_planned_shares_add_up(plan, source):
+    shares = planned_shares(tiers_of(plan.task)[source.table.name])
+    assert shares.hot + shares.host + shares.cold == pytest.approx(1.0)
+
+
+def test_popular_rows_of_counts_are_those_of_the_source(source):
+    counts = {source.table.name: id_counts(a_day(source)[source.table.name], ROWS)}
+    found = most_popular({source.table.name: Cuts(50, 50)}, counts)[source.table.name]
+    assert np.isin(found, source.popular_rows(200)).mean() > 0.9
+
+
+def test_bad_input_is_named(plan, source, models):
+    rows, day, name = planned_rows(source), a_day(source), source.table.name
+    with pytest.raises(TaskError, match="at least two batches of ids of table 'sequence_0'"):
+        evaluate_drift(plan, rows, {name: day[name][:1]}, models, PARAMS)
+    with pytest.raises(TaskError, match="but 5 popular rows are given"):
+        evaluate_drift(plan, {name: rows[name][:5]}, day, models, PARAMS)
