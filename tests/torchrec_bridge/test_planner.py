@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from search.small_models import small_models
+from search.small_step import step_models
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
@@ -316,3 +317,42 @@ def test_a_part_of_the_batches_is_the_same_samples_as_the_whole():
     assert [ids.tolist() for ids in whole[1][0][key].to_dense()[16:]] == [
         ids.tolist() for ids in part[1][0][key].to_dense()
     ]
+
+
+def test_the_ddr_of_a_topology_for_gpus_is_host_memory():
+    assert make().task(collection()).host_memory_bytes == 2**24
+    none = Topology(4, "cuda", hbm_cap=2**24, ddr_cap=0, local_world_size=2, created_by_factory=True)
+    assert NeuroShardPlanner(small_models(), none, 8, optimizer="sgd").task(collection()).host_memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        (ParameterConstraints(), ("fused", 0.2, False)),
+        (ParameterConstraints(compute_kernels=["fused", "dense"]), ("fused", 0.2, True)),
+        (ParameterConstraints(compute_kernels=["fused_uvm"]), ("fused_uvm", 0.2, True)),
+        (
+            ParameterConstraints(
+                compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=0.4), min_partition=4
+            ),
+            ("fused_uvm_caching", 0.4, True),
+        ),
+    ],
+)
+def test_kernels_in_host_memory_become_those_of_the_table(constraint, expected):
+    task = make({"a": constraint}).task(collection())
+    (table,) = [table for table in task.tables if table.name == "a"]
+    assert (table.compute_kernel, table.cache_load_factor, task.constraints.of("a").in_gpu_memory) == expected
+
+
+def test_a_model_larger_than_hbm_gets_a_plan_with_tables_in_host_memory():
+    """The topology has 2 * 2**20 bytes of HBM for tables of 4 * 10**6 bytes."""
+    model = collection(bag("a", num_embeddings=10_000), bag("b", num_embeddings=5_000))
+    tight = Topology(2, "cuda", hbm_cap=2**20, ddr_cap=2**24, local_world_size=2, created_by_factory=True)
+    made = NeuroShardPlanner(step_models(), tight, 8, optimizer="sgd")
+    written = made.plan(model)
+    (module,) = written.plan.values()
+    kernels = {sharding.compute_kernel for sharding in module.values()}
+    assert kernels & {"fused_uvm", "fused_uvm_caching"}
+    for sharding in module.values():
+        assert (sharding.cache_params is not None) == (sharding.compute_kernel == "fused_uvm_caching")

@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.agreement import agree, computed_on_first_rank, process_group
-from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints, with_kernel_settings
+from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints, with_kernel_settings, with_kernels
 from neuroshard_pipeline.torchrec_bridge.plan_json import tables_sha256
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
@@ -89,10 +89,11 @@ class NeuroShardPlanner(ShardingPlanner):
     Args:
         models: cost models of the hardware that the topology describes, as `load_cost_models` returns them.
         topology: TorchRec's topology with ranks, ranks per host, and memory per rank (HBM for `cuda`, DDR for `cpu`).
+            The DDR of a topology for `cuda` is host memory, to which tables move if they do not fit HBM otherwise.
         batch_size: samples per rank and iteration, as for TorchRec's planner.
-        constraints: TorchRec's constraints by table. `pooling_factors`, `sharding_types`, `min_partition` and
-            `compute_kernels` are respected, `enforce_hbm`, `stochastic_rounding` and `bounds_check_mode` are passed on;
-            constraints that no plan can meet are refused.
+        constraints: TorchRec's constraints by table. `pooling_factors`, `sharding_types`, `min_partition`,
+            `compute_kernels` and the load factor of `cache_params` are respected, `enforce_hbm`, `stochastic_rounding`
+            and `bounds_check_mode` are passed on; constraints that no plan can meet are refused.
         batches: a sample of real batches, together at least one global batch, from which pooling factors and reuse
             profiles are measured. If None, the pooling factors of the constraints and default profiles are used.
             `collective_plan` uses the batches of the first rank only.
@@ -182,7 +183,7 @@ class NeuroShardPlanner(ShardingPlanner):
         planned = {entry.table.name for entry in read}
         given = {name: each for name, each in self.constraints.items() if name in planned}
         return ShardingTask(
-            self._with_profiles(read),
+            with_kernels(self._with_profiles(read), given),
             world_size=self.topology.world_size,
             batch_size=self.batch_size * self.topology.world_size,
             memory_bytes=self._memory_bytes(module, sharders),
@@ -191,7 +192,14 @@ class NeuroShardPlanner(ShardingPlanner):
             constraints=search_constraints(given, read),
             local_world_size=self.topology.local_world_size,
             pipelines_input_dist=self.options.pipelines_input_dist,
+            host_memory_bytes=self._host_memory_bytes(),
         )
+
+    def _host_memory_bytes(self) -> int | None:
+        """Host memory of a rank with a GPU: the DDR of the topology's poorest device, or None if that has none."""
+        if self.topology.compute_device == "cpu":
+            return None
+        return min(int(device.storage.ddr) for device in self.topology.devices) or None
 
     def _with_profiles(self, read: Sequence[ModuleTable]) -> list[Table]:
         """The tables with their id statistics, which are measured on the batches if batches were given."""
