@@ -16,13 +16,18 @@ from neuroshard_pipeline.tables.task import task_from_tables
 TASKS = {
     "world_sizes": (4, 8), "tasks_per_world_size": (20, 10), "batch_size": 512,
     "dimensions": (4, 8, 16, 32, 64, 128), "min_tables_per_4_ranks": 10, "max_tables_per_4_ranks": 60,
-    "memory_bytes": 2**26, "memory_fill": 0.7, "seed": 0,
+    "memory_bytes": 2**26, "memory_fill": 0.7, "local_world_size": None, "seed": 0,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def pool():
     return generate_pool(PoolParams(num_tables=200, batch_size=512, row_scale=128.0, seed=0))
+
+
+def test_tasks_lie_on_hosts_of_the_given_size_unless_one_host_holds_them(pool):
+    frame = sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "local_world_size": 4}))
+    assert {(task.world_size, task.local_world_size) for task in tasks_from_frame(frame)} == {(4, None), (8, 4)}
 
 
 @pytest.fixture(scope="module")

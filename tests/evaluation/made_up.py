@@ -42,7 +42,7 @@ def tiny(stage: str) -> dict:
 COMPUTE_TRAIN = ComputeTrainParams(**tiny("train")["compute"])
 COMM_TRAIN = CommTrainParams(**tiny("train")["comm"])
 AUGMENT = tiny("augment")
-TASKS = ShardingTaskParams(**AUGMENT["sharding_tasks"])
+TASKS = ShardingTaskParams(**AUGMENT["sharding_tasks"] | {"local_world_size": None})
 
 
 def compute_costs(samples: Sequence[ComputeSample], slowdown: float = 1.0) -> pd.DataFrame:

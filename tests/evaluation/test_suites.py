@@ -37,6 +37,7 @@ SETTINGS = SuiteSettings(
         user={},
         tasks=5,
         batch_size=64,
+        local_world_size=None,
         most_measured_ranks=8,
         seed=1,
     ),

@@ -16,6 +16,7 @@ from neuroshard_pipeline.cli import explain
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS, plan_totals
 from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network_presets import network_preset
 
 #: The GPU that the lab models, by environment.
 LAB = {"a100": "a100-80gb", "h100": "h100", "h200": "h200"}
@@ -46,6 +47,12 @@ def finished(tmp_path_factory) -> Path:
     write_stand_in(folder / "recording", num_tables=60, num_samples=60, batch_size=64)
     run("base", folder / "data", from_recording(folder / "recording"))
     return folder
+
+
+@pytest.mark.parametrize("env", LAB)
+def test_drawn_tasks_lie_on_the_hosts_of_the_modelled_cluster(env):
+    values = yaml.safe_load((ROOT / f"conf/{env}/globals.yml").read_text())
+    assert values["local_world_size"] == network_preset(values["network"]).gpus_per_host
 
 
 def newest(finished: Path, name: str) -> Path:

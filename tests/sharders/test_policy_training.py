@@ -79,6 +79,7 @@ def test_training_tasks_share_no_table_with_the_evaluation_pool():
         max_tables_per_4_ranks=20,
         memory_bytes=2**26,
         memory_fill=0.8,
+        local_world_size=None,
         seed=3,
     )
     params = PolicyTaskParams(pool_seed=101, tasks_per_world_size=6, validation_tasks=4, seed=7)

@@ -14,7 +14,7 @@ from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.frames import tables_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask, on_hosts
 
 _TASK_STREAM = 3
 
@@ -28,6 +28,7 @@ class ShardingTaskParams(TableLimits):
         batch_size: global batch size; the reuse profiles of the pool must hold for it.
         memory_bytes: memory of every rank.
         memory_fill: largest share of the memory of all ranks that the weights of a task may occupy.
+        local_world_size: ranks per host; null if all ranks of a task are on one host.
         seed: seed of the draws; the random numbers of a task depend only on the seed, its world size and its index.
     """
 
@@ -36,6 +37,7 @@ class ShardingTaskParams(TableLimits):
     batch_size: BatchSize
     memory_bytes: int = Field(gt=0)
     memory_fill: float = Field(gt=0, le=1)
+    local_world_size: int | None = Field(ge=1)
     seed: int = Field(ge=0)
 
     @model_validator(mode="after")
@@ -111,4 +113,5 @@ def _draw_task(tables: Sequence[Table], world_size: int, index: int, params: Sha
 
     memory_bytes = int(params.memory_fill * world_size * params.memory_bytes)
     drawn = redraw_until_fits(draw, weight_bytes, memory_bytes, task_id)
-    return ShardingTask(drawn, world_size, params.batch_size, params.memory_bytes, task_id=task_id)
+    task = ShardingTask(drawn, world_size, params.batch_size, params.memory_bytes, task_id=task_id)
+    return on_hosts(task, params.local_world_size)

@@ -34,6 +34,7 @@ class SuiteParams(Parameters):
         user: suites of the user; maps the name of a suite to the path of a file of sharding tasks (`tables.task_file`).
         tasks: number of tasks in each of the random suites `paper_4`, `paper_8` and `tight`.
         batch_size: global batch of every task, except for the tasks of the user.
+        local_world_size: ranks per host of tasks that do not say it; null if all ranks are on one host.
         most_measured_ranks: largest number of ranks of a task whose plans are measured.
         seed: seed of the tasks that are drawn.
     """
@@ -42,6 +43,7 @@ class SuiteParams(Parameters):
     user: dict[str, str]
     tasks: int = Field(ge=1, le=10_000)
     batch_size: int = Field(ge=1, le=2**24)
+    local_world_size: int | None = Field(ge=1)
     most_measured_ranks: int = Field(ge=0, le=4096)
     seed: int = Field(ge=0)
 

@@ -23,7 +23,7 @@ from neuroshard_pipeline.evaluation.type_tasks import giant_narrow_task, many_ti
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.table_file import read_tables
-from neuroshard_pipeline.tables.task import ShardingTask, task_from_tables
+from neuroshard_pipeline.tables.task import ShardingTask, on_hosts, task_from_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
 
 #: Columns of `benchmark.tasks` in addition to those of `augment.sharding_tasks`.
@@ -72,7 +72,7 @@ def suite_of_tasks(tasks: pd.DataFrame) -> pd.DataFrame:
 
 def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.DataFrame:
     frames = [
-        tasks_to_frame([task]).assign(
+        tasks_to_frame([on_hosts(task, params.local_world_size)]).assign(
             suite=suite, group=group, is_measured=task.world_size <= params.most_measured_ranks
         )
         for group, task in tasks
@@ -105,6 +105,7 @@ def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> I
                 "world_sizes": (world_size,),
                 "tasks_per_world_size": (count,),
                 "batch_size": suites.batch_size,
+                "local_world_size": suites.local_world_size,
                 "dimensions": tuple(dim for dim in paper.dimensions if dim <= largest),
                 "seed": 1000 * suites.seed + largest,
             }

@@ -3,7 +3,7 @@
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -30,7 +30,7 @@ from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
 from neuroshard_pipeline.sharders.policies.sharder import PolicySharder
 from neuroshard_pipeline.sharders.random import RandomSharder
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask, on_hosts
 
 #: Names of the sharders that need a trained policy.
 LEARNED: tuple[str, ...] = tuple(NETWORKS)
@@ -118,16 +118,10 @@ def shard(
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
-    problem = Problem(_on_hosts_of(models, task), models, settings.memory)
+    problem = Problem(
+        on_hosts(task, ranks_per_host_of(getattr(models.comm, "provenance", {}))), models, settings.memory
+    )
     return _explained_plan(problem, made.shard(problem, _generator(seed, task.task_id, sharder)), sharder)
-
-
-def _on_hosts_of(models: Models, task: ShardingTask) -> ShardingTask:
-    """The task with the ranks per host of a modelled cluster, unless it has its own or fits on one host."""
-    per_host = ranks_per_host_of(getattr(models.comm, "provenance", {}))
-    if task.local_world_size is not None or per_host is None or task.world_size <= per_host:
-        return task
-    return replace(task, local_world_size=per_host) if task.world_size % per_host == 0 else task
 
 
 def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 from neuroshard_pipeline.errors import TaskError
@@ -123,6 +123,15 @@ class ShardingTask:
     def possible_types(self, table: Table) -> tuple[ShardingType, ...]:
         """The sharding types that one of the tables can have (`constraints.possible_types`)."""
         return possible_types(self.constraints, table, self.world_size, self.ranks_per_host)
+
+
+def on_hosts(task: ShardingTask, ranks_per_host: int | None) -> ShardingTask:
+    """The task on hosts of so many ranks each; the same task if it has its own `local_world_size`.
+
+    It is also the same task if `ranks_per_host` is None, or if its ranks fit on one host or do not fill hosts.
+    """
+    fits = ranks_per_host is None or task.world_size <= ranks_per_host or task.world_size % ranks_per_host > 0
+    return task if fits or task.local_world_size is not None else replace(task, local_world_size=ranks_per_host)
 
 
 def task_from_tables(

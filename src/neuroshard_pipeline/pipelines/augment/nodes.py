@@ -20,6 +20,7 @@ from neuroshard_pipeline.augment import (
 )
 from neuroshard_pipeline.measurement import RecordingParams, open_recording
 from neuroshard_pipeline.tables import Table, task_from_tables, tasks_to_frame
+from neuroshard_pipeline.tables.task import on_hosts
 
 PublicTables = dict[str, list[Table]]
 
@@ -71,5 +72,6 @@ def draw_sharding_tasks(
     pool: pd.DataFrame, mlperf_tables: list[Table], params: ShardingTaskParams, mlperf_params: FileTaskParams
 ) -> pd.DataFrame:
     """Draw the sharding tasks, and append a task of the scaled MLPerf DLRM-v2 tables."""
-    mlperf = tasks_to_frame([task_from_tables(mlperf_tables, **mlperf_params.model_dump())])
+    task = task_from_tables(mlperf_tables, **mlperf_params.model_dump())
+    mlperf = tasks_to_frame([on_hosts(task, params.local_world_size)])
     return pd.concat([sharding_tasks(pool, params), mlperf], ignore_index=True)

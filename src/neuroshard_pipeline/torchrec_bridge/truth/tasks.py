@@ -23,7 +23,11 @@ def truth_tasks(pool: pd.DataFrame, drawing: ShardingTaskParams, params: TruthTa
     Returns:
         One row per table of a task, like `augment.sharding_tasks`.
     """
-    counts = {"world_sizes": (params.drawn_for_ranks,), "tasks_per_world_size": (params.num_tasks,)}
+    counts = {
+        "world_sizes": (params.drawn_for_ranks,),
+        "tasks_per_world_size": (params.num_tasks,),
+        "local_world_size": None,
+    }
     drawn = tasks_from_frame(sharding_tasks(pool, drawing.model_copy(update=counts)))
     memory_bytes = drawing.memory_bytes * params.drawn_for_ranks // params.world_size
     return tasks_to_frame([replace(task, world_size=params.world_size, memory_bytes=memory_bytes) for task in drawn])
