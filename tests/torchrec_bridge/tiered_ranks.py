@@ -20,6 +20,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec_bridge.tiered_bags import trained_bags
 
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
@@ -198,14 +199,22 @@ def module_of(parallel: DistributedModelParallel) -> TieredModel:
 
 def trained_with_tiers(
     rank: int, world_size: int, cases: list[Case]
-) -> list[tuple[list[tuple[float, float]], list[Collective]]]:
+) -> list[tuple[list[tuple[float, float]], list[Collective], dict[str, list[tuple[float, float]]]]]:
     """For every case the losses per step, with tiers and without sharding, and the collectives of the last step.
+
+    The last values are the losses of pooled tables, by collection.
 
     Raises:
         AssertionError: outputs or trained weights differ, or the state of one model does not fit the other.
     """
     groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in cases})}
-    return [_trained(rank, world_size, case, groups[case.ranks_per_host]) for case in cases]
+    return [
+        (
+            *_trained(rank, world_size, case, groups[case.ranks_per_host]),
+            trained_bags(rank, OPTIMIZERS[case.optimizer], groups[case.ranks_per_host]),
+        )
+        for case in cases
+    ]
 
 
 def _trained(

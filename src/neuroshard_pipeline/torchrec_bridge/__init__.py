@@ -11,6 +11,7 @@
 | `ranks` | one process per rank, for `train_check` and `truth` | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 | `truth` | times the embedding module alone under plans, beside their predicted costs | when it runs |
+| `tiered` | embedding modules whose tables are cut by rows into tiers | yes |
 
 `neuroshard_pipeline.torchrec_plan` writes and reads TorchRec's own structures. This module imports the names below on
 first use, so that `plan_json` works without TorchRec.

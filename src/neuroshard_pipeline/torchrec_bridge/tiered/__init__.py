@@ -9,6 +9,8 @@ outside the host.
 | `build` | `tiered_embeddings`: makes a module with tiers from an unsharded one |
 | `from_plan` | `put_tiers`: puts modules with tiers into a model as a plan says |
 | `sequence` | the module that replaces an `EmbeddingCollection` |
+| `pooled` | the module that replaces an `EmbeddingBagCollection` |
+| `base` | what both have in common: the parts of a step, its context, optimizers |
 | `state` | weights under the names and in the row order of the unsharded tables |
 | `popular` | hot and host rows of tables of one width |
 | `replicas` | weights that several ranks hold, and their update |

@@ -1,27 +1,36 @@
 """Makes a module with tiers from an unsharded one."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
-from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
-from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import (
+    EmbeddingBagCollection,
+    EmbeddingCollection,
+    get_embedding_names_by_table,
+)
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.tiers import Cuts
+from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import TieredTable, TierIndex, tiered_tables
+from neuroshard_pipeline.torchrec_bridge.tiered.pooled import PooledFeature, TieredEmbeddingBagCollection
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import Optimizer, PopularTiers
 from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
 from neuroshard_pipeline.torchrec_bridge.tiered.state import TableParts
 
+_CPU = torch.device("cpu")
+
 
 def tiered_embeddings(
-    module: EmbeddingCollection,
+    module: EmbeddingCollection | EmbeddingBagCollection,
     cuts: Mapping[str, Cuts],
     popular_rows: Mapping[str, torch.Tensor],
     cold: Mapping[str, ParameterSharding],
@@ -29,7 +38,7 @@ def tiered_embeddings(
     *,
     index_dedup: bool = False,
     device: torch.device | None = None,
-) -> TieredEmbeddingCollection:
+) -> TieredModule:
     """A sharded module that returns what `module` returns and whose tables have tiers. This is a collective.
 
     The module takes the place of the unsharded one in a model. It is a `ShardedModule` of TorchRec, so
@@ -39,6 +48,9 @@ def tiered_embeddings(
     - Host rows are on every host, spread over its ranks. Ids and rows are exchanged inside the host, and gradients are
       added up over the hosts.
     - Cold rows, and tables without tiers, are in a module of TorchRec that is sharded as `cold` says.
+
+    Outputs of an `EmbeddingBagCollection` are the sums over the tiers; those of an `EmbeddingCollection` are put into
+    the order of the ids.
 
     All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to `module`:
     cold rows by FBGEMM's fused form of it, hot and host rows by its dense form. SGD and row-wise Adagrad compute the
@@ -53,33 +65,22 @@ def tiered_embeddings(
             one without. A table without cold rows is left out.
         groups: the process groups, from `rank_groups`.
         index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once, as TorchRec's
-            `use_index_dedup` does it, which runs on GPUs only.
+            `use_index_dedup` does it, which runs on GPUs only; for an `EmbeddingCollection`.
         device: the device of this rank; None for the CPU.
 
     Raises:
         PlanError: the cuts, the popular ids, the plan or the optimizer do not fit the module; the message says how.
     """
-    device = device or torch.device("cpu")
-    optimizer = optimizer_of(module)
-    configs = module.embedding_configs()
+    is_pooled = isinstance(module, EmbeddingBagCollection)
+    if is_pooled and index_dedup:
+        raise PlanError("index_dedup is for EmbeddingCollections; an EmbeddingBagCollection does not exchange rows")
+    configs = module.embedding_bag_configs() if is_pooled else module.embedding_configs()
     tables = tiered_tables({config.name: config.num_embeddings for config in configs}, cuts, popular_rows)
     for config, table in zip(configs, tables, strict=True):
         if table.num_popular and config.data_type != DataType.FP32:
             raise PlanError(f"table {table.name!r} is {config.data_type.name}; tables with tiers must be FP32")
-    tiers = PopularTiers(TierIndex(tables, device), module.embedding_dim(), groups, optimizer, device)
-    names = [_name_of_cold_rows(table) for table in tables]
-    cold_configs = [
-        dataclasses.replace(config, name=name, num_embeddings=table.num_cold, feature_names=[name])
-        for config, table, name in zip(configs, tables, names, strict=True)
-        if name is not None
-    ]
-    check_cold_plan(cold_configs, cold)
-    sharded = _sharded_sequences(cold_configs, cold, optimizer, groups, device) if cold_configs else None
-    tiered = TieredEmbeddingCollection(module, tiers, sharded, names, index_dedup)
-    tiered.parts = [
-        TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
-        for at, (table, name) in enumerate(zip(tables, names, strict=True))
-    ]
+    work = _Work(list(zip(configs, tables, strict=True)), cold, groups, optimizer_of(module), device or _CPU)
+    tiered = _pooled(module, work) if is_pooled else _sequences(module, work, index_dedup)
     if any(weight.is_meta for weight in module.parameters()):
         tiered.initialise([config.init_fn for config in configs])
     else:
@@ -118,6 +119,8 @@ def check_cold_plan(configs: Sequence[Any], plan: Mapping[str, ParameterSharding
         where = "the plan of cold rows lacks" if name in rows else "the module has no cold rows for"
         raise PlanError(f"{where} the table {name!r}; the plan must have exactly the tables {', '.join(sorted(rows))}")
     for name, sharding in plan.items():
+        if sharding.sharding_type == "data_parallel":
+            raise PlanError(f"table {name!r} is data_parallel in the plan of cold rows; make all its rows hot instead")
         shards = [] if sharding.sharding_spec is None else sharding.sharding_spec.shards
         planned = max((shard.shard_offsets[0] + shard.shard_sizes[0] for shard in shards), default=rows[name])
         if planned != rows[name]:
@@ -130,17 +133,94 @@ def _name_of_cold_rows(table: TieredTable) -> str | None:
     return cold_name(table.name) if table.num_cold else None
 
 
-def _sharded_sequences(
-    configs: Sequence[EmbeddingConfig],
-    plan: Mapping[str, ParameterSharding],
-    optimizer: Optimizer,
-    groups: RankGroups,
-    device: torch.device,
-) -> Any:
-    for name, sharding in plan.items():
-        if sharding.sharding_type == "data_parallel":
-            raise PlanError(f"TorchRec cannot train the sequence table {name!r} data_parallel; make all its rows hot")
-    unsharded = EmbeddingCollection(tables=list(configs), device=torch.device("meta"))
-    apply_optimizer_in_backward(optimizer[0], unsharded.parameters(), dict(optimizer[1]))
-    env = ShardingEnv.from_process_group(groups.world)
-    return EmbeddingCollectionSharder().shard(unsharded, dict(plan), env, device)
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What a module is made from: configurations and tables, the plan of cold rows, and the arguments of all parts."""
+
+    tables: list[tuple[Any, TieredTable]]
+    plan: Mapping[str, ParameterSharding]
+    groups: RankGroups
+    optimizer: Optimizer
+    device: torch.device
+
+    def popular(self, tables: Sequence[TieredTable], width: int) -> PopularTiers:
+        """The module of the hot and host rows of tables of one width."""
+        return PopularTiers(TierIndex(tables, self.device), width, self.groups, self.optimizer, self.device)
+
+    def cold(self, sharder: Any, make: Callable[..., Any], configs: Sequence[Any], **options: Any) -> Any:
+        """TorchRec's sharded module of the cold tables with these configurations, or None if there are none."""
+        check_cold_plan(configs, self.plan)
+        if not configs:
+            return None
+        unsharded = make(tables=list(configs), device=torch.device("meta"), **options)
+        apply_optimizer_in_backward(self.optimizer[0], unsharded.parameters(), dict(self.optimizer[1]))
+        env = ShardingEnv.from_process_group(self.groups.world)
+        return sharder.shard(unsharded, dict(self.plan), env, self.device)
+
+
+def _sequences(module: EmbeddingCollection, work: _Work, index_dedup: bool) -> TieredEmbeddingCollection:
+    tables = [table for _, table in work.tables]
+    names = [_name_of_cold_rows(table) for table in tables]
+    configs = [
+        dataclasses.replace(config, name=name, num_embeddings=table.num_cold, feature_names=[name])
+        for (config, table), name in zip(work.tables, names, strict=True)
+        if name is not None
+    ]
+    tiers = work.popular(tables, module.embedding_dim())
+    cold = work.cold(EmbeddingCollectionSharder(), EmbeddingCollection, configs)
+    tiered = TieredEmbeddingCollection(module, tiers, cold, names, index_dedup)
+    tiered.parts = [
+        TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
+        for at, (table, name) in enumerate(zip(tables, names, strict=True))
+    ]
+    return tiered
+
+
+def _pooled(module: EmbeddingBagCollection, work: _Work) -> TieredEmbeddingBagCollection:
+    configs = [config for config, _ in work.tables]
+    weighs_means = any(config.pooling == PoolingType.MEAN and table.num_popular for config, table in work.tables)
+    widths = list(dict.fromkeys(config.embedding_dim for config in configs))
+    of_width = [[table for config, table in work.tables if config.embedding_dim == width] for width in widths]
+    tiers = [work.popular(tables, width) for tables, width in zip(of_width, widths, strict=True)]
+    outputs = get_embedding_names_by_table(configs)
+    features, parts = [], []
+    for (config, table), names in zip(work.tables, outputs, strict=True):
+        width, cold = widths.index(config.embedding_dim), _name_of_cold_rows(table)
+        place = width, of_width[width].index(table)
+        features.append(_pooled_features(config, table, names, place, weighs_means))
+        cold_key = cold and f"embedding_bags.{cold}.weight"
+        parts.append(TableParts(f"embedding_bags.{table.name}.weight", tiers[width], place[1], cold_key))
+    tiered = TieredEmbeddingBagCollection(
+        tiers,
+        _cold_bags(work, features, weighs_means, module.is_weighted() or weighs_means),
+        sorted((each for own in features for each in own), key=lambda each: each.width),
+        [name for names in outputs for name in names],
+        is_weighted=module.is_weighted(),
+        weighs_cold=module.is_weighted() or weighs_means,
+    )
+    tiered.parts = parts
+    return tiered
+
+
+def _pooled_features(
+    config: EmbeddingBagConfig, table: TieredTable, outputs: Sequence[str], place: tuple[int, int], weighs_means: bool
+) -> list[PooledFeature]:
+    """The features of a table. If `weighs_means`, a mean is a sum in which every id of a bag weighs 1 / (its ids)."""
+    cold = _name_of_cold_rows(table)
+    is_mean = weighs_means and config.pooling == PoolingType.MEAN
+    return [
+        PooledFeature(name, output, *place, is_mean, cold and f"{cold}/{number}", table.num_popular > 0)
+        for number, (name, output) in enumerate(zip(config.feature_names, outputs, strict=True))
+    ]
+
+
+def _cold_bags(work: _Work, features: Sequence[Sequence[PooledFeature]], weighs_means: bool, is_weighted: bool) -> Any:
+    configs = []
+    for (config, table), own in zip(work.tables, features, strict=True):
+        name = _name_of_cold_rows(table)
+        if name is not None:
+            names = [each.cold_feature for each in own]
+            pooling = PoolingType.SUM if weighs_means else config.pooling
+            changes = {"num_embeddings": table.num_cold, "feature_names": names, "pooling": pooling}
+            configs.append(dataclasses.replace(config, name=name, **changes))
+    return work.cold(EmbeddingBagCollectionSharder(), EmbeddingBagCollection, configs, is_weighted=is_weighted)
