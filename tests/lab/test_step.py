@@ -159,7 +159,7 @@ def test_as_many_collectives_as_torchrec_runs(kind, world_size, all_to_alls, red
     }[kind]
     of = task(WIDE, world_size=world_size, local_world_size=2)
     job = Job(of, SLOW, SIMPLE, SYNC)
-    phases = step_phases(grouped([shard for shard, _ in placed], [rank for _, rank in placed]), job)
+    phases = step_phases(grouped([shard for shard, _ in placed], [rank for _, rank in placed], of), job)
     together = [phase for phase in phases if isinstance(phase, Symmetric)]
     found = sum(isinstance(phase, AllToAll) for phase in phases) + sum(p.part == "input_dist" for p in together)
     assert (found, sum(phase.part == "reduction" for phase in together)) == (all_to_alls, reductions)

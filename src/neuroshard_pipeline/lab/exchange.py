@@ -22,7 +22,7 @@ side (`torch.cat`), columns in the order of the model where tables are cut by co
 side, and all of this backward, where gradients are also divided by the number of ranks. With o < 4, both sides convert.
 
 Sequence tables: all_to_all of o * b * D * P bytes; what is sent is permuted before, and row shards are put into the
-order of the ids afterwards.
+order of the ids afterwards. If every rank sends each id once, P are these ids. Host tiers: the same inside every host.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def input_dist(groups: Sequence[Group], job: Job) -> list[Phase]:
 def _sent_bytes(group: Group, job: Job) -> float:
     """Bytes of lengths, ids and weights that one rank has for all shards of a group, before they are sorted by rows."""
     numbers = LENGTH_BYTES * group.total(whole_features) + _id_bytes(group) * group.total(ids)
-    return job.local_batch * numbers / (job.world_size if group.is_replicated else 1)
+    return job.local_batch * numbers / group.copies(job)
 
 
 def _id_bytes(group: Group) -> int:
@@ -65,29 +65,32 @@ def _id_bytes(group: Group) -> int:
 
 
 def _group_input_dist(group: Group, job: Job) -> list[Phase]:
-    world, samples = job.world_size, job.local_batch
+    world, samples, peers = job.world_size, job.local_batch, group.peers(job)
     lengths = samples * LENGTH_BYTES * group.on_ranks(features, world)
     of_ids = samples * group.on_ranks(ids, world)
     first = np.zeros(world)
-    if group.is_cut_by_rows and world > 1:
-        sorted_bytes = (lengths + _id_bytes(group) * of_ids).sum()
+    if group.is_cut_by_rows and peers > 1:
+        sorted_bytes = (lengths + _id_bytes(group) * of_ids).sum() / (world // peers)
         first = job.kernels_us(3 * sorted_bytes, _BUCKETIZE_KERNELS) + job.host_sync_us
-        if group.kind != "row_wise":  # buckets are put into the order of the ranks
+        if group.kind in ("table_row_wise", "grid_shard"):  # buckets are put into the order of the ranks
             first = first + job.kernels_us(2 * sorted_bytes, _PERMUTE_KERNELS)
-    came = world * (lengths + _id_bytes(group) * of_ids)
-    offsets = job.kernels_us(world * lengths / LENGTH_BYTES * _OFFSET_BYTES, _OFFSET_KERNELS)
-    if world == 1:
+    came = peers * (lengths + _id_bytes(group) * of_ids)
+    offsets = job.kernels_us(peers * lengths / LENGTH_BYTES * _OFFSET_BYTES, _OFFSET_KERNELS)
+    if peers == 1:
         return [Work("input_dist", offsets)]
     numbers = _SPLIT_NUMBERS + group.is_weighted
     exchanges: list[Phase] = [
-        AllToAll("input_dist", _to_each(lengths)),
-        AllToAll("input_dist", _to_each(ID_BYTES * of_ids)),
+        AllToAll("input_dist", _among(group, _to_each(lengths), job)),
+        AllToAll("input_dist", _among(group, _to_each(ID_BYTES * of_ids), job)),
     ]
     if group.is_weighted:
-        exchanges.append(AllToAll("input_dist", _to_each(WEIGHT_BYTES * of_ids)))
+        exchanges.append(AllToAll("input_dist", _among(group, _to_each(WEIGHT_BYTES * of_ids), job)))
+    splits = 8.0 * numbers * peers
     return [
         Work("input_dist", first),
-        _together("input_dist", "alltoall", 8.0 * numbers * world, job),
+        _together("input_dist", "alltoall", splits, job)
+        if peers == world
+        else _in_hosts("alltoall", np.full(world, splits), job, "input_dist"),
         Work("input_dist", np.full(world, job.host_sync_us)),
         *exchanges,
         Work("input_dist", job.kernels_us(2 * came, _PERMUTE_KERNELS) + offsets),
@@ -96,7 +99,7 @@ def _group_input_dist(group: Group, job: Job) -> list[Phase]:
 
 def output_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     """Phases of the output dist of one group, forward and backward."""
-    if group.is_replicated or job.world_size == 1:
+    if group.is_replicated or group.peers(job) == 1:
         return [], []
     if group.is_sequence:
         return _sequence_dist(group, job)
@@ -191,8 +194,9 @@ def _host_row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
 
 def _sequence_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     width = group.on_ranks(columns, job.world_size)
-    own, back = job.task.batch_size * width, job.local_batch * width.sum()
+    own, back = job.local_batch * group.peers(job) * width, job.local_batch * width.sum() / group.copies(job)
     messages = np.repeat((job.output_bytes * job.local_batch * width)[:, None], job.world_size, axis=1)
+    messages = _among(group, messages, job)
     ordered = _copied(back, job) if group.is_cut_by_rows else _reordered(group, back, job)
     sent, came = _copied(own, job) + _converted(own, job), _converted(back, job) + ordered
     forward: list[Phase] = [Work("module", sent), AllToAll("forward_comm", messages), Work("module", came)]
@@ -210,6 +214,14 @@ def all_reduce(size_bytes: float, job: Job) -> Phase:
     hosts = -(-ranks // (job.ranks_per_host * job.groups_on_host))
     us = float(collective_us("all_reduce", size_bytes, ranks, hosts, job.network)) if size_bytes > 0 else 0.0
     return Symmetric("reduction", np.full(job.world_size, us), np.zeros(job.world_size, dtype=np.int64))
+
+
+def all_reduce_across_hosts(size_bytes: FloatArray, job: Job) -> Phase:
+    """The all_reduce of gradients (W,) among the ranks with the same place on the hosts of all replica groups."""
+    ranks = job.hosts * job.task.num_replica_groups
+    us = collective_us("all_reduce", size_bytes, ranks, -(-ranks // job.groups_on_host), job.network)
+    us = np.where(size_bytes > 0, us, 0.0)
+    return Symmetric("reduction", us, np.arange(job.world_size) % job.network.gpus_per_host)
 
 
 def averaging(groups: Sequence[Group], job: Job) -> list[Phase]:
@@ -232,11 +244,18 @@ def _together(part: str, collective: Collective, size: float, job: Job) -> Symme
     return Symmetric(part, np.full(job.world_size, us), np.zeros(job.world_size, dtype=np.int64))
 
 
-def _in_hosts(collective: Collective, sizes: ArrayLike, job: Job) -> Symmetric:
+def _among(group: Group, messages: FloatArray, job: Job) -> FloatArray:
+    """Messages (W, W) between ranks that exchange with each other: of the same host only, if it has all rows."""
+    if group.kind != "host_row_wise":
+        return messages
+    return np.where(job.host_of[:, None] == job.host_of, messages, 0.0)
+
+
+def _in_hosts(collective: Collective, sizes: ArrayLike, job: Job, part: str = "reduction") -> Symmetric:
     """A collective inside every host; `sizes` (W,) are those of the rank's host."""
     us = collective_us(collective, sizes, job.ranks_per_host, 1, job.network)
     us = np.where(np.asarray(sizes) > 0, us, 0.0)
-    return Symmetric("reduction", us, job.host_of)
+    return Symmetric(part, us, job.host_of)
 
 
 def _copied(numbers: ArrayLike, job: Job) -> FloatArray:

@@ -30,7 +30,7 @@ def host_us(group: Group, job: Job) -> FloatArray:
         return np.zeros(job.world_size)
     link_us = [
         job.device.host_link_us(num_bytes)
-        for num_bytes in group.on_ranks(lambda shard: host_link_bytes(shard, job.task), job.world_size)
+        for num_bytes in group.held_on_ranks(lambda shard: host_link_bytes(shard, job.task), job.world_size)
     ]
     cached = group.on_ranks(
         lambda shard: ids(shard) * (shard.table.compute_kernel == "fused_uvm_caching"), job.world_size

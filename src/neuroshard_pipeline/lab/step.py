@@ -5,7 +5,8 @@
     forward_compute, backward_compute   one fused lookup per module, sharding type, data type and pooling
                     (`lab.device`):
                     row shards see their share of the ids, replicas the ids of their rank's samples (`tables.lookups`)
-    input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`)
+    input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`,
+                    `lab.sequences`)
     dense           gradients of replicas. G bytes are written as zeros, copied into the buffer of the all_reduce (2 G),
                     and read and written by PyTorch's optimizer: 3 G for SGD, 5 G for Adagrad, 7 G for Adam
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
@@ -27,15 +28,24 @@ from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.device import ModelledDevice
-from neuroshard_pipeline.lab.exchange import FLOAT_BYTES, all_reduce, averaging, concatenation, input_dist, output_dist
+from neuroshard_pipeline.lab.exchange import (
+    FLOAT_BYTES,
+    all_reduce,
+    all_reduce_across_hosts,
+    averaging,
+    concatenation,
+    input_dist,
+    output_dist,
+)
 from neuroshard_pipeline.lab.host_memory import host_us
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.lab.phases import Phase, Work, run_phases
+from neuroshard_pipeline.lab.sequences import rows_at_places, search_of_ids
 from neuroshard_pipeline.lab.step_groups import Group, Job, columns, grouped
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -120,7 +130,7 @@ def step_cost_ms(
     if task.local_world_size is not None:
         network = network.model_copy(update={"gpus_per_host": task.local_world_size})
     job = Job(task, device, network, step_params().host_sync_us, on_host)
-    parts, waiting = run_phases(step_phases(grouped(shards, ranks), job), task.world_size, network)
+    parts, waiting = run_phases(step_phases(grouped(shards, ranks, task), job), task.world_size, network)
     names = (name.removesuffix("_ms") for name in StepCost.__dataclass_fields__ if name != "waiting_ms")
     none = np.zeros(task.world_size)
     return StepCost(**{f"{name}_ms": parts.get(name, none) for name in names}, waiting_ms=waiting)
@@ -135,9 +145,11 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
     sides = [phase for members in of_module for phase in concatenation(members, job)]
     backward = [phase for _, phases in exchanges for phase in phases]
     forward = [phase for phases, _ in exchanges for phase in phases]
-    ids = [phase for members in of_module for phase in input_dist(members, job)]
+    ids = [phase for members in of_module for phase in (*search_of_ids(members, job), *input_dist(members, job))]
+    places = [rows_at_places(group, job) for group in groups]
     return [
         *sides,
+        *(phase for _, phases in places for phase in phases),
         *backward,
         *(Work("module", _averaged_us(group, job)) for group in groups),
         *(Work("backward_compute", us) for _, us in lookups),
@@ -147,6 +159,7 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
         *(Work("host", host_us(group, job)) for group in groups),
         *(Work("forward_compute", us) for us, _ in lookups),
         *forward,
+        *(phase for phases, _ in places for phase in phases),
         *sides,
     ]
 
@@ -160,7 +173,7 @@ def weighted_lookups_ms(
     """
     job = Job(task, device, network, step_params().host_sync_us)
     added = np.zeros(task.world_size)
-    for group in grouped(shards, ranks):
+    for group in grouped(shards, ranks, task):
         if group.is_weighted:
             without = replace(group, module=group.module._replace(is_weighted=False))
             added += np.sum(_lookup_us(group, job), axis=0) - np.sum(_lookup_us(without, job), axis=0)
@@ -198,19 +211,20 @@ def _kernel_of(shard: Shard) -> tuple[str, str]:
 
 
 def _lookup(shards: Sequence[Shard], group: Group, job: Job) -> Lookup:
-    batch_size, world_size = job.task.batch_size, job.world_size
-    samples = lookup_batch_size(shards[0], batch_size, world_size)
-    seen = [lookup_shard(shard, batch_size, world_size) for shard in shards]
-    lookup = lookup_of_shards(seen, samples, "none" if group.is_replicated else job.task.optimizer)
+    seen = [looked_up(shard, job.task) for shard in shards]
+    optimizer = "none" if group.is_dense else job.task.optimizer
+    lookup = lookup_of_shards([shard for shard, _ in seen], seen[0][1], optimizer)
     bags = lookup.bags * np.array([shard.table.num_features for shard in shards])
     return replace(lookup, bags=lookup.ids if group.is_sequence else bags, weighted=group.is_weighted)
 
 
 def _dense(group: Group, job: Job) -> list[Phase]:
-    """Gradients of replicas: zeros, copy and all_reduce, pass of the optimizer."""
-    if not group.is_replicated:
+    """Gradients of replicas and host tiers: zeros, copy and all_reduce, pass of the optimizer."""
+    if not group.is_dense:
         return []
-    gradients = FLOAT_BYTES * group.total(lambda shard: shard.num_rows * shard.embedding_dim) / job.world_size
+    gradients = FLOAT_BYTES * group.on_ranks(lambda shard: shard.num_rows * shard.embedding_dim, job.world_size)
     passes = _GRADIENT_PASSES + _OPTIMIZER_PASSES[job.task.optimizer]
     work = Work("dense", job.kernels_us(passes * gradients, 3))
-    return [work, all_reduce(gradients, job)]
+    if group.is_replicated:
+        return [work, all_reduce(float(gradients[0]), job)]
+    return [work, all_reduce_across_hosts(gradients, job)]

@@ -15,6 +15,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.step_work import group_of
 from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
@@ -89,17 +90,19 @@ class Group:
         kind: the sharding type.
         shards: all shards of the group.
         ranks: rank of each shard, (S,).
+        exchanged: the shards with the ids that they receive (`tables.dedup`), (S,).
     """
 
     module: EmbeddingModule
     kind: ShardingType
     shards: tuple[Shard, ...]
     ranks: IntArray
+    exchanged: tuple[Shard, ...]
 
     @property
     def is_cut_by_rows(self) -> bool:
         """Whether shards have some of the rows of their tables."""
-        return self.kind in ("row_wise", "table_row_wise", "grid_shard")
+        return self.kind in ("row_wise", "table_row_wise", "grid_shard", "host_row_wise")
 
     @property
     def is_replicated(self) -> bool:
@@ -116,13 +119,35 @@ class Group:
         """Whether ids have weights."""
         return self.module.is_weighted
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether several ranks have the same rows, whose gradients are dense."""
+        return self.kind in ("data_parallel", "host_row_wise")
+
+    @property
+    def is_sent_once(self) -> bool:
+        """Whether every rank sends each id of its samples once."""
+        return any(sent is not shard for shard, sent in zip(self.shards, self.exchanged, strict=True))
+
+    def copies(self, job: Job) -> int:
+        """How often the group has each table."""
+        return {"data_parallel": job.world_size, "host_row_wise": job.hosts}.get(self.kind, 1)
+
+    def peers(self, job: Job) -> int:
+        """Number of ranks that exchange ids and outputs with each other."""
+        return job.ranks_per_host if self.kind == "host_row_wise" else job.world_size
+
     def on_ranks(self, value: Callable[[Shard], float], world_size: int) -> FloatArray:
-        """Sum of `value` over the shards of every rank, (W,)."""
+        """Sum of `value` over the shards of every rank, with the ids that they receive, (W,)."""
+        return np.bincount(self.ranks, [value(shard) for shard in self.exchanged], minlength=world_size).astype(float)
+
+    def held_on_ranks(self, value: Callable[[Shard], float], world_size: int) -> FloatArray:
+        """Sum of `value` over the shards of every rank, with all ids of all samples, (W,)."""
         return np.bincount(self.ranks, [value(shard) for shard in self.shards], minlength=world_size).astype(float)
 
     def total(self, value: Callable[[Shard], float]) -> float:
-        """Sum of `value` over all shards."""
-        return float(sum(value(shard) for shard in self.shards))
+        """Sum of `value` over all shards, with the ids that they receive."""
+        return float(sum(value(shard) for shard in self.exchanged))
 
 
 def features(shard: Shard) -> float:
@@ -152,12 +177,13 @@ def whole_columns(shard: Shard) -> float:
     return columns(shard) if shard.table.pooling == "none" else columns(shard) * shard.row_share
 
 
-def grouped(shards: Sequence[Shard], ranks: Sequence[int]) -> list[Group]:
-    """The groups of a plan, in the order of their first shards."""
+def grouped(shards: Sequence[Shard], ranks: Sequence[int], task: ShardingTask) -> list[Group]:
+    """The groups of a plan of `task`, in the order of their first shards."""
     members = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         members[group_of(shard)].append((shard, rank))
-    return [
-        Group(*key, tuple(shard for shard, _ in found), np.array([rank for _, rank in found]))
-        for key, found in members.items()
-    ]
+    groups = []
+    for key, found in members.items():
+        own, of_ranks = tuple(shard for shard, _ in found), np.array([rank for _, rank in found])
+        groups.append(Group(*key, own, of_ranks, tuple(exchanged(shard, task) for shard in own)))
+    return groups
