@@ -1,0 +1,239 @@
+r"""Sequence tables with tiers against plans without them: bytes across hosts, communication time, memory, a bound.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 and 16 x 8 modelled H100
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes, after `make run`
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity, 2 x 8
+
+Suites are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: the best one
+of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank sends each id of its samples once
+(`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`.
+
+Popular rows and their ids are those of the stated popularities. The search knows the reuse profile of one batch only.
+
+- `lab`: bytes are expectations (`wire_bytes`). Times are the lab's formulas for input dist, all-to-alls and reductions.
+- `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
+  the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted.
+- `bound`: no plan of whole rows sends fewer bytes across hosts (`search.crossing_bound`); the first number counts the
+  reductions of gradients, the second one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sequence_tasks import SCALES, SequenceTask, judged, sequence_task
+
+from neuroshard_pipeline.augment.sequences import POPULARITIES
+from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.step import step_cost_ms
+from neuroshard_pipeline.report.formats import percent
+from neuroshard_pipeline.report.terminal import aligned_table
+from neuroshard_pipeline.search.crossing_bound import crossing_bound
+from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.dedup import deduplicated, exchanged
+from neuroshard_pipeline.tables.lookups import local_table
+from neuroshard_pipeline.tables.table import Shard
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Name of a plan → sharder, and fields of the task.
+PLANS: dict[str, tuple[str, dict[str, bool]]] = {
+    "no tiers": ("neuroshard_plus", {}),
+    "torchrec": ("torchrec", {}),
+    "tiers": ("neuroshard_plus", {"tiers": True}),
+    "dedup": ("neuroshard_plus", {"index_dedup": True}),
+    "dedup + tiers": ("neuroshard_plus", {"index_dedup": True, "tiers": True}),
+}
+BASE = "no tiers"
+DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
+COMM_PARTS = ("input_dist", "forward_comm", "backward_comm", "reduction")
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes per step of all ranks together.
+
+    Attributes:
+        exchanged: those of all-to-alls that cross hosts.
+        reduced: those of reductions of gradients that cross hosts.
+        inside: those of all collectives that stay inside a host.
+    """
+
+    exchanged: float
+    reduced: float
+    inside: float
+
+    @property
+    def across(self) -> float:
+        """All bytes that cross hosts."""
+        return self.exchanged + self.reduced
+
+
+def wire_bytes(task: ShardingTask, shards: Sequence[Shard]) -> Bytes:
+    """Expected bytes of the sequence tables of a task: ids, rows, gradients of rows, and gradients of copies.
+
+    Each rank has an equal part of the samples. A reduction of n copies of S bytes sends 2 (n - 1) S bytes altogether,
+    of which 2 (H - 1) S cross H hosts: NCCL's trees, and rings inside hosts and across them.
+    """
+    hosts, local, world = task.num_hosts, task.ranks_per_host, task.world_size
+    sent = np.zeros(3)
+    for each in shards:
+        width = OUTPUT_BYTES * each.embedding_dim
+        copies = 2.0 * each.num_rows * width
+        if each.sharding_type == "data_parallel":  # one of `world` replicas
+            sent += copies * np.array([0.0, hosts - 1, world - hosts]) / world
+        elif each.sharding_type == "host_row_wise":
+            samples = task.batch_size // hosts
+            table = local_table(each.table, task.batch_size, hosts)
+            table = deduplicated(table, samples, local) if task.index_dedup else table
+            ids = samples * table.pooling_factor * each.row_share
+            sent += np.array([0.0, copies * (hosts - 1) / hosts, ids * (local - 1) / local * (ID_BYTES + 2 * width)])
+        else:
+            ids = task.batch_size * exchanged(each, task).table.pooling_factor * each.row_share
+            sent += ids * (ID_BYTES + 2 * width) * np.array([(hosts - 1) / hosts, 0.0, (local - 1) / world])
+    return Bytes(*sent.tolist())
+
+
+def solved(source: SequenceTask, models: Models, names: Sequence[str]) -> dict[str, Plan | str]:
+    """The plans of a task by name, or why there is none."""
+    found: dict[str, Plan | str] = {}
+    for name in names:
+        sharder, fields = PLANS[name]
+        try:
+            found[name] = shard(replace(source.task, **fields), models, sharder)
+        except NeuroShardError as error:
+            found[name] = " ".join(str(error).split())[:100]
+    return found
+
+
+def lab_rows(source: SequenceTask, plans: dict[str, Plan | str]) -> list[list[str]]:
+    """One row per plan."""
+    rows, base = [], None
+    for name, plan in plans.items():
+        if isinstance(plan, str):
+            rows.append([name, plan, *[""] * 8])
+            continue
+        task, shards = judged(plan, source.sources)
+        cost = step_cost_ms(task, shards, plan.ranks, DEVICE, NETWORK)
+        comm_ms = float(np.sum([getattr(cost, f"{part}_ms") for part in COMM_PARTS], axis=0).max())
+        sent = wire_bytes(task, shards)
+        base = base or (sent.across, comm_ms)
+        row = [f"{sent.exchanged / 1e9:.2f}", f"{sent.reduced / 1e9:.2f}", percent(1 - sent.across / base[0])]
+        row += [percent(1 - sent.exchanged / base[0]), f"{sent.inside / 1e9:.2f}", f"{comm_ms:.2f}"]
+        row += [f"{base[1] / comm_ms:.2f}", f"{cost.step_ms:.2f}", f"{max(plan.memory_bytes) / 2**30:.2f}"]
+        rows.append([name, *row])
+    return rows
+
+
+LAB_HEADER = [
+    "plan",
+    *("across GB: a2a", "gradients", "fewer", "a2a fewer", "inside GB"),
+    *("comm ms", "faster", "step ms", "GiB/rank"),
+]
+
+
+def bound_line(source: SequenceTask) -> str:
+    """The bound, as the fewest bytes and as the largest share that can be saved."""
+    parts = []
+    for words, dedup in (("", False), (" with dedup", True)):
+        bound = crossing_bound(source.task, source.popularities, default_memory(), dedup)
+        parts.append(
+            f"bound{words}: at most {percent(1 - bound.least_share)} fewer with gradients "
+            f"({bound.least_bytes / 1e9:.4g} GB), a2a {percent(1 - bound.least_all_to_all_share)}"
+        )
+    return "; ".join(parts)
+
+
+def run_lab(arguments: argparse.Namespace) -> None:
+    """Judge all plans by the lab."""
+    models = load_cost_models(arguments.models or "h100")
+    for scale in arguments.scales:
+        world_size = int(scale.rpartition("-")[2])
+        for popularity in arguments.popularities:
+            source = sequence_task(popularity, world_size, 8, SCALES[scale])
+            limit = source.task.memory_bytes / 2**30  # type: ignore[operator]
+            print(f"\n{popularity}, {world_size // 8} x 8 H100, {limit:.2f} GiB per rank\n")
+            print(aligned_table([LAB_HEADER, *lab_rows(source, solved(source, models, arguments.plans))]))
+            print(bound_line(source), flush=True)
+
+
+def run_gloo(arguments: argparse.Namespace) -> None:
+    """Measure all plans with gloo, on this host or on two emulated ones."""
+    from tiers_on_gloo import Job, measure
+
+    models = load_cost_models(arguments.models or ("h100" if arguments.mbit else "data/06_models"))
+    scale = SCALES["quick" if arguments.quick else "gloo"]
+    header = [
+        "plan",
+        "across MB: a2a",
+        "gradients",
+        "fewer",
+        "inside MB",
+        "wire MB",
+        "comm ms",
+        "faster",
+        "step ms",
+        "faster",
+    ]
+    for world_size in arguments.world_sizes:
+        local = world_size // 2 if arguments.mbit else world_size
+        for popularity in arguments.popularities:
+            source = sequence_task(popularity, world_size, local, scale)
+            plans = solved(source, models, arguments.plans)
+            usable = {name: plan for name, plan in plans.items() if isinstance(plan, Plan)}
+            popular = {name: of.popular_rows(of.table.num_embeddings) for name, of in source.sources.items()}
+            batches = [source.batch(seed) for seed in range(2)]
+            found = measure(Job(usable, popular, batches, arguments.rounds, arguments.steps), arguments.mbit)
+            base, rows = found[next(iter(found))], []
+            for name, of in found.items():
+                row = [f"{(of.across_bytes - of.reduced_bytes) / 1e6:.2f}", f"{of.reduced_bytes / 1e6:.2f}"]
+                row += [percent(1 - of.across_bytes / base.across_bytes), f"{of.inside_bytes / 1e6:.2f}"]
+                row += ["-" if of.wire_bytes is None else f"{of.wire_bytes / 1e6:.2f}", f"{of.comm_ms:.1f}"]
+                row += [f"{base.comm_ms / of.comm_ms:.2f}", f"{of.step_ms:.1f}", f"{base.step_ms / of.step_ms:.2f}"]
+                rows.append([name, *row])
+            hosts = f"2 emulated hosts, {arguments.mbit:g} Mbit/s" if arguments.mbit else "one host"
+            print(f"\n{popularity}, {world_size} processes, {hosts}\n\n{aligned_table([header, *rows])}")
+            print("\n".join(f"{name}: {why}" for name, why in plans.items() if isinstance(why, str)))
+            print(bound_line(source), flush=True)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("where", choices=("lab", "gloo", "hosts"))
+    parser.add_argument("--popularities", nargs="+", choices=POPULARITIES, default=list(POPULARITIES))
+    parser.add_argument("--plans", nargs="+", choices=list(PLANS), default=list(PLANS))
+    parser.add_argument("--scales", nargs="+", choices=("lab-16", "lab-128"), default=["lab-16", "lab-128"])
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--mbit", type=float, default=None, help="bandwidth between emulated hosts")
+    parser.add_argument("--models", help="a folder of trained cost models, or the name of shipped ones")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=4, help="steps of a turn; the first one is not timed")
+    parser.add_argument("--quick", action="store_true", help="one popularity, small tables, few steps")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        small = {"popularities": ["published"], "scales": ["lab-16"], "world_sizes": [4], "rounds": 2, "steps": 3}
+        arguments = argparse.Namespace(**vars(arguments) | small)
+    if arguments.where == "hosts":
+        from bench_two_hosts import why_not
+
+        if (reason := why_not()) is not None:
+            raise SystemExit(f"Error: {reason}")
+        arguments.mbit = arguments.mbit or 400.0
+    elif arguments.where == "gloo":
+        arguments.mbit = None
+    run_lab(arguments) if arguments.where == "lab" else run_gloo(arguments)
+
+
+if __name__ == "__main__":
+    main()
