@@ -21,7 +21,7 @@ def losses_under_plans(rank: int, world_size: int, steps: int) -> dict[str, list
     for name, (kind, plan) in training.plans_to_train(world_size).items():
         model = training.built(kind)
         sharding_plan = plan.to_torchrec(model, training.HOSTS[world_size], "cpu")
-        losses[name] = training.train_both(rank, world_size, model, sharding_plan, steps)
+        losses[name] = training.train_both(rank, world_size, kind, sharding_plan, steps)
     return losses
 
 
@@ -32,7 +32,7 @@ def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> t
     plan = planner.collective_plan(model)
     shards = sum(len(table.ranks) for module in plan.plan.values() for table in module.values())
     tables = sum(len(module) for module in plan.plan.values())
-    return training.train_both(rank, world_size, model, plan, steps), shards - tables
+    return training.train_both(rank, world_size, kind, plan, steps), shards - tables
 
 
 def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list[tuple[str, str]]:

@@ -7,28 +7,26 @@ import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.rank_functions import counted_operations, losses_under_planner, losses_under_plans
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.training import HOSTS, MODELS, plans_to_train
+from torchrec_bridge.training import HOSTS, MODELS, TYPES, plans_to_train
 
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
-from neuroshard_pipeline.tables.table import SHARDING_TYPES
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
-STEPS = 8
-LONG = 20
+LONG = 12
 
 
-@pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_losses_under_plans_of_every_type_equal_those_of_the_unsharded_model(tmp_path, world_size):
+@pytest.mark.parametrize(("world_size", "steps"), [(2, 8), (4, 6), (8, 4)])
+def test_losses_under_plans_of_every_type_equal_those_of_the_unsharded_model(tmp_path, world_size, steps):
     """The ranks of 4 and 8 processes are on two hosts; one start of the processes trains all plans in turn."""
     local = HOSTS[world_size]
-    answers = run_ranks(world_size, tmp_path, losses_under_plans, STEPS, local_world_size=local)
+    answers = run_ranks(world_size, tmp_path, losses_under_plans, steps, local_world_size=local)
     assert len(answers[0]) == len(plans_to_train(world_size))
     for name in answers[0]:
         losses = np.array([answer[name] for answer in answers])
-        assert losses.shape == (world_size, STEPS, 2)
+        assert losses.shape == (world_size, steps, 2)
         np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-4, err_msg=name)
-        assert np.ptp(losses[0, :, 0]) > 0.01, name
+        assert np.ptp(losses[0, :, 0]) > 0.005, name
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
@@ -43,12 +41,12 @@ def test_the_plans_contain_the_difficult_cases(world_size):
         assert any(len({rank for _, rank in shards}) < len(shards) for shards in placed.values()), "two on one rank"
     shards = [shard for _, plan in plans.values() for shard in plan.shards]
     kinds = {(shard.sharding_type, shard.table.pooling) for shard in shards}
-    assert kinds >= {(name, "sum") for name in SHARDING_TYPES}
-    assert kinds >= {(name, "mean") for name in SHARDING_TYPES if name != "grid_shard"}
+    assert kinds >= {(name, "sum") for name in TYPES}
+    assert kinds >= {(name, "mean") for name in TYPES if name != "grid_shard"}
     assert kinds >= {(name, "none") for name in SEQUENCE_TYPES}
     for field, value in (("is_weighted", True), ("num_features", 3)):
         types = {shard.sharding_type for shard in shards if getattr(shard.table, field) == value}
-        assert types == set(SHARDING_TYPES), field
+        assert types == set(TYPES), field
     rows = {(shard.table.name, shard.num_rows) for shard in shards if shard.sharding_type == "row_wise"}
     assert len(rows) > len({name for name, _ in rows}), "row shards of one table with different numbers of rows"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,6 +38,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions
 from neuroshard_pipeline.torchrec_plan.modules import embedding_modules, read_module_tables
 
+#: What a table may be sharded by; tiers of a table have a type of their own, which `test_tiered*` trains.
+TYPES = tuple(name for name in SHARDING_TYPES if name != "host_row_wise")
 DENSE_FEATURES = 13
 #: World size → ranks per host.
 HOSTS = {2: 2, 4: 2, 8: 4}
@@ -142,11 +145,15 @@ def _configs(collection: nn.Module) -> list:
 
 def built(kind: str) -> nn.Module:
     """The same model on every rank, whose tables are trained by SGD in their backward pass."""
-    torch.manual_seed(0)
-    model = MODELS[kind]()
+    model = _initial(kind)
     for collection in embedding_modules(model).values():
         apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": LEARNING_RATE})
     return model
+
+
+def _initial(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[kind]()
 
 
 class Batches:
@@ -216,9 +223,9 @@ def plans_to_train(world_size: int) -> dict[str, tuple[str, Plan]]:
     """By name, a kind of model and a plan: uneven column shards, one plan per sharding type, and mixed plans."""
     models = {kind: built(kind) for kind in MODELS}
     plans = {f"{kind}, columns": (kind, random_plan(model, world_size)) for kind, model in models.items()}
-    mixtures = [[name] for name in SHARDING_TYPES[1:]] + [["row_wise", "table_row_wise"], list(SHARDING_TYPES)]
+    mixtures = [[name] for name in TYPES[1:]] + [["row_wise", "table_row_wise"], list(TYPES)]
     several = models["several_collections"]
-    for seed, types in enumerate([*mixtures, list(SHARDING_TYPES)]):
+    for seed, types in enumerate([*mixtures, list(TYPES)]):
         plan = plan_of_types(several, world_size, HOSTS[world_size], types, seed)
         plans[f"{'+'.join(types)}, seed {seed}"] = ("several_collections", plan)
     return plans
@@ -240,7 +247,7 @@ def _possible_types(table: Table, types: Sequence[str]) -> Sequence[str]:
     if table.pooling == "mean":
         rows_are_cut = set(types) <= {"row_wise", "table_row_wise"}
         return types if rows_are_cut else ("column_wise", "data_parallel")
-    return SHARDING_TYPES
+    return TYPES
 
 
 def _placed(table: Table, sharding_type: str, task: ShardingTask, rng: np.random.Generator) -> list[tuple[Shard, int]]:
@@ -296,36 +303,62 @@ def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) 
     )
 
 
-def train_both(
-    rank: int, world_size: int, model: nn.Module, plan: ShardingPlan, steps: int
-) -> list[tuple[float, float]]:
+def train_both(rank: int, world_size: int, kind: str, plan: ShardingPlan, steps: int) -> list[tuple[float, float]]:
     """Losses per step of this rank's part under `plan`, and of the same samples in the unsharded model.
 
     Raises:
         AssertionError: the trained weights of a shard differ from the unsharded model's.
     """
-    whole, batches = copy.deepcopy(model), Batches(model, world_size)
-    parallel = sharded(model, plan)
-    for shard, original in _pairs(parallel, whole):
+    expected, first, trained = _trained_unsharded(kind, world_size, steps)
+    parallel = sharded(built(kind), plan)
+    for shard, original in _pairs(parallel, first):
         shard.copy_(original)
     # Replicated tables belong to the dense parameters, although an optimizer was attached to them.
     dense = [parameter for _, parameter in in_backward_optimizer_filter(parallel.named_parameters())]
-    optimizers = [torch.optim.SGD(dense, lr=LEARNING_RATE), torch.optim.SGD(whole.parameters(), lr=LEARNING_RATE)]
+    optimizer = torch.optim.SGD(dense, lr=LEARNING_RATE)
     part = slice(rank * LOCAL_BATCH, (rank + 1) * LOCAL_BATCH)
     losses = []
     for step in range(steps):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        mine = losses_of(parallel, batches.draw(step, part))
-        mine.mean().backward()
-        everything = losses_of(whole, batches.draw(step, slice(0, batches.samples)))
-        everything.mean().backward()
-        losses.append((mine.mean().item(), everything[part].mean().item()))
-        for optimizer in optimizers:
-            optimizer.step()
-    for shard, original in _pairs(parallel, whole):
+        optimizer.zero_grad()
+        mine = losses_of(parallel, _drawn(kind, world_size, step, rank)).mean()
+        mine.backward()
+        losses.append((mine.item(), expected[step][part].mean().item()))
+        optimizer.step()
+    for shard, original in _pairs(parallel, trained):
         torch.testing.assert_close(shard, original, rtol=1e-4, atol=1e-5)
     return losses
+
+
+@functools.cache
+def _trained_unsharded(
+    kind: str, world_size: int, steps: int
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """For every step, the loss of every sample of all ranks in the unsharded model; its first and its trained weights.
+
+    All plans of a rank are compared with the same training.
+    """
+    model = _initial(kind)
+    batches = _batches(kind, world_size)
+    first = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses.append(losses_of(model, batches.draw(step, slice(0, batches.samples))))
+        losses[-1].mean().backward()
+        optimizer.step()
+    return [loss.detach() for loss in losses], first, model.state_dict()
+
+
+@functools.cache
+def _drawn(kind: str, world_size: int, step: int, rank: int) -> tuple:
+    """The part of a batch that one rank trains with."""
+    return _batches(kind, world_size).draw(step, slice(rank * LOCAL_BATCH, (rank + 1) * LOCAL_BATCH))
+
+
+@functools.cache
+def _batches(kind: str, world_size: int) -> Batches:
+    return Batches(_initial(kind), world_size)
 
 
 def sharded(model: nn.Module, plan: ShardingPlan) -> DistributedModelParallel:
@@ -342,9 +375,10 @@ def losses_of(model: nn.Module, batch: tuple) -> torch.Tensor:
     return nn.functional.binary_cross_entropy_with_logits(model(dense, *ids), labels, reduction="none")
 
 
-def _pairs(sharded: DistributedModelParallel, whole: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _pairs(
+    sharded: DistributedModelParallel, weights: dict[str, torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's shards and replicas, each with the corresponding weights of the unsharded model."""
-    weights = whole.state_dict()
     pairs = []
     for name, value in sharded.state_dict().items():
         if hasattr(value, "local_shards"):
