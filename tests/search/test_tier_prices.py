@@ -1,5 +1,7 @@
 """Cuts that follow from prices: where popularity curves have the slope that a tier needs, nested for rising prices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,7 +46,7 @@ def test_tiers_shrink_as_their_rows_get_dearer(popularity, price, more, index_de
         assert cuts.hot_rows + cuts.host_rows <= cheap[name].hot_rows + cheap[name].host_rows + 3  # whole rows per rank
     for table in family.task.tables:
         cuts = cheap.get(table.name)
-        assert cuts is None or cuts.hot_rows + cuts.host_rows < table.num_embeddings
+        assert cuts is None or cuts.hot_rows + cuts.host_rows <= table.num_embeddings
 
 
 def test_a_row_is_hot_exactly_if_its_ids_pay_for_its_gradient():
@@ -54,7 +56,7 @@ def test_a_row_is_hot_exactly_if_its_ids_pay_for_its_gradient():
         curve = curve_of_profile(table, task.batch_size)
         ids = task.batch_size * table.pooling_factor
         saved_ms = PRICES.id_ms + table.embedding_dim * PRICES.exchanged_ms
-        rows = np.arange(1, int(curve.rows[-2]))
+        rows = np.arange(1, table.num_embeddings + 1)
         net_ms = ids * curve.share_of(rows) * saved_ms - rows * table.embedding_dim * PRICES.hot_ms
         assert found[table.name].host_rows == 0
         assert found[table.name].hot_rows == pytest.approx(rows[net_ms.argmax()], abs=1)
@@ -67,7 +69,7 @@ def test_tiers_on_hosts_take_the_rows_with_the_lowest_cost():
     for table in task.tables:
         curve, width = curve_of_profile(table, task.batch_size), table.embedding_dim
         ids = task.batch_size * table.pooling_factor
-        rows = np.append(0.0, curve.rows[1:-1])
+        rows = curve.rows
         hot, upto = np.meshgrid(rows, rows, indexing="ij")
         shares = curve.share_of(rows)
         in_hot, in_both = np.meshgrid(shares, shares, indexing="ij")
@@ -79,7 +81,7 @@ def test_tiers_on_hosts_take_the_rows_with_the_lowest_cost():
         total_ms[upto < hot] = np.inf
         best = np.unravel_index(total_ms.argmin(), total_ms.shape)
         cuts = found[table.name]
-        assert cuts.hot_rows == int(rows[best[0]])
+        assert cuts.hot_rows == pytest.approx(rows[best[0]], abs=3)
         assert cuts.hot_rows + cuts.host_rows == pytest.approx(rows[best[1]], abs=4)
 
 
@@ -97,6 +99,24 @@ def test_tables_whose_constraints_forbid_a_tier_are_left_out():
     constraints = Constraints(tables=own)
     family = family_of(sequence_task(constraints=constraints))
     assert [each.table.name for each in family.tables] == [third]
+
+
+def test_all_rows_of_a_table_may_be_popular():
+    family = family_of(sequence_task())
+    for host_price in (None, 1e-4):
+        cuts = family.cuts(1e-4 if host_price is None else 1e9, host_price)
+        assert {name: own.hot_rows + own.host_rows for name, own in cuts.items()} == {
+            table.name: table.num_embeddings for table in family.task.tables
+        }
+        variant = family.variant(cuts)
+        assert all(table.tier.kind != "cold" for table in variant.tables)
+        assert all(own.host_rows % 4 == 0 for own in cuts.values())
+
+
+def test_tables_of_half_precision_are_left_out():
+    task = sequence_task()
+    half = replace(task, tables=[replace(task.tables[0], data_type="fp16"), *task.tables[1:]])
+    assert [each.table.name for each in cuttable_tables(half)] == [table.name for table in task.tables[1:]]
 
 
 def test_a_variant_has_the_cuts_of_the_family():

@@ -18,6 +18,7 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, TIER_TYPES
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import Reduction
@@ -136,7 +137,7 @@ class SpreadEstimate:
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
-        shards = [_half(table, level) for table in tables for level in range(_LEVELS)]
+        shards = [_half(table, level * _may_split(table)) for table in tables for level in range(_LEVELS)]
         shape = (len(tables), _LEVELS)
         self._columns = self._sums(shards).reshape(*shape, -1)
         self._alone = self._compute_ms(self._columns)
@@ -147,7 +148,8 @@ class SpreadEstimate:
         widest = [max(c.min_width, COLUMN_GRANULARITY) for c in constraints]
         by_width = [int(np.log2(max(t.embedding_dim // least, 1))) for t, least in zip(tables, widest, strict=True)]
         by_count = [_LEVELS if c.max_shards is None else int(np.log2(c.max_shards)) for c in constraints]
-        self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1)
+        may_split = np.array([_may_split(table) for table in tables])
+        self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1) * may_split
         self._group_ms = float(self._prices.per_unit[list(QUANTITIES).index("groups")])
         self._reorder_ms_per_dim = self._prices.reorder_ms([whole(table) for table in tables]) / max(
             self._dims.sum(), 1.0
@@ -159,15 +161,9 @@ class SpreadEstimate:
         self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
 
     def _add_replicas(self, tables: Sequence[Table]) -> None:
-        """Embeddings (T, H), own ms (T,) and numbers of gradients (T,) of replicas.
-
-        Of sequence tables, only hot tiers have replicas.
-        """
+        """Embeddings (T, H), own ms (T,) and numbers of gradients (T,) of replicas."""
         replicas = [whole(table, "data_parallel") for table in tables]
-        possible = [number for number, table in enumerate(tables) if table.pooling != "none" or table.tier is not None]
-        self._replica = np.zeros_like(self._columns[:, 0])
-        if possible:
-            self._replica[possible] = self._sums([replicas[number] for number in possible])
+        self._replica = self._sums(replicas)
         self._replica[:, -1] = 0.0
         work = np.array([_replica_work(replica, self._task) for replica in replicas])
         dense = self._step.prices_of("dense", self._task.world_size)
@@ -184,8 +180,17 @@ class SpreadEstimate:
         return sums, shared
 
     def _sums(self, shards: Sequence[Shard]) -> FloatArray:
-        embeddings = shard_embeddings(shards, self._task, self._models)
-        return np.concatenate([embeddings, self._prices.own_ms(shards)[:, None]], axis=1)
+        """Embeddings with own ms (S, H); 0 for shards of types that their tables cannot have."""
+        possible = [number for number, shard in enumerate(shards) if _is_possible(shard)] or [0]
+        own = [shards[number] for number in possible]
+        found = np.concatenate(
+            [shard_embeddings(own, self._task, self._models), self._prices.own_ms(own)[:, None]], axis=1
+        )
+        if len(own) == len(shards):
+            return found
+        sums = np.zeros((len(shards), found.shape[1]))
+        sums[possible] = found
+        return sums
 
     def _compute_ms(self, sums: FloatArray) -> FloatArray:
         costs = self._models.compute.costs_from_sums(sums[..., :-1], self._task.batch_size).sum(axis=-1)
@@ -211,6 +216,18 @@ class SpreadEstimate:
         ranks = self._task.num_replica_groups * self._task.world_size
         local = on_host * self._task.ranks_per_host
         return float(self._step.reductions.predict_ms("all_reduce", size_bytes, ranks, local))
+
+
+def _may_split(table: Table) -> bool:
+    """Whether the columns of a table may be split (see `units.Unit`)."""
+    return table.pooling != "none"
+
+
+def _is_possible(shard: Shard) -> bool:
+    """Whether the table can have shards of this type; constraints are left out."""
+    table = shard.table
+    kinds = SEQUENCE_TYPES if table.tier is None else TIER_TYPES[table.tier.kind]
+    return table.pooling != "none" or shard.sharding_type in kinds
 
 
 def _half(table: Table, level: int) -> Shard:

@@ -11,7 +11,7 @@ or, without a host tier, if n * exchange among all ranks >= gradient in the hot 
 tables where their popularity curves have the slope n. Multiples of the prices give a nested family of cuts: costs are
 not linear, and memory may allow fewer rows. `search.tier_choice` tries several multiples.
 
-Shapes: T tables, K stretches of a popularity curve.
+Shape: K stretches of a popularity curve.
 """
 
 import math
@@ -27,7 +27,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile
 from neuroshard_pipeline.tables.step_work import QUANTITIES
-from neuroshard_pipeline.tables.table import Table, TierKind
+from neuroshard_pipeline.tables.table import DEFAULT_DATA_TYPE, Table, TierKind
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, possible_tiers, tiered_task
 
@@ -112,14 +112,15 @@ def _reduction_slope_ms(step: StepCostModel, ranks: int, ranks_per_host: int) ->
 
 @dataclass(frozen=True)
 class CuttableTable:
-    """A sequence table that may be cut into tiers.
+    """A sequence table that may be cut into tiers; its popularity curve has K stretches.
 
     Attributes:
         table: the table.
         curve: its popularity curve.
         kinds: the tiers that its constraints allow.
-        rows: rows up to the end of every stretch of the curve but the last, whose rows are not known to be popular.
-        ids: ids per step that ranks send each other for a row of each of these stretches, falling.
+        rows: rows up to the end of every stretch of the curve, (K,). All rows of the last stretch count as equally
+            popular.
+        ids: ids per step that ranks send each other for a row of each stretch, falling, (K,).
     """
 
     table: Table
@@ -130,10 +131,10 @@ class CuttableTable:
 
     @classmethod
     def of(cls, table: Table, task: ShardingTask) -> "CuttableTable":
-        """The table with its curve, (K,) stretches."""
+        """The table with its curve."""
         curve = curve_of_profile(table, task.batch_size)
         ids = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)
-        return cls(table, curve, possible_tiers(task, table), curve.rows[1:-1], _sent(ids, task)[:-1])
+        return cls(table, curve, possible_tiers(task, table), curve.rows[1:], _sent(ids, task))
 
     def rows_with(self, least_ids: float) -> int:
         """The number of rows that are looked up often enough."""
@@ -142,9 +143,12 @@ class CuttableTable:
 
 
 def cuttable_tables(task: ShardingTask) -> list[CuttableTable]:
-    """The tables of a task that may have a hot tier and have popular rows; none if the task does not allow tiers."""
-    allowed = [table for table in task.tables if task.tiers and {"hot", "cold"} <= {*possible_tiers(task, table)}]
-    return [each for each in (CuttableTable.of(table, task) for table in allowed) if len(each.rows)]
+    """The tables of a task that may have a hot tier; none if the task does not allow tiers.
+
+    `torchrec_bridge.tiered` holds popular rows in fp32 only.
+    """
+    tables = [table for table in task.tables if task.tiers and table.data_type == DEFAULT_DATA_TYPE]
+    return [CuttableTable.of(table, task) for table in tables if {"hot", "cold"} <= {*possible_tiers(task, table)}]
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,10 @@ class CutFamily:
             own_price = host_price if "host" in each.kinds else None
             ends = self.prices.least_ids(each.table.embedding_dim, hot_price, own_price)
             hot, upto = (each.rows_with(least) for least in ends)
-            host = (upto - hot) // self.task.ranks_per_host * self.task.ranks_per_host
+            # All ranks of a host get as many rows. Where no cold rows are left, the remaining ones are hot.
+            uneven = (upto - hot) % self.task.ranks_per_host
+            host = upto - hot - uneven
+            hot += uneven if upto == each.table.num_embeddings else 0
             if hot or host:
                 found[each.table.name] = Cuts(hot, host)
         return found
@@ -180,7 +187,10 @@ class CutFamily:
 
 
 def _sent(ids: FloatArray, task: ShardingTask) -> FloatArray:
-    """Ids that ranks send each other for rows that this many ids (K,) of all samples look up, (K,)."""
+    """Ids that ranks send each other for rows that this many ids (K,) of all samples look up, (K,).
+
+    With `index_dedup`, a rank sends an id at most once. The lookups of a row by one rank follow a Poisson distribution.
+    """
     if not task.index_dedup or task.world_size == 1:
         return ids
-    return np.asarray(-task.world_size * np.expm1(ids * np.log1p(-1.0 / task.world_size)))
+    return np.asarray(-task.world_size * np.expm1(-ids / task.world_size))

@@ -16,6 +16,7 @@ Shapes: K points of a curve, R rows with lookups, N ids.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,7 @@ def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
     return np.concatenate([hottest, np.setdiff1d(first, counts.rows, assume_unique=True)[:missing]])
 
 
+@lru_cache(maxsize=4096)
 def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]:
     """Distinct rows of one batch in every reuse bin, and the ids that look them up, (17,) each.
 
@@ -212,7 +214,9 @@ def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]
         movable = variances * ((ids < highest) if total > ids.sum() else (ids > lowest))
         if movable.any():
             ids = np.clip(ids + (total - ids.sum()) * movable / movable.sum(), lowest, highest)
-    return rows, ids * (total / ids.sum())
+    ids = ids * (total / ids.sum())
+    rows.flags.writeable = ids.flags.writeable = False  # the cache hands out the same arrays again
+    return rows, ids
 
 
 def _deviations(rows: FloatArray) -> FloatArray:
