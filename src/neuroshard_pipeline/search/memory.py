@@ -1,14 +1,17 @@
 """Memory of a rank during training: weights, optimizer state, buffers for the batch, and a reserve."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dedup import exchanged_table
 from neuroshard_pipeline.tables.host_memory import cache_slots
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -64,6 +67,12 @@ class MemoryModel(Parameters):
     def table_bytes(self, table: Table, width: int, task: ShardingTask) -> int:
         """Bytes of a column shard of `table` that is `width` columns wide; `width` may exceed that of the table."""
         return self._bytes(table, table.num_embeddings, width, "column_wise", task)
+
+    def bytes_of_ranks(self, shards: Sequence[Shard], ranks: Sequence[int], task: ShardingTask) -> IntArray:
+        """(W,) sum of `shard_bytes` over the shards of every rank, where `shards[i]` lies on `ranks[i]`."""
+        placed = placed_shards(shards, ranks, task.world_size)
+        sizes = [self.shard_bytes(shard, task) for shard in placed.shards]
+        return placed.per_rank(np.array(sizes, dtype=np.int64))
 
     def rank_bytes(self, shards: Iterable[Shard], task: ShardingTask) -> int:
         """Bytes that the shards of one rank need together.

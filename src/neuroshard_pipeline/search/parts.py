@@ -34,14 +34,12 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.dedup import exchanged, looked_up
+from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.samples import Reduction
-from neuroshard_pipeline.tables.step_work import Group, group_of, rank_work
+from neuroshard_pipeline.tables.step_work import Group, group_of, work_of
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
-
-#: Shards and the rank of each.
-Placed = list[tuple[Shard, int]]
 
 #: Embeddings (S, H) of column shards; a caller may cache them.
 Embed = Callable[[Sequence[Shard]], FloatArray]
@@ -88,12 +86,13 @@ def step_parts(
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
-    parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, shards, ranks))
-    for kernel, placed in kernels_of(shards, ranks).items():
-        _add_lookups(parts, kernel[0], placed, task, models, embed)
+    placed = placed_shards(shards, ranks, task.world_size)
+    parts = Parts(np.zeros((task.world_size, 2)), dim_sums=_all_to_alls(task, placed))
+    for kernel, of_kernel in placed.by(_kernel_of).items():
+        _add_lookups(parts, kernel[0], of_kernel, task, models, embed)
     if models.step is not None:
-        _add_step(parts, task, shards, ranks, models.step)
-    elif any(shard.sharding_type != "column_wise" for shard in shards):
+        _add_step(parts, task, placed, models.step)
+    elif any(shard.sharding_type != "column_wise" for shard in placed.shards):
         raise CostModelError(
             f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
             "one with: kedro run --pipeline pretrain"
@@ -101,40 +100,25 @@ def step_parts(
     return parts
 
 
-def groups_of(shards: Sequence[Shard], ranks: Sequence[int]) -> dict[Group, Placed]:
-    """Shards and their ranks by module and sharding type, in the order of the first shards."""
-    groups: dict[Group, Placed] = defaultdict(list)
-    for shard, rank in zip(shards, ranks, strict=True):
-        groups[group_of(shard)].append((shard, rank))
-    return groups
-
-
-def kernels_of(shards: Sequence[Shard], ranks: Sequence[int]) -> dict[tuple[Group, str, str, str], Placed]:
-    """Shards and their ranks by what shares a lookup: group, data type, pooling and place of the weights.
+def _kernel_of(shard: Shard) -> tuple[Group, str, str, str]:
+    """What shards have in common that share a lookup: group, data type, pooling and place of the weights.
 
     TorchRec's `group_tables` (embedding_sharding.py) makes these lookups.
     """
-    kernels: dict[tuple[Group, str, str, str], Placed] = defaultdict(list)
-    for shard, rank in zip(shards, ranks, strict=True):
-        table = shard.table
-        kernels[group_of(shard), table.data_type, table.pooling, table.compute_kernel].append((shard, rank))
-    return kernels
+    table = shard.table
+    return group_of(shard), table.data_type, table.pooling, table.compute_kernel
 
 
 def _add_lookups(
-    parts: Parts, group: Group, placed: Placed, task: ShardingTask, models: Models, embed: Embed | None
+    parts: Parts, group: Group, placed: PlacedShards, task: ShardingTask, models: Models, embed: Embed | None
 ) -> None:
     """Add the cost of one kernel of a group."""
-    ranks = np.array([rank for _, rank in placed], dtype=np.int64)
-    shards = [shard for shard, _ in placed]
+    shards = placed.shards
     if group[1] == "column_wise" and embed is not None and all(shard.table.pooling != "none" for shard in shards):
         embeddings = embed(shards)
     else:
         embeddings = shard_embeddings(shards, task, models)
-    sums = np.zeros((task.world_size, embeddings.shape[1]))
-    np.add.at(sums, ranks, embeddings)
-    used = np.zeros(task.world_size, dtype=bool)
-    used[ranks] = True
+    sums, used = placed.per_rank(embeddings), placed.per_rank(np.ones(len(shards))) > 0
     costs = np.where(used[:, None], models.compute.costs_from_sums(sums, task.batch_size), 0.0)
     bounds = np.where(used[:, None], models.compute.interval_from_sums(sums, task.batch_size), 0.0)
     parts.compute_ms = parts.compute_ms + costs
@@ -186,9 +170,13 @@ def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int
 
     The communication cost model counts fp32 numbers; two numbers of half precision are one of them.
     """
+    return _all_to_alls(task, placed_shards(shards, ranks, task.world_size))
+
+
+def _all_to_alls(task: ShardingTask, placed: PlacedShards) -> dict[Group, FloatArray]:
     found = {}
-    for group, placed in groups_of(shards, ranks).items():
-        dims = task.comm_share * _volumes(task, group[1], placed)
+    for group, of_group in placed.by(group_of).items():
+        dims = task.comm_share * _volumes(task, group, of_group)
         if group[1] == "host_row_wise":
             dims = dims.reshape(task.num_hosts, task.ranks_per_host)
         if dims.any() and dims.shape[-1] > (1 if dims.ndim > 1 else 0):
@@ -196,21 +184,23 @@ def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int
     return found
 
 
-def _volumes(task: ShardingTask, sharding_type: str, placed: Placed) -> FloatArray:
+def _volumes(task: ShardingTask, group: Group, placed: PlacedShards) -> FloatArray:
     """Floats per sample (W,) that every rank sends in the all-to-all of one group."""
-    dims = np.zeros(task.world_size)
-    for shard, rank in placed:
-        if sharding_type == "data_parallel":
-            continue
-        if shard.table.pooling == "none" or sharding_type == "column_wise":
-            dims[rank] += outputs_per_sample(shard, task)
-        elif sharding_type in _CUTS_ROWS_ON_HOST and task.num_hosts > 1:
-            # After the reduction inside the host, each of its ranks has the sums of an equal part of the samples.
-            first = rank // task.ranks_per_host * task.ranks_per_host
-            dims[first : first + task.ranks_per_host] += (
-                outputs_per_sample(shard, task) * shard.row_share / task.ranks_per_host
-            )
-    return dims
+    module, sharding_type = group
+    outputs = np.array([outputs_per_sample(shard, task) for shard in placed.shards])
+    if sharding_type != "data_parallel" and (module.is_sequence or sharding_type == "column_wise"):
+        return placed.per_rank(outputs)
+    if sharding_type in _CUTS_ROWS_ON_HOST and task.num_hosts > 1:
+        # After the reduction inside the host, each of its ranks has the sums of an equal part of the samples.
+        return _of_hosts(task, placed, outputs) / task.ranks_per_host
+    return np.zeros(task.world_size)
+
+
+def _of_hosts(task: ShardingTask, placed: PlacedShards, outputs: FloatArray) -> FloatArray:
+    """(W,) sum of the outputs (D,) of shards over the host of every rank; a row shard counts with its share of rows."""
+    shares = np.array([shard.row_share for shard in placed.shards])
+    of_hosts = placed.per_rank(outputs * shares).reshape(task.num_hosts, task.ranks_per_host).sum(axis=1)
+    return np.repeat(of_hosts, task.ranks_per_host)
 
 
 @dataclass(frozen=True)
@@ -244,18 +234,14 @@ def reductions(
         ranks: the rank of each.
         gpus_per_host: GPUs of a host, if they are known (`tables.replica_groups`).
     """
+    return _reductions(task, placed_shards(shards, ranks, task.world_size), gpus_per_host)
+
+
+def _reductions(task: ShardingTask, placed: PlacedShards, gpus_per_host: int | None) -> list[GroupReduction]:
     copies, on_host = task.num_replica_groups, groups_on_host(task, gpus_per_host)
     world, local, found = task.world_size, task.ranks_per_host, list[GroupReduction]()
-    for (_, sharding_type), placed in groups_of(shards, ranks).items():
-        floats = np.zeros(world)
-        for shard, rank in placed:
-            if sharding_type == "data_parallel":  # the dense gradients of one replica
-                floats += shard.num_rows * shard.embedding_dim if rank == 0 else 0.0
-            elif sharding_type == "host_row_wise":  # those of the rank's rows
-                floats[rank] += shard.num_rows * shard.embedding_dim
-            elif sharding_type != "column_wise" and shard.table.pooling != "none":  # partial sums of all samples
-                first, last = (0, world) if sharding_type == "row_wise" else _host_of(rank, local)
-                floats[first:last] += task.batch_size * outputs_per_sample(shard, task) * shard.row_share
+    for group, of_group in placed.by(group_of).items():
+        floats, sharding_type = _reduced_floats(task, group, of_group), group[1]
         if floats.any() and sharding_type == "data_parallel":
             size = _BYTES_PER_FLOAT * floats
             found.append(GroupReduction("all_reduce", size, world * copies, local * on_host))
@@ -266,30 +252,37 @@ def reductions(
             size = _BYTES_PER_FLOAT * task.comm_share * floats
             found += [GroupReduction(each, size, members, local) for each in ("reduce_scatter", "all_gather")]
     if copies > 1:
-        synced = np.zeros(world)
-        np.add.at(synced, list(ranks), [synced_bytes(shard, task) for shard in shards])
+        synced = placed.per_rank(np.array([float(synced_bytes(shard, task)) for shard in placed.shards]))
         found.append(GroupReduction("all_reduce", synced, copies, on_host, task.sync_interval))
     return found
 
 
-def _add_step(
-    parts: Parts, task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], step: StepCostModel
-) -> None:
+def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> FloatArray:
+    """(W,) floats of the buffer of the reduction of one group in which each rank takes part."""
+    module, sharding_type = group
+    if sharding_type in ("data_parallel", "host_row_wise"):  # the dense gradients of the rank's rows
+        return placed.per_rank(np.array([float(shard.num_rows * shard.embedding_dim) for shard in placed.shards]))
+    if sharding_type == "column_wise" or module.is_sequence:
+        return np.zeros(task.world_size)
+    outputs = np.array([outputs_per_sample(shard, task) for shard in placed.shards])
+    sums = task.batch_size * _of_hosts(task, placed, outputs)  # partial sums of all samples
+    return np.full_like(sums, sums[:: task.ranks_per_host].sum()) if sharding_type == "row_wise" else sums
+
+
+def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel) -> None:
     """Add the input dist, the module's own work with dense gradients, and reductions.
 
     Shards that only exchange with ranks of their host have the prices of as many ranks.
     """
     hidden = 0.0 if task.pipelines_input_dist else 1.0
     parts.input_dist_ms = parts.module_ms = np.zeros(task.world_size)
-    on_host = [shard.sharding_type == "host_row_wise" for shard in shards]
-    for is_host, num_ranks in ((False, task.world_size), (True, task.ranks_per_host)):
-        placed = [each for each, own in zip(zip(shards, ranks, strict=True), on_host, strict=True) if own == is_host]
-        if placed:
-            work = rank_work(task, *zip(*placed, strict=True))
-            module = step.prices_of("module", num_ranks) + step.prices_of("dense", num_ranks)
-            parts.input_dist_ms = parts.input_dist_ms + hidden * (work @ step.prices_of("input_dist", num_ranks))
-            parts.module_ms = parts.module_ms + work @ module
-    found = reductions(task, shards, ranks, ranks_per_host_of(step.provenance))
+    for is_on_host, of_kind in placed.by(lambda shard: shard.sharding_type == "host_row_wise").items():
+        num_ranks = task.ranks_per_host if is_on_host else task.world_size
+        work = work_of(task, of_kind)
+        module = step.prices_of("module", num_ranks) + step.prices_of("dense", num_ranks)
+        parts.input_dist_ms = parts.input_dist_ms + hidden * (work @ step.prices_of("input_dist", num_ranks))
+        parts.module_ms = parts.module_ms + work @ module
+    found = _reductions(task, placed, ranks_per_host_of(step.provenance))
     if found:
         of = [(each.collective, each.size_bytes, each.num_ranks, each.ranks_per_host) for each in found]
         shares = 1.0 / np.array([each.interval for each in found])
@@ -297,9 +290,3 @@ def _add_step(
         bounds = [step.reductions.interval_ms(*each) for each in of]
         parts.reduction_ms = np.tensordot(shares, costs, axes=1)
         parts.reduction_bounds_ms = np.tensordot(shares, bounds, axes=1)
-
-
-def _host_of(rank: int, ranks_per_host: int) -> tuple[int, int]:
-    """First rank of the host of `rank`, and the first rank of the next host."""
-    first = rank // ranks_per_host * ranks_per_host
-    return first, first + ranks_per_host

@@ -194,14 +194,16 @@ class Plan:
     @cached_property
     def memory_bytes(self) -> tuple[int, ...]:
         """Per rank, the bytes that its shards need."""
-        return tuple(self.memory.rank_bytes(shards, self.task) for shards in self.shards_by_rank)
+        if any(table.is_in_host_memory for table in self.task.tables):
+            return tuple(self.memory.rank_bytes(shards, self.task) for shards in self.shards_by_rank)
+        return tuple(self.memory.bytes_of_ranks(self.shards, self.ranks, self.task).tolist())
 
     @cached_property
     def host_memory_bytes(self) -> tuple[int, ...]:
         """Per rank, the bytes of host memory that its shards need."""
-        return tuple(
-            sum(self.memory.host_bytes(shard, self.task) for shard in shards) for shards in self.shards_by_rank
-        )
+        is_used = any(table.is_in_host_memory for table in self.task.tables)
+        of_ranks = self.shards_by_rank if is_used else ((),) * self.task.world_size
+        return tuple(sum(self.memory.host_bytes(shard, self.task) for shard in shards) for shards in of_ranks)
 
     @cached_property
     def dim_sums(self) -> tuple[int, ...]:

@@ -132,6 +132,12 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     )
 
 
+def placement_cost_ms(problem: Problem, placement: Placement) -> float:
+    """The predicted cost of a placement for the task of `problem`, which is not validated; see `price_plan`."""
+    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.embeddings_of)
+    return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms
+
+
 def priced(plan: Plan, models: Models) -> Plan:
     """A new plan with the same shards and ranks, and with the costs that `models` predict."""
     return price_plan(Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks), plan.sharder)

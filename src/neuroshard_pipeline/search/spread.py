@@ -68,21 +68,22 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
         DoesNotFitError: a rank has too little memory.
     """
     free = np.array(memory.limits(task), dtype=np.int64)
-    placed: list[tuple[Shard, int]] = []
+    shards, ranks = list[Shard](), list[int]()
     tables = {table.name: table for table in task.tables}
     for name, sharding_type in types.items():
         if sharding_type == "data_parallel":
-            replica = whole(tables[name], sharding_type)
-            placed += [(replica, rank) for rank in range(task.world_size)]
+            shards += [whole(tables[name], sharding_type)] * task.world_size
+            ranks += range(task.world_size)
         elif sharding_type == "row_wise":
             rows = row_shards(tables[name], sharding_type, task.world_size)
-            placed += list(zip(rows, range(len(rows)), strict=True))
+            shards += rows
+            ranks += range(len(rows))
         elif sharding_type == "host_row_wise":
             rows = row_shards(tables[name], sharding_type, task.ranks_per_host)
+            shards += rows * task.num_hosts
             firsts = range(0, task.world_size, task.ranks_per_host)
-            placed += [(shard, first + place) for first in firsts for place, shard in enumerate(rows)]
-    for shard, rank in placed:
-        free[rank] -= memory.shard_bytes(shard, task)
+            ranks += [first + place for first in firsts for place in range(len(rows))]
+    free = free - memory.bytes_of_ranks(shards, ranks, task)
     local = task.ranks_per_host
     for block in sorted(_host_blocks(types, tables, task), key=lambda block: -sum(s.weight_bytes for s in block)):
         needed = np.zeros(local, dtype=np.int64)
@@ -91,13 +92,14 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
         allowed = _allowed_hosts(task, block[0].table.name)
         host = int(np.where(allowed, left.min(axis=1), np.iinfo(np.int64).min).argmax())
         free.reshape(task.num_hosts, local)[host] -= needed
-        placed += [(shard, host * local + place) for place, shard in enumerate(block)]
+        shards += block
+        ranks += range(host * local, host * local + len(block))
     if (free < 0).any():
         rank = int(free.argmin())
         raise DoesNotFitError(
             f"{task.task_id}: rank {rank} lacks {-int(free[rank])} bytes for its parts of spread tables"
         )
-    return Spread(dict(types), tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+    return Spread(dict(types), tuple(shards), tuple(ranks))
 
 
 def column_problem(problem: Problem, spread: Spread) -> Problem | None:
@@ -115,9 +117,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     if not spread.types:
         none = np.zeros(task.world_size)
         return Problem(task, models, problem.memory, Background(none + group_ms, none), prices)
-    used = np.zeros(task.world_size, dtype=np.int64)
-    np.add.at(used, list(spread.ranks), [problem.memory.shard_bytes(shard, task) for shard in spread.shards])
-    left = problem.limits - used
+    left = problem.limits - problem.memory.bytes_of_ranks(spread.shards, spread.ranks, task)
     if (left < 1).any():
         raise DoesNotFitError(f"{task.task_id}: rank {int(left.argmin())} has no memory left beside spread tables")
     if not tables:
@@ -138,8 +138,9 @@ def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placeme
     order = {table.name: number for number, table in enumerate(problem.task.tables)}
     shards = (*(found.shards if found else ()), *spread.shards)
     ranks = (*(found.ranks if found else ()), *spread.ranks)
-    placed = sorted(zip(shards, ranks, strict=True), key=lambda entry: order[entry[0].table.name])
-    return Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+    numbers = np.fromiter((order[shard.table.name] for shard in shards), dtype=np.int64, count=len(shards))
+    ordered = np.argsort(numbers, kind="stable").tolist()
+    return Placement(tuple(shards[index] for index in ordered), tuple(ranks[index] for index in ordered))
 
 
 def _host_blocks(

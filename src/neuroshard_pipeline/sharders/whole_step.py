@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.placement import PlacedState
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.presplit import presplit_states
-from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
 from neuroshard_pipeline.search.spread_choice import Candidate, SpreadChoice, best_cut
@@ -75,11 +75,11 @@ def whole_step_placements(
         starts = _refined(problem, choice, starts, search)
     searched = [_searched(start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
     if len(problem.task.tables) * problem.task.world_size > _SMALL:
-        searched = [min(searched, key=lambda entry: _priced_ms(problem, _placement(problem, *entry)))]
+        searched = [_cheapest(problem, searched)]
     else:
         searched += [_searched(start, search) for start in starts[_NUM_SEARCHED:] if not start.spread.types][:1]
     improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
-    best, states = min(improved, key=lambda entry: _priced_ms(problem, _placement(problem, *entry)))
+    best, states = _cheapest(problem, improved)
     if best.columns is None:
         return [joined(problem, None, best.spread)]
     return [_placement(problem, best, [state]) for state in states[:count]]
@@ -101,10 +101,11 @@ def _placement(problem: Problem, start: _Start, states: Sequence[PlacedState]) -
     return joined(problem, found, start.spread)
 
 
-def _priced_ms(problem: Problem, placement: Placement) -> float:
-    cost_ms = price_plan(problem, placement, "neuroshard_plus").predicted_cost_ms
-    assert cost_ms is not None, "price_plan predicts a cost"
-    return cost_ms
+def _cheapest(problem: Problem, found: list[tuple[_Start, list[PlacedState]]]) -> tuple[_Start, list[PlacedState]]:
+    """The start and the states whose first one is cheapest."""
+    if len(found) == 1:
+        return found[0]
+    return min(found, key=lambda entry: placement_cost_ms(problem, _placement(problem, *entry)))
 
 
 def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], search: SearchParams) -> list[_Start]:
@@ -165,7 +166,7 @@ def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchPa
     spread = spread_tables(types, problem.task, problem.memory)
     columns = column_problem(problem, spread)
     if columns is None:
-        cost_ms = _priced_ms(problem, joined(problem, None, spread))
+        cost_ms = placement_cost_ms(problem, joined(problem, None, spread))
         return _Start(spread, None, None, cost_ms * COST_UNITS_PER_MS)
     state = first_state(columns, search)
     return _Start(spread, columns, state, state.cost)

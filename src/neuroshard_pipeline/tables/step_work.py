@@ -4,13 +4,14 @@ Shapes: W ranks, Q quantities. TorchRec's words: the *input dist* sends every ra
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
+from neuroshard_pipeline.tables.placed import PlacedShards, distinct_shards, placed_shards
 from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -121,44 +122,62 @@ def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:
 
 def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> FloatArray:
     """The work of every rank (W, Q) under a plan with `shards[i]` on `ranks[i]`."""
-    work = np.zeros((task.world_size, len(QUANTITIES)))
-    for shard, rank in zip(shards, ranks, strict=True):
-        own, everywhere = shard_work(shard, task)
-        work[rank] += own
-        work += everywhere
-    work[:, _INDEX["groups"]] = len(exchange_groups(shards))
-    replicated = {group_of(shard) for shard in shards if shard.sharding_type in ("data_parallel", "host_row_wise")}
+    return work_of(task, placed_shards(shards, ranks, task.world_size))
+
+
+def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
+    """The work of every rank (W, Q) that holds `placed`."""
+    works = np.array([shard_work(shard, task) for shard in placed.shards]).reshape(-1, 2, len(QUANTITIES))
+    own, everywhere = works[:, 0], placed.times[:, None] * works[:, 1]
+    work: FloatArray = placed.per_rank(own) + everywhere.sum(axis=0)
+    work[:, _INDEX["groups"]] = len(exchange_groups(placed.shards))
+    has_replicas = ("data_parallel", "host_row_wise")
+    replicated = {group_of(shard) for shard in placed.shards if shard.sharding_type in has_replicas}
     work[:, _INDEX["replicas"]] = len(replicated)
-    work[:, _INDEX["reordered"]] = reordered_floats(task, shards)
-    work[:, _INDEX["joined"]] = joined_floats(task, shards)
+    returned = list(zip(placed.shards, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
+    work[:, _INDEX["reordered"]] = _reordered_floats(returned)
+    work[:, _INDEX["joined"]] = _joined_floats(returned)
     return work
 
 
-def reordered_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
-    """The quantity `reordered` of a plan with these shards; rows that are cut do not count."""
+def _reordered_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
+    """The quantity `reordered` from distinct shards and their part of `returned`; rows that are cut do not count."""
     returned: dict[Group, float] = defaultdict(float)
     cut = set()
-    for shard in shards:
+    for shard, floats in returned_by:
         if shard.sharding_type in ("column_wise", "grid_shard"):
             group = group_of(shard)
-            returned[group] += shard_work(shard, task)[1][_INDEX["returned"]]
+            returned[group] += floats
             if shard.embedding_dim < shard.table.embedding_dim:
                 cut.add(group)
     return sum(returned[group] for group in cut)
 
 
 def joined_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
-    """The quantity `joined` of a plan with these shards [torchrec embeddingbag.py `construct_output_kt`]."""
+    """The quantity `joined` of a plan with these shards."""
+    distinct, place = distinct_shards(shards)
+    times = np.bincount(place, minlength=len(distinct)).tolist()
+    return _joined_floats(
+        (shard, count * shard_work(shard, task)[1][_INDEX["returned"]])
+        for shard, count in zip(distinct, times, strict=True)
+    )
+
+
+def _joined_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
+    """The quantity `joined` from distinct shards and their part of `returned`.
+
+    Source: torchrec embeddingbag.py `construct_output_kt`.
+    """
     returned: dict[EmbeddingModule, float] = defaultdict(float)
     types: dict[EmbeddingModule, set[ShardingType]] = defaultdict(set)
-    for shard in shards:
+    for shard, floats in returned_by:
         module, sharding_type = group_of(shard)
         if not module.is_sequence:
-            returned[module] += shard_work(shard, task)[1][_INDEX["returned"]]
+            returned[module] += floats
             types[module].add(sharding_type)
     return sum(floats for module, floats in returned.items() if len(types[module]) > 1)
 
 
 def exchange_groups(shards: Sequence[Shard]) -> set[Group]:
     """The groups whose ids are exchanged; replicas need no exchange."""
-    return {group_of(shard) for shard in shards if shard.sharding_type != "data_parallel"}
+    return {group_of(shard) for shard in distinct_shards(shards)[0] if shard.sharding_type != "data_parallel"}
