@@ -34,7 +34,7 @@ def sharding_plan(
 
     Raises:
         PlanError: the task and the model differ in the name, rows or columns of a table, only one of them has a
-            sequence table, or TorchRec cannot train the plan.
+            sequence table, a table has tiers, or TorchRec cannot train the plan.
     """
     of_model = {entry.table.name: entry for entry in read_module_tables(module, leave_out=leave_out)}
     _check_tables(task, [entry.table for entry in of_model.values()])
@@ -103,7 +103,16 @@ def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
 
 
 def _check_tables(task: ShardingTask, of_model: Collection[Table]) -> None:
-    """Refuse a model whose tables differ from those of the task in name, rows, columns, or whether they are pooled."""
+    """Refuse a model whose tables differ from those of the task in name, rows, columns, or whether they are pooled.
+
+    Refuse a task whose tables have tiers, too.
+    """
+    for table in task.tables:
+        if table.tier is not None:
+            raise PlanError(
+                f"{task.task_id}: table {table.tier.parent!r} has tiers, which TorchRec's EmbeddingCollection does not "
+                "know; call torchrec_bridge.tiered.put_tiers(model, plan, popular_rows, groups) instead"
+            )
     in_task, in_model = ({table.name: table for table in tables} for tables in (task.tables, of_model))
     for name in sorted(in_task.keys() | in_model.keys()):
         ours, theirs = _describe(in_task.get(name)), _describe(in_model.get(name))
