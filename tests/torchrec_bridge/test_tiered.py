@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.tiered_ranks import SEQUENCES, STEPS, WIDTH, Case, asked_rows, trained_with_tiers
+from torchrec_bridge.tiered_ranks import (
+    SEQUENCES,
+    STEPS,
+    WIDTH,
+    Case,
+    TieredModel,
+    asked_rows,
+    plan_of,
+    trained_with_tiers,
+)
+
+from neuroshard_pipeline.errors import PlanError
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
@@ -86,3 +97,10 @@ def test_hot_rows_cost_one_reduction(trained):
             found = [call for call in calls if call.name == "all_reduce" and len(call.ranks) == world_size]
             (sent,) = [sum(call.sent_bytes) for call in found]
             assert sent == pytest.approx(2 * num_hot * WIDTH * 4 * (world_size - 1) / world_size)
+
+
+def test_a_plan_with_tiers_points_to_the_module_that_executes_it():
+    model = TieredModel()
+    plan = plan_of(model, Case("sgd", "table_wise", False, 1), 2)
+    with pytest.raises(PlanError, match=r"table 'all_tiers' has tiers.*call torchrec_bridge.tiered.put_tiers"):
+        plan.to_torchrec(model)

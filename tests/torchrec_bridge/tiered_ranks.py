@@ -208,6 +208,7 @@ def trained_with_tiers(
         AssertionError: outputs or trained weights differ, or the state of one model does not fit the other.
     """
     groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in cases})}
+    _check_first_weights(cases[0], groups[cases[0].ranks_per_host])
     return [
         (
             *_trained(rank, world_size, case, groups[case.ranks_per_host]),
@@ -265,6 +266,29 @@ def _check_state(parallel: DistributedModelParallel, unsharded: TieredModel) -> 
     for key, weight in sequence.state_dict().items():
         torch.testing.assert_close(weight, sent[0][key], rtol=0, atol=0)
     unsharded.sequence.load_state_dict(sequence.state_dict())
+
+
+def _check_first_weights(case: Case, groups: RankGroups) -> None:
+    """A module from the meta device has the weights of `init_fn`, and all ranks return the same rows."""
+    model = TieredModel()
+    model.sequence = EmbeddingCollection(model.sequence.embedding_configs(), torch.device("meta"), need_indices=True)
+    for tables in (model.sequence, model.pooled):
+        apply_optimizer_in_backward(torch.optim.SGD, tables.parameters(), {"lr": LEARNING_RATE})
+    plan = plan_of(model, case, groups.world.size())
+    put_tiers(model, plan, {name: popular_rows(name) for name in SEQUENCES}, groups)
+    unsharded = TieredModel().sequence
+    unsharded.load_state_dict(model.sequence.state_dict())
+    for weight in unsharded.parameters():
+        assert 0.4 < weight.abs().max() <= 0.5
+        assert (weight != 0).all()
+    ids, _ = drawn_ids(0, SAMPLES_PER_RANK, slice(0, SAMPLES_PER_RANK))
+    with torch.no_grad():
+        found, expected = model.sequence(ids).wait(), unsharded(ids)
+    assert list(found) == list(expected)
+    for name, rows in expected.items():
+        torch.testing.assert_close(found[name].values(), rows.values(), rtol=0, atol=0)
+        assert torch.equal(found[name].lengths(), rows.lengths())
+        assert torch.equal(found[name].weights(), rows.weights())
 
 
 def asked_rows(case: Case, world_size: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.tiers import Cuts
 from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
-from neuroshard_pipeline.torchrec_bridge.tiered.index import TieredTable, TierIndex, tiered_tables
+from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows, TieredTable, TierIndex, tiered_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.pooled import PooledFeature, TieredEmbeddingBagCollection
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import Optimizer, PopularTiers
 from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
@@ -32,7 +32,7 @@ _CPU = torch.device("cpu")
 def tiered_embeddings(
     module: EmbeddingCollection | EmbeddingBagCollection,
     cuts: Mapping[str, Cuts],
-    popular_rows: Mapping[str, torch.Tensor],
+    popular_rows: Mapping[str, PopularRows],
     cold: Mapping[str, ParameterSharding],
     groups: RankGroups,
     *,

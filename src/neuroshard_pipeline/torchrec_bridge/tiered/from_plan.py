@@ -13,6 +13,7 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.build import tiered_embeddings
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
+from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows
 from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables
 from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
@@ -23,7 +24,7 @@ _POPULAR = ("hot", "host")
 def put_tiers(
     model: nn.Module,
     plan: Plan,
-    popular_rows: Mapping[str, torch.Tensor],
+    popular_rows: Mapping[str, PopularRows],
     groups: RankGroups,
     *,
     device: torch.device | None = None,

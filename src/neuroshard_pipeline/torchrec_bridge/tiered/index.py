@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 import torch
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.tiers import Cuts
+
+#: Ids of a table, the most popular first, such as `tables.popularity.popular_rows` gives them.
+PopularRows = torch.Tensor | IntArray
 
 #: Bytes that every rank keeps per popular id: the id and its place.
 INDEX_BYTES_PER_ROW = 12
@@ -155,7 +159,7 @@ class TierIndex:
 
 
 def tiered_tables(
-    rows: Mapping[str, int], cuts: Mapping[str, Cuts], popular_rows: Mapping[str, torch.Tensor]
+    rows: Mapping[str, int], cuts: Mapping[str, Cuts], popular_rows: Mapping[str, PopularRows]
 ) -> list[TieredTable]:
     """The tables with their popular ids.
 
@@ -174,7 +178,7 @@ def tiered_tables(
     return [_tiered_table(name, count, cuts.get(name), popular_rows.get(name)) for name, count in rows.items()]
 
 
-def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: torch.Tensor | None) -> TieredTable:
+def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: PopularRows | None) -> TieredTable:
     none = torch.empty(0, dtype=torch.int64)
     if not cuts:
         return TieredTable(name, rows, none, none)
@@ -187,7 +191,7 @@ def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: torch.Tensor
             f"popular_rows has {found} ids of table {name!r}, but its cuts take {cuts.hot_rows} hot and "
             f"{cuts.host_rows} host rows; give at least {needed} ids, the most popular first"
         )
-    ids = popular[:needed].cpu().long()
+    ids = torch.as_tensor(popular[:needed]).cpu().long()
     if len(ids.unique()) < needed or int(ids.min()) < 0 or int(ids.max()) >= rows:
         raise PlanError(
             f"the first {needed} popular_rows of table {name!r} must be different ids from 0 to {rows - 1}; found "
