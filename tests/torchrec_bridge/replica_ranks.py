@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torchrec.distributed import DistributedModelParallel, model_parallel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec_bridge import training
@@ -23,6 +25,12 @@ TYPES = ["column_wise", "row_wise", "data_parallel"]
 CPU = torch.device("cpu")
 
 Losses = list[tuple[float, float]]
+
+
+def mixed_sharder() -> EmbeddingBagCollectionSharder:
+    """Rows in fp16, their gradients in bf16."""
+    codecs = get_qcomm_codecs_registry(QCommsConfig(CommType.FP16, CommType.BF16))
+    return EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs)
 
 
 def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.replica_ranks import losses_in_precision, losses_in_replica_groups
+from torchrec_bridge.replica_ranks import losses_in_precision, losses_in_replica_groups, mixed_sharder
+from torchrec_bridge.training import built, planner
 
-from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.torchrec_bridge import torchrec_sharders
+from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
@@ -32,6 +37,21 @@ def test_replica_groups_that_average_in_every_step_train_like_one_group(tmp_path
     assert (max(apart for _, apart in answers) < 1e-6) == is_equal
 
 
-def test_unknown_precisions_are_refused():
-    with pytest.raises(ValueError, match="comm_precision 'fp8' is unknown; use one of fp32, fp16, bf16"):
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_the_planner_reads_the_precision_from_the_sharders(precision):
+    model = built("several_collections")
+    ours = planner(model, 2)
+    assert ours.task(model, torchrec_sharders(precision)).comm_precision == precision
+    assert ours.task(model).comm_precision == "fp32"
+
+
+def test_formats_that_no_plan_is_priced_for_are_refused():
+    with pytest.raises(PlanError, match="comm_precision 'fp8' is unknown; use one of fp32, fp16, bf16"):
         torchrec_sharders("fp8")
+    with pytest.raises(PlanError, match=r"communicate in bf16 and fp16; .* PlannerOptions\(comm_precision=...\)"):
+        precision_of([mixed_sharder()])
+    model = built("dlrm")
+    ours = planner(model, 2)
+    ours.options = replace(ours.options, comm_precision="bf16", num_replica_groups=2, sync_interval=5)
+    task = ours.task(model, [mixed_sharder()])
+    assert (task.comm_precision, task.num_replica_groups, task.sync_interval) == ("bf16", 2, 5)

@@ -5,6 +5,7 @@
 | `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
+| `torchrec_sharders` | TorchRec's sharders with a number format for the links | yes |
 | `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's own planner with our costs | yes |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
@@ -22,13 +23,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuroshard_pipeline.torchrec_bridge.perf_config import torchrec_perf_config, torchrec_planner
-    from neuroshard_pipeline.torchrec_bridge.planner import NeuroShardPlanner, PlannerOptions, profile_from_batches
+    from neuroshard_pipeline.torchrec_bridge.planner import (
+        NeuroShardPlanner,
+        PlannerOptions,
+        profile_from_batches,
+        torchrec_sharders,
+    )
 
-__all__ = ["NeuroShardPlanner", "PlannerOptions", "profile_from_batches", "torchrec_perf_config", "torchrec_planner"]
+__all__ = [
+    "NeuroShardPlanner",
+    "PlannerOptions",
+    "profile_from_batches",
+    "torchrec_perf_config",
+    "torchrec_planner",
+    "torchrec_sharders",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "perf_config" if name.startswith("torchrec") else "planner"
+    module = "perf_config" if name in ("torchrec_perf_config", "torchrec_planner") else "planner"
     return getattr(import_module(f"{__name__}.{module}"), name)

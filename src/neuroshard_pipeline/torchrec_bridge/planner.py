@@ -26,6 +26,7 @@ from neuroshard_pipeline.torchrec_bridge.agreement import agree, computed_on_fir
 from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints, with_kernel_settings, with_kernels
 from neuroshard_pipeline.torchrec_bridge.plan_json import tables_sha256
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
+from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of, torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.left_out import left_out_bytes
 from neuroshard_pipeline.torchrec_plan.modules import (
@@ -37,8 +38,6 @@ from neuroshard_pipeline.torchrec_plan.modules import (
 
 require_torchrec()
 from torchrec.distributed.comm import get_local_size  # noqa: E402
-from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.distributed.planner import ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
 from torchrec.distributed.planner.types import StorageReservation  # noqa: E402
@@ -64,6 +63,10 @@ class PlannerOptions:
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
         pipelines_input_dist: whether the trainer hides the exchange of ids behind the batch before, as TorchRec's
             `TrainPipelineSparseDist` does.
+        comm_precision: number format of rows and gradients on the links, as in `ShardingTask`; None to read it from the
+            sharders, whose `qcomm_codecs_registry` has it.
+        num_replica_groups: number of groups of `topology.world_size` ranks that `DMPCollection` will train.
+        sync_interval: number of steps between two calls of `DMPCollection.sync`.
     """
 
     sharder: str = "neuroshard_plus"
@@ -73,6 +76,9 @@ class PlannerOptions:
     leave_out: Collection[str] = ()
     left_out_plan: ShardingPlan | None = None
     pipelines_input_dist: bool = False
+    comm_precision: str | None = None
+    num_replica_groups: int = 1
+    sync_interval: int = 1
 
     @property
     def sharder_settings(self) -> SharderSettings:
@@ -152,7 +158,7 @@ class NeuroShardPlanner(ShardingPlanner):
             NeuroShardError: as `plan`; or the group and the topology have different numbers of ranks; or the models of
                 the ranks differ.
         """
-        pg = process_group(pg, self.topology.world_size)
+        pg = process_group(pg, self.topology.world_size * self.options.num_replica_groups)
         agree(pg, lambda: self._fingerprint(module))
         plan = computed_on_first_rank(pg, lambda: self.plan(module, sharders))
         check_hosts(plan, self.topology)
@@ -173,12 +179,14 @@ class NeuroShardPlanner(ShardingPlanner):
         Raises:
             NeuroShardError: as `plan`.
         """
-        sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()] if sharders is None else sharders
+        sharders = torchrec_sharders(device=self.topology.compute_device) if sharders is None else sharders
         known = [sharder.module_type for sharder in sharders]
-        for path, collection in embedding_modules(module, self.options.leave_out).items():
+        collections = embedding_modules(module, self.options.leave_out)
+        for path, collection in collections.items():
             if type(collection) not in known:
                 name = type(collection).__name__
                 raise PlanError(f"no sharder for the {name} {path!r} is given; add {name}Sharder()")
+        used = [each for each in sharders if each.module_type in {type(found) for found in collections.values()}]
         read = read_module_tables(module, self.constraints, self.options.leave_out)
         planned = {entry.table.name for entry in read}
         given = {name: each for name, each in self.constraints.items() if name in planned}
@@ -192,6 +200,9 @@ class NeuroShardPlanner(ShardingPlanner):
             constraints=search_constraints(given, read),
             local_world_size=self.topology.local_world_size,
             pipelines_input_dist=self.options.pipelines_input_dist,
+            comm_precision=self.options.comm_precision or precision_of(used),
+            num_replica_groups=self.options.num_replica_groups,
+            sync_interval=self.options.sync_interval,
             host_memory_bytes=self._host_memory_bytes(),
         )
 

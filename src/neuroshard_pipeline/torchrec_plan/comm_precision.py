@@ -1,9 +1,11 @@
 """Gives TorchRec's modules the number format of looked-up rows and their gradients on the links between ranks."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.task import COMM_BYTES, DEFAULT_COMM_PRECISION
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
@@ -11,7 +13,15 @@ require_torchrec()
 from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry  # noqa: E402
-from torchrec.distributed.types import ModuleSharder  # noqa: E402
+from torchrec.distributed.types import CommOp, ModuleSharder  # noqa: E402
+
+_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+#: The collectives of rows and of their gradients.
+_OPERATIONS = (
+    CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL,
+    CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER,
+    CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL,
+)
 
 
 def torchrec_sharders(comm_precision: str = DEFAULT_COMM_PRECISION, device: str = "cuda") -> list[ModuleSharder[Any]]:
@@ -22,14 +32,40 @@ def torchrec_sharders(comm_precision: str = DEFAULT_COMM_PRECISION, device: str 
         device: kind of device of the ranks. TorchRec has no bf16 on CPUs; it is fp16 there.
 
     Raises:
-        ValueError: the number format is unknown.
+        PlanError: the number format is unknown.
     """
     if comm_precision not in COMM_BYTES:
-        raise ValueError(f"comm_precision {comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}")
-    of_device = "fp16" if device == "cpu" and COMM_BYTES[comm_precision] == COMM_BYTES["fp16"] else comm_precision
+        raise PlanError(f"comm_precision {comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}")
+    of_device = "fp16" if device == "cpu" and comm_precision == "bf16" else comm_precision
     config = QCommsConfig(CommType(of_device), CommType(of_device))
     codecs = get_qcomm_codecs_registry(config, device=torch.device(device))
     return [
         EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs),
         EmbeddingCollectionSharder(qcomm_codecs_registry=codecs),
     ]
+
+
+def precision_of(sharders: Iterable[ModuleSharder[Any]]) -> str:
+    """The number format on the links that TorchRec's sharders are configured with, forward and backward.
+
+    Raises:
+        PlanError: the formats of modules, collectives or directions differ, or no plan can be priced for the format.
+    """
+    registries = [getattr(sharder, "qcomm_codecs_registry", None) or {} for sharder in sharders]
+    names = {_NAMES.get(dtype, str(dtype)) for codecs in registries for dtype in _formats(codecs)}
+    if len(names) > 1 or not names <= set(COMM_BYTES):
+        raise PlanError(
+            f"the sharders communicate in {' and '.join(sorted(names))}; plans are priced for one of "
+            f"{', '.join(COMM_BYTES)} in both directions: name the nearest one in PlannerOptions(comm_precision=...)"
+        )
+    return names.pop() if names else DEFAULT_COMM_PRECISION
+
+
+def _formats(codecs: Mapping[str, Any]) -> Iterator[torch.dtype]:
+    """The number formats of all collectives, forward and backward. Without a codec, TorchRec sends fp32."""
+    for operation in _OPERATIONS:
+        found = codecs.get(operation.name)
+        if found is None:
+            yield torch.float32
+        else:
+            yield from (found.forward.quantized_dtype, found.backward.quantized_dtype)

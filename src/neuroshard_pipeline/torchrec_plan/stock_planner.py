@@ -11,15 +11,15 @@ from torch import nn
 
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
+from neuroshard_pipeline.torchrec_plan.structures import with_compute_kernel
 from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL, REPLICA_KERNEL
 
 __all__ = ["PlannerError", "SortBy", "TableChoice", "stock_plan", "topology_of"]
 
 require_torchrec()
-from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: E402
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy  # noqa: E402
@@ -39,28 +39,31 @@ class TableChoice:
         table: the table.
         sharding_types: TorchRec's names of the types that it may have.
         min_partition: fewest columns of a column block.
+        compute_kernels: those of `COMPUTE_KERNELS` that it may have.
     """
 
     table: Table
     sharding_types: Sequence[str]
     min_partition: int
+    compute_kernels: Sequence[str] = (COMPUTE_KERNEL,)
 
 
 class _StorageEstimator(ShardEstimator):
-    """Sets the storage of every shard to `shard_bytes(shard)`; a shard without rows takes none."""
+    """Sets the storage of every shard to `storage(shard)`; a shard without rows takes none."""
 
-    def __init__(self, tables: Mapping[str, Table], shard_bytes: Callable[[Shard], int]) -> None:
+    def __init__(self, tables: Mapping[str, Table], storage: Callable[[Shard], tuple[int, int]]) -> None:
         self._tables = tables
-        self._shard_bytes = shard_bytes
+        self._storage = storage
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any = None) -> None:  # noqa: ARG002
         for option in sharding_options:
-            table, name = self._tables[option.name], option.sharding_type
+            table = with_compute_kernel(self._tables[option.name], option.compute_kernel, option.cache_load_factor)
+            name = option.sharding_type
             sharding_type: Any = "column_wise" if name in COLUMN_SHARDING_TYPES else name
             for shard in option.shards:
                 (row, column), (rows, width) = shard.offset, shard.size
-                needed = self._shard_bytes(Shard(table, column, width, row, rows, sharding_type)) if rows else 0
-                shard.storage = Storage(hbm=needed, ddr=0)
+                hbm, ddr = self._storage(Shard(table, column, width, row, rows, sharding_type)) if rows else (0, 0)
+                shard.storage = Storage(hbm=hbm, ddr=ddr)
 
 
 class _OrderedEnumerator(Enumerator):
@@ -74,8 +77,9 @@ class _OrderedEnumerator(Enumerator):
         self._enumerator = enumerator
 
     def enumerate(self, module: nn.Module, sharders: list[Any]) -> list[Any]:
-        """The options, ordered by table and sharding type."""
-        return sorted(self._enumerator.enumerate(module, sharders), key=lambda each: (each.name, each.sharding_type))
+        """The options, ordered by table, sharding type and kernel."""
+        options = self._enumerator.enumerate(module, sharders)
+        return sorted(options, key=lambda each: (each.name, each.sharding_type, each.compute_kernel))
 
     def populate_estimates(self, sharding_options: list[Any]) -> None:
         """Set the estimates of options."""
@@ -86,17 +90,17 @@ def stock_plan(
     task: ShardingTask,
     choices: Mapping[str, TableChoice],
     memory_limits: Sequence[int],
-    shard_bytes: Callable[[Shard], int],
+    storage: Callable[[Shard], tuple[int, int]],
     make_estimator: Callable[..., ShardEstimator] = EmbeddingPerfEstimator,
     sort_by: SortBy = SortBy.STORAGE,
 ) -> ShardingPlan:
     """The plan of TorchRec's `EmbeddingShardingPlanner`.
 
     Args:
-        task: the task, whose constraints are not read.
+        task: the task, whose constraints are not read. Its `host_memory_bytes` limit tables in host memory.
         choices: what may become of each table, by the name that it gets in the plan.
         memory_limits: bytes that tables may use on each rank.
-        shard_bytes: bytes of a shard.
+        storage: bytes of GPU memory and of host memory of a shard.
         make_estimator: makes the performance estimator from `topology` and `constraints`.
         sort_by: the order in which TorchRec places tables, by storage or by estimated cost.
 
@@ -107,7 +111,7 @@ def stock_plan(
     batch_size_per_rank = -(-task.batch_size // topology.world_size)
     constraints = {name: _constraint(choice) for name, choice in choices.items()}
     tables = {name: choice.table for name, choice in choices.items()}
-    estimators = [make_estimator(topology, constraints), _StorageEstimator(tables, shard_bytes)]
+    estimators = [make_estimator(topology, constraints), _StorageEstimator(tables, storage)]
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size_per_rank,
@@ -119,7 +123,7 @@ def stock_plan(
         debug=False,
     )
     with _without_replica_warnings():
-        return planner.plan(_model(tables), [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()])
+        return planner.plan(_model(tables), torchrec_sharders(task.comm_precision))
 
 
 def topology_of(task: ShardingTask, memory_limits: Sequence[int], **bandwidths: float) -> Topology:
@@ -141,6 +145,7 @@ def topology_of(task: ShardingTask, memory_limits: Sequence[int], **bandwidths: 
     )
     for device, limit in zip(topology.devices, memory_limits, strict=True):
         device.storage.hbm = limit
+        device.storage.ddr = task.host_memory_bytes or 0
     return topology
 
 
@@ -163,7 +168,7 @@ def _constraint(choice: TableChoice) -> ParameterConstraints:
     table = choice.table
     return ParameterConstraints(
         sharding_types=list(choice.sharding_types),
-        compute_kernels=[COMPUTE_KERNEL, REPLICA_KERNEL],
+        compute_kernels=[*choice.compute_kernels, REPLICA_KERNEL],
         min_partition=choice.min_partition,
         pooling_factors=[table.pooling_factor / table.num_features] * table.num_features,
         is_weighted=table.is_weighted,
