@@ -7,9 +7,11 @@ r"""Sequence tables with tiers against plans without them: bytes across hosts, c
 
 Suites are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: the best one
 of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank sends each id of its samples once
-(`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`.
+(`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
+`fewest bytes`, whose cuts are those of the bound (`fewest_bytes.py`).
 
-Popular rows and their ids are those of the stated popularities. The search knows the reuse profile of one batch only.
+The search knows the reuse profile of one batch only. In the lab, tiers hold the most popular rows of the stated
+popularities and get their ids. Measured tiers hold the rows that were most popular in eight other batches.
 
 - `lab`: bytes are expectations (`wire_bytes`). Times are the lab's formulas for input dist, all-to-alls and reductions.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
@@ -21,10 +23,11 @@ Popular rows and their ids are those of the stated popularities. The search know
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from fewest_bytes import plan_with_fewest_bytes
 from sequence_tasks import SCALES, SequenceTask, judged, sequence_task
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES
@@ -43,6 +46,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.dedup import deduplicated, exchanged
 from neuroshard_pipeline.tables.lookups import local_table
+from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_counts, popular_rows
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -53,8 +57,11 @@ PLANS: dict[str, tuple[str, dict[str, bool]]] = {
     "tiers": ("neuroshard_plus", {"tiers": True}),
     "dedup": ("neuroshard_plus", {"index_dedup": True}),
     "dedup + tiers": ("neuroshard_plus", {"index_dedup": True, "tiers": True}),
+    "fewest bytes": ("", {}),
+    "dedup + fewest": ("", {"index_dedup": True}),
 }
-BASE = "no tiers"
+#: Seed of the first batch whose ids are counted; measured batches have smaller seeds.
+_COUNTED = 100
 DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
 COMM_PARTS = ("input_dist", "forward_comm", "backward_comm", "reduction")
 
@@ -104,13 +111,16 @@ def wire_bytes(task: ShardingTask, shards: Sequence[Shard]) -> Bytes:
     return Bytes(*sent.tolist())
 
 
-def solved(source: SequenceTask, models: Models, names: Sequence[str]) -> dict[str, Plan | str]:
+def solved(
+    source: SequenceTask, models: Models, names: Sequence[str], curves: Mapping[str, PopularityCurve]
+) -> dict[str, Plan | str]:
     """The plans of a task by name, or why there is none."""
     found: dict[str, Plan | str] = {}
     for name in names:
         sharder, fields = PLANS[name]
         try:
-            found[name] = shard(replace(source.task, **fields), models, sharder)
+            task = replace(source.task, **fields)
+            found[name] = shard(task, models, sharder) if sharder else plan_with_fewest_bytes(task, curves, models)
         except NeuroShardError as error:
             found[name] = " ".join(str(error).split())[:100]
     return found
@@ -163,7 +173,8 @@ def run_lab(arguments: argparse.Namespace) -> None:
             source = sequence_task(popularity, world_size, 8, SCALES[scale])
             limit = source.task.memory_bytes / 2**30  # type: ignore[operator]
             print(f"\n{popularity}, {world_size // 8} x 8 H100, {limit:.2f} GiB per rank\n")
-            print(aligned_table([LAB_HEADER, *lab_rows(source, solved(source, models, arguments.plans))]))
+            plans = solved(source, models, arguments.plans, source.curves)
+            print(aligned_table([LAB_HEADER, *lab_rows(source, plans)]))
             print(bound_line(source), flush=True)
 
 
@@ -189,9 +200,11 @@ def run_gloo(arguments: argparse.Namespace) -> None:
         local = world_size // 2 if arguments.mbit else world_size
         for popularity in arguments.popularities:
             source = sequence_task(popularity, world_size, local, scale)
-            plans = solved(source, models, arguments.plans)
+            counts = source.counts(range(_COUNTED, _COUNTED + 8))
+            curves = {name: curve_of_counts(of) for name, of in counts.items()}
+            plans = solved(source, models, arguments.plans, curves)
             usable = {name: plan for name, plan in plans.items() if isinstance(plan, Plan)}
-            popular = {name: of.popular_rows(of.table.num_embeddings) for name, of in source.sources.items()}
+            popular = {name: popular_rows(of, of.num_embeddings) for name, of in counts.items()}
             batches = [source.batch(seed) for seed in range(2)]
             found = measure(Job(usable, popular, batches, arguments.rounds, arguments.steps), arguments.mbit)
             base, rows = found[next(iter(found))], []

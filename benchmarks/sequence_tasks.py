@@ -9,7 +9,7 @@ other plans have, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from neuroshard_pipeline.augment.sequences import RowPopularity, SequenceIds, row_popularity, sequence_tables
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.popularity import IdCounts, PopularityCurve, id_counts
 from neuroshard_pipeline.tables.profile import expected_rows
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -74,6 +75,24 @@ class SequenceTask:
     def popularities(self) -> dict[str, RowPopularity]:
         """The distribution of the ids of every table."""
         return {name: source.popularity for name, source in self.sources.items()}
+
+    @property
+    def curves(self) -> dict[str, PopularityCurve]:
+        """The popularity curve of every table, as if it were known exactly."""
+        return {
+            name: PopularityCurve(
+                np.append(0.0, np.cumsum(own.rows)), np.append(0.0, np.cumsum(own.rows * own.popularity)).clip(0.0, 1.0)
+            )
+            for name, own in self.popularities.items()
+        }
+
+    def counts(self, seeds: Iterable[int]) -> dict[str, IdCounts]:
+        """Lookups of every row of every table in the batches of these seeds."""
+        size = self.task.batch_size
+        return {
+            name: id_counts((source.draw(size, seed).indices for seed in seeds), source.table.num_embeddings)
+            for name, source in self.sources.items()
+        }
 
     def batch(self, seed: int) -> tuple[TableIds, ...]:
         """The ids of one global batch, in the order of the task's tables."""

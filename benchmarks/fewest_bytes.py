@@ -1,0 +1,71 @@
+"""Plans of sequence tables whose tiers send the fewest bytes, whatever they cost otherwise.
+
+They are for networks that no cost models describe, such as a limited wire between two emulated hosts. Rows that are
+looked up often enough are on all hosts, or on all ranks if there is one host; the other rows are row-wise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.popularity import PopularityCurve
+from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
+
+#: If the ranks lack memory for the best cuts, rows must be looked up this many times as often.
+_FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def plan_with_fewest_bytes(task: ShardingTask, curves: Mapping[str, PopularityCurve], models: Models) -> Plan:
+    """The plan; a row has copies if its copies save more bytes than the reduction of their gradients takes.
+
+    Raises:
+        PlanError: even tiers of few rows do not fit the memory.
+    """
+    task = replace(task, tiers=True)
+    for factor in _FACTORS:
+        cuts = {table.name: _cuts(table, task, curves[table.name], factor) for table in task.tables}
+        variant = tiered_task(task, {name: own for name, own in cuts.items() if own}, curves)
+        placed = [place for table in variant.tables for place in _placed(table, variant)]
+        placement = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+        with suppress(PlanError):
+            return price_plan(Problem(variant, models, default_memory()), placement, "fewest_bytes")
+    raise PlanError(f"{task.task_id}: tiers do not fit the memory")
+
+
+def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float) -> Cuts:
+    """Cuts after the last row that a host, or a rank if there is one host, looks up often enough."""
+    places = task.num_hosts if task.num_hosts > 1 else task.world_size
+    width = OUTPUT_BYTES * table.embedding_dim
+    least = factor * 2 * width / (ID_BYTES + 2 * width)
+    visits = task.batch_size * table.pooling_factor / places * np.diff(curve.shares) / np.diff(curve.rows)
+    rows = int(curve.rows[1:][visits >= least].max(initial=0.0))
+    return Cuts(0, rows) if task.num_hosts > 1 else Cuts(rows, 0)
+
+
+def _placed(table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:
+    """The shards of a table or tier, and their ranks."""
+    kind, local = table.tier.kind if table.tier else "cold", task.ranks_per_host
+    if kind == "hot":
+        return [(whole(table, "data_parallel"), rank) for rank in range(task.world_size)]
+    if kind == "host":
+        blocks = [block for block in row_blocks(table.num_embeddings, local) if block[1]]
+        return [
+            (Shard(table, 0, table.embedding_dim, *block, "host_row_wise"), first + place)
+            for first in range(0, task.world_size, local)
+            for place, block in enumerate(blocks)
+        ]
+    return [(shard, rank) for rank, shard in enumerate(row_shards(table, "row_wise", task.world_size))]
