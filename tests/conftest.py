@@ -39,9 +39,15 @@ _load = OmegaConf.load
 OmegaConf.load = staticmethod(lambda file: copy.deepcopy(_parsed(file.read())))
 
 
+@functools.cache
+def bootstrap() -> None:
+    """Tell Kedro of this project. Done again, it would register all pipelines again."""
+    bootstrap_project(ROOT)
+
+
 def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_versions: dict | None = None) -> str:
     """Run registered pipelines in the `test` environment and return the run's id."""
-    bootstrap_project(ROOT)
+    bootstrap()
     runtime_params = {"data_root": str(data_root), **(params or {})}
     with KedroSession.create(project_path=ROOT, env="test", runtime_params=runtime_params) as session:
         session.run(pipeline_names=list(names), load_versions=load_versions)
@@ -55,9 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the imported modules from garbage collection, which would search them again and again."""
+    """Collect garbage less often, and exempt the imported modules, which would be searched again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import bootstrap
 from kedro.config import OmegaConfigLoader
 from kedro.framework.project import pipelines
-from kedro.framework.startup import bootstrap_project
 
 import neuroshard_pipeline as ns
 
@@ -54,7 +54,7 @@ def code_of(page: Path) -> str:
 
 @cache
 def configuration(kind: str) -> dict:
-    bootstrap_project(ROOT)
+    bootstrap()
     return OmegaConfigLoader(str(ROOT / "conf"), base_env="base", default_run_env="base")[kind]
 
 
@@ -145,7 +145,7 @@ def test_make_targets_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_pipelines_and_environments_exist(page):
-    bootstrap_project(ROOT)
+    bootstrap()
     code = code_of(page)
     named = {name for names in PIPELINE.findall(code) for name in names.split(",")}
     assert named <= set(pipelines), f"{name_of(page)} names unknown pipelines"

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from conftest import ROOT
+from conftest import ROOT, bootstrap
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 from measurement.stand_in import write_stand_in
 
 from neuroshard_pipeline.cli import explain
@@ -24,7 +23,7 @@ LAB = {"a100": "a100-80gb", "h100": "h100", "h200": "h200"}
 
 def run(env: str, data_root: Path, changes: dict, *names: str) -> None:
     """Run an environment at the test environment's scale, with changed parameters."""
-    bootstrap_project(ROOT)
+    bootstrap()
     scale = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())
     params = {stage: scale[stage] for stage in ("augment", "train", "search")} | {"data_root": str(data_root)}
     params["search"]["torchrec"] = {"local_world_size": None}  # the small tasks have two ranks, on one host
@@ -176,7 +175,7 @@ def test_without_a_device_the_cuda_environment_names_the_alternatives(tmp_path):
 
 @pytest.mark.parametrize(("env", "backend"), [("cuda", "fbgemm_cuda"), *((env, "modelled") for env in LAB)])
 def test_full_scale_parameters_are_complete_and_valid(env, backend):
-    bootstrap_project(ROOT)
+    bootstrap()
     with KedroSession.create(project_path=ROOT, env=env) as session:
         params = session.load_context().params
     tasks = params["augment"]["sharding_tasks"]
@@ -194,7 +193,7 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
 
 @pytest.mark.parametrize("env", LAB)
 def test_every_environment_of_a_modelled_gpu_names_its_gpu(env):
-    bootstrap_project(ROOT)
+    bootstrap()
     with KedroSession.create(project_path=ROOT, env=env) as session:
         params = session.load_context().params
     assert params["recording"].folder is None

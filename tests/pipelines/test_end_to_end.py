@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, run_pipeline
+from conftest import ROOT, bootstrap, run_pipeline
 from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 from kedro.io import MemoryDataset
 
 import neuroshard_pipeline as ns
@@ -217,7 +216,7 @@ def test_a_plan_for_a_users_tables(finished_run):
 
 
 def test_every_dataset_of_every_pipeline_is_in_the_catalog():
-    bootstrap_project(ROOT)
+    bootstrap()
     in_memory = {"report.inputs", "plan.sharding_task", "plan.found", "plan.order_in_words", "augment.public_tables"}
     in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark", "refine") for name in SHARED_IN_MEMORY}
     in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check", "truth") for name in SHARED_IN_MEMORY[:2]}

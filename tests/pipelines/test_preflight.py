@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import warm
-from conftest import ROOT, run_pipeline
+from conftest import ROOT, bootstrap, run_pipeline
 from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.cli import explain
 from neuroshard_pipeline.pipelines.preflight import data, measuring, problems_of
@@ -25,7 +24,7 @@ def problems(
     data_root: Path, name: str, params: dict | None = None, env: str = "test", nodes: list[str] | None = None
 ) -> list[str]:
     """What the checks find before a run; `nodes` selects some nodes, as `--nodes` does."""
-    bootstrap_project(ROOT)
+    bootstrap()
     given = {"data_root": str(data_root), **(params or {})}
     with KedroSession.create(project_path=ROOT, env=env, runtime_params=given) as session:
         catalog = session.load_context().catalog
