@@ -123,3 +123,28 @@ def test_no_cuts_of_two_tables_on_one_host_cost_much_less(popularity, models):
         for of_second in grid_of_rows(second, 12)
     )
     assert plan.predicted_cost_ms <= 1.03 * best_ms
+
+
+@pytest.mark.parametrize("popularity", ["published", "steep"])
+@pytest.mark.parametrize("index_dedup", [False, True])
+def test_no_cuts_of_a_table_on_two_hosts_cost_much_less(popularity, index_dedup):
+    task = sequence_task(popularity, 1, 16, index_dedup=index_dedup)
+    plan = plan_of(task)
+    (table,) = task.tables
+    hot_rows, host_rows = grid_of_rows(table, 8), [rows // 8 * 8 for rows in grid_of_rows(table, 8)]
+    best_ms = min(
+        price_of_cuts_ms(task, {table.name: Cuts(hot, host)}, H100)
+        for hot in hot_rows
+        for host in host_rows
+        if hot + host <= table.num_embeddings
+    )
+    assert plan.predicted_cost_ms <= 1.03 * best_ms
+
+
+def test_hosts_hold_rows_where_wires_between_them_are_slow():
+    tables = sequence_tables("published", [100] * 8, [64] * 8, [3 * 10**6] * 8, 65536)
+    task = replace(sequence_task("published"), tables=tables)
+    assert sum(cuts.host_rows for cuts in plan_of(task).tiers.values()) > 0
+    on_one_host = plan_of(replace(task, local_world_size=16))
+    assert on_one_host.tiers
+    assert sum(cuts.host_rows for cuts in on_one_host.tiers.values()) == 0

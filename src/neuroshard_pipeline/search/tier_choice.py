@@ -8,27 +8,32 @@ The best cuts without and with a host tier are the variants. Each must fit the m
 Tables with pooling have no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.models import CommModel, ComputeModel, Models
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread_choice import SpreadChoice, Usable
 from neuroshard_pipeline.search.tier_prices import CutFamily, cuttable_tables, tier_prices
 from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import whole
+from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts
 
-#: Multiples of the price of a row: a coarse grid, and factors up and down from the best multiple.
-_MULTIPLES = tuple(4.0**power for power in range(-3, 4))
-_AROUND = (2.0, 2.0**0.5)
+#: Multiples of the price of a row: a coarse grid, and factors of the steps from the best one.
+_MULTIPLES = tuple(4.0**power for power in range(-2, 3))
+_STEPS = (4.0, 2.0, 2.0**0.5)
 
-#: A variant is returned if its estimated cost is at most this multiple of the estimate without tiers.
-_MOST_OF_NO_TIERS = 1.02
+#: More than the estimate of any step.
+_FORBIDDEN_MS = 1e12
+
+#: A variant is returned if its estimated cost is at most these multiples of the estimate without tiers and of the best.
+_MOST_OF_NO_TIERS, _MOST_OF_BEST = 1.02, 1.02
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,13 @@ def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
     if step is None or not tables or problem.task.world_size == 1:
         return []
     search = _TierSearch(problem, step, usable, CutFamily(problem.task, tables, tier_prices(problem, step)))
-    limit_ms = _MOST_OF_NO_TIERS * search.estimate_ms({})
+    trials = sorted(search.best(), key=lambda trial: trial.estimate_ms)
+    limit_ms = min(_MOST_OF_NO_TIERS * search.estimate_ms({}), _MOST_OF_BEST * trials[0].estimate_ms)
     found: list[ShardingTask] = []
-    for trial in sorted(search.best(), key=lambda trial: trial.estimate_ms):
+    for trial in trials:
         cuts = search.family.cuts(trial.hot_price, trial.host_price)
         variant = search.family.variant(cuts)
-        if cuts and trial.estimate_ms <= limit_ms and variant not in found:
+        if cuts and trial.estimate_ms <= min(limit_ms, _FORBIDDEN_MS) and variant not in found:
             found.append(variant)
     return found
 
@@ -71,24 +77,31 @@ class _TierSearch:
     def __init__(self, problem: Problem, step: StepCostModel, usable: Usable, family: CutFamily) -> None:
         self.family = family
         self._problem, self._step, self._usable = problem, step, usable
+        self._models = _RememberingModels(problem.models)
         self._known: dict[tuple[tuple[str, Cuts], ...], float] = {}
 
     def best(self) -> list[_Trial]:
         """The best trial without host rows and, if there are several hosts, the best one with host rows."""
-        hot = self._around(self._cheapest((multiple, None) for multiple in _MULTIPLES))
+        hot = self._descended(self._cheapest((multiple, None) for multiple in _MULTIPLES))
         if self._problem.task.num_hosts == 1:
             return [hot]
         host = self._cheapest((hot.hot_price, multiple) for multiple in _MULTIPLES)
-        host = self._cheapest((multiple, host.host_price) for multiple in (*_MULTIPLES, np.inf))
-        return [hot, self._around(host)]
+        without_hot = self._cheapest([(np.inf, host.host_price)])
+        return [hot, min(self._descended(host), self._descended(without_hot), key=lambda trial: trial.estimate_ms)]
 
-    def _around(self, trial: _Trial) -> _Trial:
-        """The cheapest trial near another one."""
-        for factor in _AROUND:
-            multiples = (1.0, factor, 1.0 / factor)
-            trial = self._cheapest((trial.hot_price * multiple, trial.host_price) for multiple in multiples)
-            if trial.host_price is not None:
-                trial = self._cheapest((trial.hot_price, trial.host_price * multiple) for multiple in multiples)
+    def _descended(self, trial: _Trial) -> _Trial:
+        """The cheapest trial that single changes of the prices lead to, with ever smaller steps."""
+        for step in _STEPS:
+            while True:
+                near: list[tuple[float, float | None]] = []
+                for factor in (step, 1.0 / step):
+                    near.append((trial.hot_price * factor, trial.host_price))
+                    if trial.host_price is not None:
+                        near.append((trial.hot_price, trial.host_price * factor))
+                found = self._cheapest(near)
+                if found.estimate_ms >= trial.estimate_ms:
+                    break
+                trial = found
         return trial
 
     def _cheapest(self, prices: Iterable[tuple[float, float | None]]) -> _Trial:
@@ -96,20 +109,24 @@ class _TierSearch:
         return min(trials, key=lambda trial: trial.estimate_ms)
 
     def estimate_ms(self, cuts: Mapping[str, Cuts]) -> float:
-        """Estimated cost of a step with these cuts; infinite if the ranks lack memory for them."""
+        """Estimated cost of a step with these cuts.
+
+        If the ranks lack memory, it is larger than any real cost, and larger the more memory they lack.
+        """
         key = tuple(cuts.items())
         if key not in self._known:
             self._known[key] = self._estimated_ms(self.family.variant(cuts))
         return self._known[key]
 
     def _estimated_ms(self, task: ShardingTask) -> float:
-        problem = Problem(task, self._problem.models, self._problem.memory)
-        if _least_bytes(problem) > problem.limits.min():
-            return np.inf
+        problem = Problem(task, self._models, self._problem.memory)
+        used = _least_bytes(problem) / float(problem.limits.min())
+        if used > 1.0:
+            return _FORBIDDEN_MS * used
         try:
             return SpreadChoice(problem, self._step, self._usable).estimate_ms()
         except DoesNotFitError:
-            return np.inf
+            return _FORBIDDEN_MS
 
 
 def _least_bytes(problem: Problem) -> float:
@@ -124,3 +141,32 @@ def _least_bytes(problem: Problem) -> float:
         else:
             total += memory.shard_bytes(row_shards(table, "host_row_wise", task.ranks_per_host)[0], task)
     return total
+
+
+class _RememberingCompute:
+    """A compute cost model that remembers the embeddings of shards; variants of a task have many of them in common."""
+
+    def __init__(self, model: ComputeModel) -> None:
+        self._model = model
+        self._known: dict[tuple[Shard, int, str], FloatArray] = {}
+        self.costs_from_sums = model.costs_from_sums
+        self.interval_from_sums = model.interval_from_sums
+
+    def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:
+        """Embeddings (S, H) of the model."""
+        keys = [(shard, batch_size, optimizer) for shard in shards]
+        missing = [shard for key, shard in zip(keys, shards, strict=True) if key not in self._known]
+        if missing:
+            found = self._model.shard_embeddings(missing, batch_size, optimizer)
+            self._known.update({(shard, batch_size, optimizer): row for shard, row in zip(missing, found, strict=True)})
+        return np.array([self._known[key] for key in keys])
+
+
+class _RememberingModels:
+    """Models with `_RememberingCompute`."""
+
+    def __init__(self, models: Models) -> None:
+        self.compute = _RememberingCompute(models.compute)
+        self.comm: CommModel = models.comm
+        self.step = models.step
+        self.caveats = models.caveats
