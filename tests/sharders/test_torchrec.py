@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import make_sharder
@@ -149,7 +150,7 @@ def test_a_table_that_no_column_split_can_hold_is_split_by_rows():
         shard(task)
 
 
-@pytest.mark.parametrize("name", SHARDING_TYPES)
+@pytest.mark.parametrize("name", [name for name in SHARDING_TYPES if name != "host_row_wise"])
 def test_a_table_gets_the_only_type_that_its_constraint_allows(name):
     only = Constraints((TableConstraint("t3", sharding_types=(name,)),))
     task = ShardingTask(tables(), 4, 64, 2**30, constraints=only, local_world_size=2)
@@ -212,3 +213,21 @@ def test_without_torchrec_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchrec.distributed", None)
     with pytest.raises(TorchRecMissingError, match="install the extra 'torchrec'"):
         require_torchrec()
+
+
+def in_memory_of(task: ShardingTask) -> Placement:
+    problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+    return TorchRecSharder().shard(problem, np.random.default_rng(0))
+
+
+def test_tables_may_be_in_host_memory_where_the_task_allows_it():
+    equal = [Table(f"t{at}", 40_000, 32, 2.0) for at in range(4)]
+    task = ShardingTask(equal, 2, 2048, 2 * equal[0].weight_bytes, host_memory_bytes=2**40)
+    assert in_memory_of(task).task is None  # all of them fit GPU memory
+    tight = replace(task, memory_bytes=equal[0].weight_bytes)
+    placement = in_memory_of(tight)
+    assert any(table.is_in_host_memory for table in placement.task.tables)
+    plan = price_plan(Problem(tight, step_models(), WEIGHTS_AND_OPTIMIZER), placement, "torchrec")
+    assert plan.task == placement.task
+    with pytest.raises(DoesNotFitError):
+        in_memory_of(replace(tight, host_memory_bytes=equal[0].weight_bytes // 4))

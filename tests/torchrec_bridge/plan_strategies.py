@@ -10,10 +10,13 @@ from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, UNCONSTRAINED, Constraints, TableConstraint
 from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, POOLINGS, SHARDING_TYPES, Shard, Table, whole
-from neuroshard_pipeline.tables.task import OPTIMIZERS, ShardingTask
+from neuroshard_pipeline.tables.task import COMM_BYTES, OPTIMIZERS, ShardingTask
 
 #: Memory of a rank that is sufficient for all of these plans: 6 tables of 10**9 rows with 256 columns of 16 bytes.
 ROOMY = st.integers(2**46, 2**50)
+
+#: Types of tables that are not tiers.
+WHOLE_TABLE_TYPES = tuple(name for name in SHARDING_TYPES if name != "host_row_wise")
 
 any_names = st.text(min_size=1, max_size=8).filter(str.strip)
 #: Names that PyTorch also accepts for submodules.
@@ -72,6 +75,8 @@ def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
         constraints=constraints,
         local_world_size=local,
         pipelines_input_dist=draw(st.booleans()),
+        comm_precision=draw(st.sampled_from(list(COMM_BYTES))),
+        sync_interval=draw(st.integers(1, 100)),
     )
     placed = draw(st.permutations([entry for table in chosen for entry in draw(placed_shards(table, task))]))
     shards, ranks = zip(*placed, strict=True)
@@ -89,7 +94,7 @@ def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
 def placed_shards(draw, table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:
     """Shards of the table and their ranks, of a type that TorchRec trains beside all other types."""
     local = task.ranks_per_host
-    types = ("column_wise", "data_parallel") if table.pooling == "mean" else SHARDING_TYPES
+    types = ("column_wise", "data_parallel") if table.pooling == "mean" else WHOLE_TABLE_TYPES
     sharding_type = draw(st.sampled_from(SEQUENCE_TYPES if table.pooling == "none" else types))
     group = task.world_size if sharding_type == "row_wise" else local
     if sharding_type == "data_parallel":

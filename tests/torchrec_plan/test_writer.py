@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from torchrec_bridge.plan_strategies import plans
+from torchrec_bridge.plan_strategies import WHOLE_TABLE_TYPES, plans
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
@@ -163,8 +163,8 @@ WRONG_PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("of_mean", SHARDING_TYPES)
-@pytest.mark.parametrize("of_sum", SHARDING_TYPES)
+@pytest.mark.parametrize("of_mean", WHOLE_TABLE_TYPES)
+@pytest.mark.parametrize("of_sum", WHOLE_TABLE_TYPES)
 def test_types_that_torchrec_computes_wrongly_beside_mean_pooling_are_refused(of_mean, of_sum):
     """The pairs were found by training each of them on 4 ranks of 2 hosts and comparing losses."""
     placed = [(whole(MEAN, of_mean), 0), (whole(SUM, of_sum), 0)]

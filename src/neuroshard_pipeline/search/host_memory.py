@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.units import units_of
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
-from neuroshard_pipeline.tables.table import DEFAULT_CACHE_LOAD_FACTOR, Table, whole
+from neuroshard_pipeline.tables.table import COMPUTE_KERNELS, DEFAULT_CACHE_LOAD_FACTOR, Table, whole
 from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
 
 #: Load factors of caches that are tried.
@@ -69,8 +69,8 @@ def host_bytes_needed(task: ShardingTask, memory: MemoryModel) -> int | None:
 
 def _chosen(task: ShardingTask, memory: MemoryModel, share: float, host_bytes: int) -> tuple[Table, ...] | None:
     """The tables, some in host memory, that need at most `share` of all GPU memory; None if that cannot be reached."""
-    widths = _cache_widths(task.tables)
-    options = [list(_options(table, task, memory, widths)) for table in task.tables]
+    choices = zip(task.tables, kernel_choices(task), strict=True)
+    options = [list(_options(table, kernels, task, memory)) for table, kernels in choices]
     hulls, too_large = [_hull(of) for of in options], _too_large(task, memory)
     chosen = [0] * len(hulls)
     needed, host_left = sum(hull[0].gpu_bytes for hull in hulls), host_bytes
@@ -113,21 +113,32 @@ def _price(hull: Sequence[_Option], at: int) -> float:
     return (after.link_bytes - before.link_bytes) / (before.gpu_bytes - after.gpu_bytes)
 
 
-def _options(
-    table: Table, task: ShardingTask, memory: MemoryModel, widths: dict[tuple[object, ...], int]
-) -> Iterator[_Option]:
-    """The table itself, and what it may become in host memory."""
+def kernel_choices(task: ShardingTask) -> list[tuple[str, ...]]:
+    """The kernels that a search may give to each table, the table's own first.
+
+    A table keeps its kernel if it is in host memory already, if it must stay in GPU memory, or if it is a tier.
+    """
+    widths = _cache_widths(task.tables)
+    found = []
+    for table in task.tables:
+        is_free = not table.is_in_host_memory and table.tier is None and task.host_memory_bytes is not None
+        is_free = is_free and not task.constraints.of(table.name).in_gpu_memory
+        if not is_free or task.possible_types(table) == ("data_parallel",):
+            found.append((table.compute_kernel,))
+        elif table.embedding_dim == widths[_cache_of(table)]:
+            found.append(COMPUTE_KERNELS)
+        else:
+            found.append(COMPUTE_KERNELS[:2])
+    return found
+
+
+def _options(table: Table, kernels: Sequence[str], task: ShardingTask, memory: MemoryModel) -> Iterator[_Option]:
+    """What the table may become, beginning with what it is."""
     yield _option(table, task, memory)
-    if table.is_in_host_memory or task.constraints.of(table.name).in_gpu_memory:
-        return
-    if task.possible_types(table) == ("data_parallel",) or table.tier is not None:
-        return
-    if table.embedding_dim == widths[_cache_of(table)]:
-        for load_factor in LOAD_FACTORS:
-            cached = replace(table, compute_kernel="fused_uvm_caching", cache_load_factor=load_factor)
-            yield _option(cached, task, memory)
-    managed = replace(table, compute_kernel="fused_uvm", cache_load_factor=DEFAULT_CACHE_LOAD_FACTOR)
-    yield _option(managed, task, memory)
+    for kernel in kernels[1:]:
+        for load_factor in LOAD_FACTORS if kernel == "fused_uvm_caching" else (DEFAULT_CACHE_LOAD_FACTOR,):
+            moved = replace(table, compute_kernel=kernel, cache_load_factor=load_factor)
+            yield _option(moved, task, memory)
 
 
 def _option(table: Table, task: ShardingTask, memory: MemoryModel) -> _Option:

@@ -54,14 +54,31 @@ def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesN
 
 
 def _searched(problem: Problem, variant: ShardingTask, search: Search) -> list[Placement]:
-    """The best placements of a variant; empty if ranks lack host memory even with tables bound to them."""
+    """The best placements of a variant within host memory; empty if there are none even with tables bound to ranks.
+
+    Raises:
+        DoesNotFitError: the variant does not fit GPU memory.
+    """
+    free = _within_host_memory(problem, variant, search)
+    if free:
+        return free
+    bound = _bound(variant, problem.memory)
+    return [] if bound is None else _within_host_memory(problem, bound, search)
+
+
+def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) -> list[Placement]:
+    """The placements that the search finds for a task, without those that exceed the host memory of a rank."""
+
+    def fits(placement: Placement) -> bool:
+        sizes = [problem.memory.host_bytes(shard, task) for shard in placement.shards]
+        return max(np.bincount(placement.ranks, sizes, task.world_size)) <= (task.host_memory_bytes or 0)
+
     try:
-        return search(Problem(variant, problem.models, problem.memory))
+        return [placement for placement in search(Problem(task, problem.models, problem.memory)) if fits(placement)]
     except DoesNotFitError:
         raise
-    except PlanError:  # a rank lacks host memory
-        bound = _bound(variant, problem.memory)
-        return [] if bound is None else search(Problem(bound, problem.models, problem.memory))
+    except PlanError:  # the search priced a plan that exceeds the host memory of a rank
+        return []
 
 
 def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:

@@ -1,19 +1,20 @@
 """TorchRec's own planner as a sharder. It imports TorchRec, an optional extra, on first use."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.search.host_memory import kernel_choices
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.room import require_room
 from neuroshard_pipeline.sharders.perf_fit import Cluster, fit_numbers, shard_sets
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import TABLE_WISE
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Largest number of ranks that TorchRec's planner is asked for: 10 tables on 1,000 ranks took it a minute.
@@ -31,7 +32,8 @@ class TorchRecSharder:
     then quarters and so on, until a plan fits. The sharder is deterministic.
 
     The planner chooses among table_wise, column_wise, row_wise, table_row_wise, grid_shard and data_parallel, as far
-    as `usable_types` names them: without a step cost model, among the first two only.
+    as `usable_types` names them: without a step cost model, among the first two only. If the task has host memory, it
+    may also have tables there, with and without a cache of TorchRec's default size.
 
     Attributes:
         name: the name of the sharder.
@@ -65,16 +67,21 @@ class TorchRecSharder:
         types = {name: _torchrec_types(table, problem) for name, table in tables.items()}
         options = {**(_fitted_options(problem) if self.is_fitted and task.world_size > 1 else {}), **self.options}
         limits = memory.limits(task)
+        kernels = dict(zip(tables, kernel_choices(task), strict=True))
         widest = max(table.embedding_dim for table in task.tables)
         num_parts = 2
+
+        def storage(shard: Shard) -> tuple[int, int]:
+            return memory.shard_bytes(shard, task), memory.host_bytes(shard, task)
+
         while True:
             choices = {
-                name: TableChoice(table, types[name], _least_width(table, task, num_parts))
+                name: TableChoice(table, types[name], _least_width(table, task, num_parts), kernels[name])
                 for name, table in tables.items()
             }
             try:
-                found = stock_plan(task, choices, limits, lambda s: memory.shard_bytes(s, task), **options)
-                return Placement(*read_sharding_plan(found, tables))
+                found = stock_plan(task, choices, limits, storage, **options)
+                return _placement(task, *read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:
                     message = " ".join(str(error).split())
@@ -95,6 +102,13 @@ def _fitted_options(problem: Problem) -> dict[str, Any]:
     numbers = fit_numbers(models, cluster, shard_sets(task.tables, task.batch_size, task.world_size))
     config = FittedPerfConfig(numbers, topology_of(task, problem.memory.limits(task)))
     return {"make_estimator": config.estimator, "sort_by": SortBy.PERF}
+
+
+def _placement(task: ShardingTask, shards: tuple[Shard, ...], ranks: tuple[int, ...]) -> Placement:
+    """The placement of a plan of TorchRec's planner, which may have moved tables to host memory."""
+    changed = {shard.table.name: shard.table for shard in shards}
+    tables = tuple(changed[table.name] for table in task.tables)
+    return Placement(shards, ranks, None if tables == task.tables else replace(task, tables=tables))
 
 
 def _hindrances(task: ShardingTask) -> Iterator[str]:

@@ -1,12 +1,20 @@
 """Builds TorchRec's `ShardingPlan` for a model, and reads a `ShardingPlan` back into shards and ranks."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table, whole
+from neuroshard_pipeline.tables.table import (
+    COMPUTE_KERNELS,
+    DEFAULT_CACHE_LOAD_FACTOR,
+    SHARDING_TYPES,
+    Shard,
+    Table,
+    whole,
+)
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
@@ -51,6 +59,8 @@ def sharding_plan(
 def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
     """The shards of all modules of a `ShardingPlan`, and the rank of each shard.
 
+    The tables of the shards have the kernels and load factors of the plan.
+
     Args:
         plan: a plan of any sharding types. `table_wise` and `table_column_wise` tables are read as `column_wise`.
             Shards without rows are left out.
@@ -64,8 +74,27 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
         for name, parameter in module.items():
             if name not in tables:
                 raise PlanError(f"TorchRec's plan has the table {name!r}, which the sharding task does not have")
-            placed += _read_parameter(tables[name], parameter)
+            cache = parameter.cache_params
+            load_factor = None if cache is None else cache.load_factor
+            placed += _read_parameter(
+                with_compute_kernel(tables[name], parameter.compute_kernel, load_factor), parameter
+            )
     return tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed)
+
+
+def with_compute_kernel(table: Table, compute_kernel: str, load_factor: float | None) -> Table:
+    """The table with a kernel of TorchRec; a `load_factor` of None stands for TorchRec's default.
+
+    Kernels other than `COMPUTE_KERNELS`, such as that of replicas, leave the table as it is.
+    """
+    if compute_kernel not in COMPUTE_KERNELS:
+        return table
+    is_cached = compute_kernel == "fused_uvm_caching" and load_factor is not None
+    return replace(
+        table,
+        compute_kernel=compute_kernel,
+        cache_load_factor=load_factor if is_cached else DEFAULT_CACHE_LOAD_FACTOR,
+    )
 
 
 def parameter_sharding(form: ParameterForm) -> ParameterSharding:
