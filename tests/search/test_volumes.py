@@ -1,0 +1,168 @@
+"""Bytes per step against messages that are counted one by one for drawn ids, and against hand counts."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neuroshard_pipeline.search.volumes import BAGS_OF_COLD_TIERS, plan_volumes
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
+
+BATCH, WORLD, LOCAL = 1024, 8, 4
+SEQUENCES = [Table(f"s{number}", 20_000, 16, 30.0, pooling="none") for number in range(3)]
+POOLED = [
+    Table("whole", 5000, 16, 4.0),
+    Table("halves", 5000, 16, 4.0, num_features=2),
+    Table("rows", 5000, 16, 4.0, is_weighted=True),
+    Table("host", 5000, 16, 4.0),
+    Table("grid", 5000, 16, 4.0),
+    Table("copied", 100, 16, 4.0),
+]
+
+
+def task_of(tables, **fields):
+    return ShardingTask(tables, WORLD, BATCH, 2**40, local_world_size=LOCAL, **fields)
+
+
+def placed_pooled():
+    whole_table, halves, rows, host, grid, copied = POOLED
+    return [
+        (whole(whole_table), 5),
+        (Shard(halves, 0, 4), 1),
+        (Shard(halves, 4, 12), 6),
+        *zip(row_shards(rows, "row_wise", WORLD), range(WORLD), strict=True),
+        *zip(row_shards(host, "table_row_wise", LOCAL), range(4, 8), strict=True),
+        *zip(row_shards(grid, "grid_shard", LOCAL, 0, 8), range(4), strict=True),
+        *zip(row_shards(grid, "grid_shard", LOCAL, 8, 8), range(4, 8), strict=True),
+        *((whole(copied, "data_parallel"), rank) for rank in range(WORLD)),
+    ]
+
+
+def placed_sequences(tables):
+    """The first table column-wise in two shards, others as their tier says or row-wise."""
+    placed = []
+    for table in tables:
+        kind = None if table.tier is None else table.tier.kind
+        if kind == "hot":
+            placed += [(whole(table, "data_parallel"), rank) for rank in range(WORLD)]
+        elif kind == "host":
+            placed += zip(row_shards(table, "host_row_wise", LOCAL) * 2, range(WORLD), strict=True)
+        elif table is tables[0]:
+            placed += [(Shard(table, 0, 4), 2), (Shard(table, 4, 12), 7)]
+        else:
+            placed += zip(row_shards(table, "row_wise", WORLD), range(WORLD), strict=True)
+    return placed
+
+
+def counted(task, placed, seed=0):
+    """Bytes by kind and side of every message of the all-to-alls, one by one, for ids that are drawn."""
+    found = defaultdict(float)
+    samples = BATCH // WORLD
+    floats = {"fp32": 4, "fp16": 2}[task.comm_precision]
+
+    def send(kind, source, target, size):
+        if source != target:
+            found[kind, "inside" if source // LOCAL == target // LOCAL else "across"] += size
+
+    batches = {table.name: draw_ids(table, BATCH, seed) for table in task.tables}
+    for shard, owner in placed:
+        table, ids = shard.table, batches[shard.table.name]
+        for source in range(WORLD):
+            if shard.sharding_type == "data_parallel":
+                continue
+            if shard.sharding_type == "host_row_wise" and source // LOCAL != owner // LOCAL:
+                continue
+            own = ids.indices[ids.offsets[source * samples] : ids.offsets[(source + 1) * samples]]
+            own = own[(own >= shard.row_offset) & (own < shard.row_offset + shard.num_rows)]
+            if task.index_dedup and table.pooling == "none":
+                own = np.unique(own)
+            bags = samples * table.num_features
+            if table.tier is not None:
+                bags = {"host": 0, "cold": BAGS_OF_COLD_TIERS}[table.tier.kind]
+            send("ids", source, owner, 4 * bags + len(own) * (12 if table.is_weighted else 8))
+            if table.pooling == "none":
+                rows = len(own)
+            elif shard.sharding_type == "column_wise":
+                rows = samples * table.num_features
+            else:
+                continue  # reduced
+            send("outputs", owner, source, floats * rows * shard.embedding_dim)
+            send("outputs", source, owner, floats * rows * shard.embedding_dim)
+        if shard.sharding_type in ("table_row_wise", "grid_shard") and owner % LOCAL == 0:
+            for place in range(LOCAL):  # each rank of the host sends the sums of its counterparts' samples to them
+                source = owner + place
+                for target in range(place, WORLD, LOCAL):
+                    if target // LOCAL != source // LOCAL:
+                        size = floats * samples * table.num_features * shard.embedding_dim
+                        send("outputs", source, target, size)
+                        send("outputs", target, source, size)
+    return found
+
+
+def assert_agree(task, placed, rel):
+    volumes = plan_volumes(task, *zip(*placed, strict=True))
+    expected = counted(task, placed)
+    for (kind, side), size in expected.items():
+        assert getattr(volumes, side)[kind].sum() == pytest.approx(size, rel=rel), (kind, side)
+    for side in ("inside", "across"):
+        for kind in ("ids", "outputs"):
+            assert ((kind, side) in expected) == getattr(volumes, side)[kind].any()
+    return volumes
+
+
+@pytest.mark.parametrize("comm_precision", ["fp32", "fp16"])
+def test_pooled_tables_of_every_type(comm_precision):
+    assert_agree(task_of(POOLED, comm_precision=comm_precision), placed_pooled(), rel=0.01)
+
+
+@pytest.mark.parametrize("comm_precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("index_dedup", [False, True])
+def test_sequence_tables(comm_precision, index_dedup):
+    task = task_of(SEQUENCES, comm_precision=comm_precision, index_dedup=index_dedup)
+    assert_agree(task, placed_sequences(task.tables), rel=0.03)
+
+
+@pytest.mark.parametrize("index_dedup", [False, True])
+def test_tiers(index_dedup):
+    task = task_of(SEQUENCES, tiers=True, index_dedup=index_dedup)
+    tiers = tiered_task(task, {"s1": Cuts(100, 2000), "s2": Cuts(0, 500)})
+    volumes = assert_agree(tiers, placed_sequences(tiers.tables), rel=0.03)
+    flat = plan_volumes(task, *zip(*placed_sequences(task.tables), strict=True))
+    assert volumes.across["outputs"].sum() < 0.8 * flat.across["outputs"].sum()
+    gradients = 100 * 16 * 4
+    per_rank = 2 * gradients * 7 / 8  # of hot rows, in a ring of 8 ranks, in which two links lead to the other host
+    host_gradients = (2000 + 500) // 4 * 16 * 4  # of a rank, which exchanges half of them and their sum
+    assert volumes.across["reductions"].sum() == pytest.approx(2 * per_rank + 8 * host_gradients)
+    assert volumes.inside["reductions"].sum() == pytest.approx(6 * per_rank)
+    assert volumes.across_bytes == pytest.approx(sum(of.sum() for of in volumes.across.values()))
+    assert volumes.inside_bytes == pytest.approx(sum(of.sum() for of in volumes.inside.values()))
+    of_reductions = volumes.across["reductions"].sum() + volumes.inside["reductions"].sum()
+    assert volumes.all_to_all_bytes == pytest.approx(volumes.across_bytes + volumes.inside_bytes - of_reductions)
+
+
+def test_reductions_of_row_shards_by_hand():
+    rows, host = POOLED[2], POOLED[3]
+    task = task_of([rows, host])
+    placed = [
+        *zip(row_shards(rows, "row_wise", WORLD), range(WORLD), strict=True),
+        *zip(row_shards(host, "table_row_wise", LOCAL), range(4, 8), strict=True),
+    ]
+    volumes = plan_volumes(task, *zip(*placed, strict=True))
+    output = 4 * BATCH * 16  # of all samples; reduce_scatter and all_gather send it once each
+    of_rows, of_host = 2 * output * 7 / 8, 2 * output * 3 / 4
+    assert volumes.across["reductions"].sum() == pytest.approx(2 * of_rows)
+    assert volumes.inside["reductions"].sum() == pytest.approx(6 * of_rows + 4 * of_host)
+
+
+def test_one_host_sends_nothing_across():
+    task = replace(task_of(SEQUENCES), local_world_size=None)
+    placed = placed_sequences(task.tables)
+    alone = plan_volumes(task, *zip(*placed, strict=True))
+    assert alone.across_bytes == 0
+    split = plan_volumes(task_of(SEQUENCES), *zip(*placed, strict=True))
+    assert alone.inside_bytes == pytest.approx(split.inside_bytes + split.across_bytes)
