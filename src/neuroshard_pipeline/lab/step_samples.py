@@ -4,7 +4,7 @@ Shapes: N ranks of all plans, Q quantities of work (`tables.step_work`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.step_work import rank_work
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
 #: The parts of a step that are proportional to work.
 PARTS: tuple[str, ...] = ("input_dist", "module", "dense")
@@ -29,6 +30,8 @@ _EXCHANGED_TYPES = ("column_wise", "row_wise", "table_row_wise", "grid_shard")
 _OTHER_KINDS: tuple[dict[str, Any], ...] = ({"is_weighted": True}, {"pooling": "mean"}, {"pooling": "none"})
 _OTHER_SHARES = (0.0, 0.0, 0.3)
 _HALF_PRECISION = 0.25  # share of plans
+_SENT_ONCE, _IN_TIERS = 0.25, 0.25  # shares of plans with `index_dedup`, and with hot tiers of half of the sequences
+_HOT_ROWS = (2.0, 4.5)  # logarithms of rows
 _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others are column-wise, some with replicas
 
 
@@ -92,12 +95,14 @@ def _random_plan(
     batch_size = world_size * int(rng.choice(_LOCAL_BATCHES))
     precision = "fp16" if rng.random() < _HALF_PRECISION else "fp32"
     task = ShardingTask(tables, world_size, batch_size, 2**50, local_world_size=per_host, comm_precision=precision)
+    task = _with_sequence_options(task, rng)
     of_all_types, replicated_share = rng.random() < _OF_ALL_TYPES, rng.choice([0.0, 0.5])
     cut_share = rng.choice([0.0, 0.2])
     placed = []
-    for table in tables:
+    for table in task.tables:
         kind = "column_wise"
-        if table.num_embeddings <= _MOST_REPLICA_ROWS and rng.random() < replicated_share:
+        is_hot = table.tier is not None and table.tier.kind == "hot"
+        if is_hot or (table.num_embeddings <= _MOST_REPLICA_ROWS and rng.random() < replicated_share):
             kind = "data_parallel"
         elif of_all_types:
             kind = str(rng.choice(_EXCHANGED_TYPES, p=[0.85, 0.05, 0.05, 0.05]))
@@ -105,6 +110,17 @@ def _random_plan(
             kind = "column_wise"
         placed += _placed(table, kind, task, cut_share, rng)
     return task, [shard for shard, _ in placed], [rank for _, rank in placed]
+
+
+def _with_sequence_options(task: ShardingTask, rng: np.random.Generator) -> ShardingTask:
+    """The task with `index_dedup` or with hot tiers, by chance. Host tiers have the prices of the ranks of one host."""
+    is_sent_once, is_in_tiers = rng.random() < _SENT_ONCE, rng.random() < _IN_TIERS
+    task = replace(task, index_dedup=bool(is_sent_once), tiers=bool(is_in_tiers))
+    if not is_in_tiers:
+        return task
+    rows = {table.name: int(10 ** rng.uniform(*_HOT_ROWS)) for table in task.tables if table.pooling == "none"}
+    most = {table.name: table.num_embeddings for table in task.tables}
+    return tiered_task(task, {name: Cuts(min(hot, most[name])) for name, hot in rows.items() if rng.random() < 0.5})
 
 
 def _placed(
