@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
+from neuroshard_pipeline.tables.row_blocks import last_rank_has_rows, row_blocks, row_shards
 from neuroshard_pipeline.tables.table import Table
 
 
@@ -32,6 +32,7 @@ def test_blocks_cover_the_rows_in_order(rows, ranks):
     assert [start for start, _ in blocks] == [0, *ends[:-1]]
     assert ends[-1] == rows
     assert all(0 <= count <= blocks[0][1] for _, count in blocks)
+    assert last_rank_has_rows(rows, ranks) == (blocks[-1][1] > 0)
 
 
 def test_shards_are_the_blocks_with_rows():

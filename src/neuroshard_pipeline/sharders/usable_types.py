@@ -2,7 +2,7 @@
 
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.tables.row_blocks import row_blocks
+from neuroshard_pipeline.tables.row_blocks import last_rank_has_rows
 from neuroshard_pipeline.tables.table import ShardingType, Table
 
 
@@ -28,7 +28,7 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
             return name == "column_wise"
         if name == "data_parallel":
             return True
-        return name in ranks and table.pooling != "mean" and row_blocks(table.num_embeddings, ranks[name])[-1][1] > 0
+        return name in ranks and table.pooling != "mean" and last_rank_has_rows(table.num_embeddings, ranks[name])
 
     possible = task.possible_types(table)
     usable = tuple(name for name in possible if is_usable(name))

@@ -64,14 +64,15 @@ def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
 
     Where a shard begins in its table plays no role.
     """
-    by_id = {id(shard): shard for shard in shards}
+    identities = np.fromiter(map(id, shards), dtype=np.int64, count=len(shards))
+    _, first, same = np.unique(identities, return_index=True, return_inverse=True)
     number: dict[tuple[object, ...], int] = {}
     distinct: list[Shard] = []
-    place_of: dict[int, int] = {}
-    for identity, shard in by_id.items():
+    place = np.empty(len(first), dtype=np.int64)
+    for index in np.argsort(first).tolist():
+        shard = shards[first[index]]
         key = (id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type)
-        place_of[identity] = number.setdefault(key, len(number))
+        place[index] = number.setdefault(key, len(number))
         if len(number) > len(distinct):
             distinct.append(shard)
-    place = np.fromiter((place_of[identity] for identity in map(id, shards)), dtype=np.int64, count=len(shards))
-    return distinct, place
+    return distinct, place[same]

@@ -15,6 +15,11 @@ def row_blocks(num_embeddings: int, num_ranks: int) -> list[tuple[int, int]]:
     return [(start, min(size, num_embeddings - start)) for start in starts]
 
 
+def last_rank_has_rows(num_embeddings: int, num_ranks: int) -> bool:
+    """Whether the last of the blocks of `row_blocks`, and therefore every one of them, has rows."""
+    return (num_ranks - 1) * -(-num_embeddings // num_ranks) < num_embeddings
+
+
 def row_shards(
     table: Table, sharding_type: ShardingType, num_ranks: int, column_offset: int = 0, embedding_dim: int | None = None
 ) -> list[Shard]:
