@@ -18,6 +18,7 @@ from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json, plan_to_json, tables_sha256
 
 WIDE, SMALL = Table("wide", 100, 64, 3.0), Table("small", 10, 8, 1.0)
@@ -157,3 +158,18 @@ def test_damaged_documents_are_refused(path, value, message):
     target[path[-1]] = value
     with pytest.raises(PlanError, match=message):
         plan_from_json(document)
+
+
+def test_plans_with_tiers_survive_the_round_trip_and_leave_popular_rows_out_of_torchrecs_form():
+    table = Table("clicks", 1000, 16, 20.0, pooling="none")
+    task = ShardingTask([table, WIDE], 4, 64, 2**30, local_world_size=2, tiers=True)
+    variant = tiered_task(task, {"clicks": Cuts(10, 20)})
+    hot, host, cold, wide = variant.tables
+    on_hosts = row_shards(host, "host_row_wise", 2)
+    shards = (*[whole(hot, "data_parallel")] * 4, *on_hosts, *on_hosts, *row_shards(cold, "row_wise", 4), whole(wide))
+    plan = Plan(variant, shards, (0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 1), "tiered")
+    document = plan_to_json(plan, None, "cpu", {"clicks": "seq", "wide": "bags"})
+    assert {path: list(of) for path, of in document["plan"].items()} == {"seq": ["clicks/cold"], "bags": ["wide"]}
+    found = plan_from_json(json.loads(json.dumps(document)))
+    assert found == plan
+    assert found.tiers == {"clicks": Cuts(10, 20)}

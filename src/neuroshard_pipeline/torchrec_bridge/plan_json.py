@@ -19,7 +19,8 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
                         sharding_type, compute_kernel, ranks and sharding_spec, which is null for replicas and else
                         {shards: [{shard_offsets: [row, column], shard_sizes: [rows, columns],
                         placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}, ...]}; with a cache, also
-                        cache_params
+                        cache_params. Hot and host tiers are left out: TorchRec has no form for them
+                        (`torchrec_bridge.tiered`)
     predicted           the fields of `PlanCost`, each a list of ms per rank (empty where it was not priced); or null
     memory              parameters of the memory model that the plan was made with
 
@@ -76,7 +77,7 @@ def plan_to_json(
         compute_device: kind of device that trains the tables; None for the one that the plan's cost models were
             measured on.
         module_path: fully qualified name of the collection that holds the tables whose `module` is empty, or a mapping
-            from every table's name to the name of its collection.
+            from every table's name (of a tier, also the whole table's) to the name of its collection.
 
     Raises:
         PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, or
@@ -96,7 +97,7 @@ def plan_to_json(
         "local_world_size": devices.ranks_per_host,
         "task": _task_to_json(plan.task),
         "shards": [_shard_to_json(shard, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True)],
-        "plan": torchrec_form(plan.task.tables, plan.shards, plan.ranks, devices, module_path),
+        "plan": _torchrec_form(plan, devices, module_path),
         "predicted": predicted,
         "memory": plan.memory.model_dump(),
     }
@@ -196,9 +197,20 @@ def _read_plan(document: Mapping[str, Any]) -> Plan:
     forms = {name: (path, form) for path, module in document["plan"].items() for name, form in module.items()}
     paths = {name: path for name, (path, _) in forms.items()}
     devices = Devices(task.world_size, document["local_world_size"], document["compute_device"])
-    if torchrec_form(task.tables, plan.shards, plan.ranks, devices, paths) != document["plan"]:
+    if _torchrec_form(plan, devices, paths) != document["plan"]:
         raise PlanError(f"{task.task_id}: the fields 'plan' and 'shards' of the plan document contradict each other")
     return plan
+
+
+def _torchrec_form(plan: Plan, devices: Devices, module_path: Mapping[str, str]) -> Json:
+    """TorchRec's form of the plan without hot and host tiers; cold tiers are in the module of the whole table."""
+    tables = [table for table in plan.task.tables if table.tier is None or table.tier.kind == "cold"]
+    names = {table.name for table in tables}
+    pairs = zip(plan.shards, plan.ranks, strict=True)
+    placed = [(shard, rank) for shard, rank in pairs if shard.table.name in names]
+    parents = {table.name: table.tier.parent for table in tables if table.tier is not None}
+    paths = {**module_path, **{name: module_path[of] for name, of in parents.items() if of in module_path}}
+    return torchrec_form(tables, [shard for shard, _ in placed], [rank for _, rank in placed], devices, paths)
 
 
 def _read_table(entry: Mapping[str, Any]) -> Table:
