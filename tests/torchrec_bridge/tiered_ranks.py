@@ -265,6 +265,11 @@ def _check_state(parallel: DistributedModelParallel, unsharded: TieredModel) -> 
     assert sequence.load_state_dict(sent[0]).missing_keys == []
     for key, weight in sequence.state_dict().items():
         torch.testing.assert_close(weight, sent[0][key], rtol=0, atol=0)
+    whole = parallel.state_dict()
+    assert set(whole) == set(unsharded.state_dict())
+    missing, unexpected = parallel.load_state_dict(whole)
+    assert not missing
+    assert not unexpected
     unsharded.sequence.load_state_dict(sequence.state_dict())
 
 

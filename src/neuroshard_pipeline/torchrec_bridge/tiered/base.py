@@ -17,8 +17,9 @@ from neuroshard_pipeline.torchrec_bridge.tiered.index import TierRows
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
 from neuroshard_pipeline.torchrec_bridge.tiered.state import TieredState
 
-#: The cold rows of the ranks, as TorchRec's module looked them up, and the host rows that this rank serves.
-LookedUp = tuple[list[torch.Tensor], list[torch.Tensor]]
+#: The cold rows that this rank looked up, one tensor per lookup of TorchRec's module, and then the host rows that it
+#: was asked for, one tensor per width.
+LookedUp = list[torch.Tensor]
 
 
 @dataclass
@@ -118,7 +119,8 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
     def compute(self, ctx: TieredContext, dist_input: TieredIds) -> LookedUp:
         """Look up cold rows and the host rows that this rank was asked for."""
         cold = [] if self.cold is None else self.cold.compute(ctx.cold, dist_input.cold)
-        return cold, [own.served_rows(asked) for own, asked in zip(self.tiers, dist_input.requests, strict=True)]
+        served = [own.served_rows(asked) for own, asked in zip(self.tiers, dist_input.requests, strict=True)]
+        return [*cold, *served]
 
     def started(self, ctx: TieredContext, cold_ids: KeyedJaggedTensor | None) -> Awaitable[Awaitable[TieredIds]]:
         """Start to exchange the ids of host rows, which are in the context, and of cold rows."""
@@ -128,7 +130,7 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
 
     def exchanged(self, ctx: TieredContext, output: LookedUp) -> tuple[Any, list[torch.Tensor]]:
         """TorchRec's awaitable of the cold rows (None without cold rows), and the host rows by width."""
-        cold, served = output
+        cold, served = output[: -len(self.tiers)], output[-len(self.tiers) :]
         awaitable = None if self.cold is None else self.cold.output_dist(ctx.cold, cold)
         parts = zip(self.tiers, served, ctx.requests, strict=True)
         return awaitable, [own.exchange(rows, asked) for own, rows, asked in parts]

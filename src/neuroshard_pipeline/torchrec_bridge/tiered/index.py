@@ -121,12 +121,16 @@ class TierIndex:
             keys: (N,) the ids as `keys_of` numbers them.
             table: (N,) the place of the table of every id in `tables`.
         """
-        below = torch.searchsorted(self._keys, keys)  # popular ids of any table that are smaller
-        popular, places = self._keys[below] == keys, self._places[below].long()
+        ordered, order = keys.sort()  # on CPUs, ordered keys are searched several times faster
+        found = torch.searchsorted(self._keys, ordered)
+        below = torch.empty_like(found).scatter_(0, order, found)  # popular ids of any table that are smaller
+        popular = self._keys.index_select(0, below) == keys
+        places = self._places.index_select(0, below).long()
         is_hot = places < self.num_hot
         hot_at, host_at, cold_at = (which.nonzero()[:, 0] for which in (popular & is_hot, popular & ~is_hot, ~popular))
-        of = table[cold_at]
-        cold = keys[cold_at] - self._offsets[of] - (below[cold_at] - self._popular_before[of])
+        # The row of a cold id is its key minus the first key of its table minus the smaller popular ids of its table.
+        bases = (self._offsets - self._popular_before).index_select(0, table.index_select(0, cold_at))
+        cold = keys.index_select(0, cold_at) - below.index_select(0, cold_at) - bases
         return TierRows(hot_at, places[hot_at], host_at, places[host_at] - self.num_hot, cold_at, cold)
 
     def hot_ids(self, table: int) -> tuple[torch.Tensor, slice]:

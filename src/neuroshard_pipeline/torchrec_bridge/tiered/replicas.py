@@ -1,8 +1,9 @@
 """Weights that several ranks hold, and their update in the backward pass.
 
-TorchRec's own replicas (`data_parallel`) cannot take this place in an `EmbeddingCollection` on CPUs: FBGEMM 1.8's dense
-lookup ignores `PoolingMode.NONE` there and returns a sum per bag, so TorchRec fails when it splits the rows by
-features. For the same reason a sharded `EmbeddingCollection` with the kernel `dense` cannot hold the host rows.
+TorchRec 1.8's own `EmbeddingCollection` cannot hold such weights on CPUs. FBGEMM 1.8's dense lookup ignores
+`PoolingMode.NONE` there and returns a sum per bag. A `data_parallel` table therefore fails when TorchRec splits the
+rows by features, and a `row_wise` table with the kernel `dense` on the process group of a host fails when rows are
+exchanged. With the kernel `fused` such a group works, but its gradients cannot be added up over hosts.
 """
 
 from collections.abc import Mapping
