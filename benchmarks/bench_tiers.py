@@ -13,9 +13,11 @@ of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank
 The search knows the reuse profile of one batch only. In the lab, tiers hold the most popular rows of the stated
 popularities and get their ids. Measured tiers hold the rows that were most popular in eight other batches.
 
-- `lab`: bytes are expectations (`wire_bytes`). Times are the lab's formulas for input dist, all-to-alls and reductions.
+- `lab`: bytes are expectations (`wire_bytes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
   the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted.
+- `GiB/rank`: weights and optimizer state of the fullest rank, which the memory limit is about; `+ buffers`: also the
+  ids and rows that ranks exchange.
 - `bound`: no plan of whole rows sends fewer bytes across hosts (`search.crossing_bound`); the first number counts the
   reductions of gradients, the second one does not.
 """
@@ -35,11 +37,13 @@ from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.lab.device import modelled_device
 from neuroshard_pipeline.lab.network_presets import network_preset
-from neuroshard_pipeline.lab.step import step_cost_ms
+from neuroshard_pipeline.lab.phases import Work, run_phases
+from neuroshard_pipeline.lab.step import step_cost_ms, step_params, step_phases
+from neuroshard_pipeline.lab.step_groups import Job, grouped
 from neuroshard_pipeline.report.formats import percent
 from neuroshard_pipeline.report.terminal import aligned_table
 from neuroshard_pipeline.search.crossing_bound import crossing_bound
-from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES
+from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
@@ -60,10 +64,11 @@ PLANS: dict[str, tuple[str, dict[str, bool]]] = {
     "fewest bytes": ("", {}),
     "dedup + fewest": ("", {"index_dedup": True}),
 }
+#: Memory with the ids that a rank receives and the rows that it sends, which the limit of the tasks leaves out.
+BUFFERS = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.0)
 #: Seed of the first batch whose ids are counted; measured batches have smaller seeds.
 _COUNTED = 100
 DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
-COMM_PARTS = ("input_dist", "forward_comm", "backward_comm", "reduction")
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,22 @@ def wire_bytes(task: ShardingTask, shards: Sequence[Shard]) -> Bytes:
     return Bytes(*sent.tolist())
 
 
+def collectives_ms(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
+    """The lab's time of all collectives of a step on the slowest rank, without the work and the waiting in between."""
+    network = NETWORK.model_copy(update={"gpus_per_host": task.ranks_per_host})
+    job = Job(task, DEVICE, network, step_params().host_sync_us)
+    phases = [phase for phase in step_phases(grouped(shards, ranks, task), job) if not isinstance(phase, Work)]
+    parts, _ = run_phases(phases, task.world_size, network)
+    return float(np.sum(list(parts.values()), axis=0).max())
+
+
+def bytes_with_buffers(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
+    """Memory of the fullest rank with the ids and rows that ranks exchange."""
+    of_rank = np.zeros(task.world_size)
+    np.add.at(of_rank, list(ranks), [BUFFERS.shard_bytes(each, task) for each in shards])
+    return float(of_rank.max())
+
+
 def solved(
     source: SequenceTask, models: Models, names: Sequence[str], curves: Mapping[str, PopularityCurve]
 ) -> dict[str, Plan | str]:
@@ -126,30 +147,31 @@ def solved(
     return found
 
 
+LAB_HEADER = [
+    "plan",
+    *("across GB: a2a", "gradients", "fewer", "a2a fewer", "inside GB"),
+    *("comm ms", "faster", "step ms", "GiB/rank", "+ buffers"),
+]
+
+
 def lab_rows(source: SequenceTask, plans: dict[str, Plan | str]) -> list[list[str]]:
     """One row per plan."""
     rows, base = [], None
     for name, plan in plans.items():
         if isinstance(plan, str):
-            rows.append([name, plan, *[""] * 8])
+            rows.append([name, plan, *[""] * (len(LAB_HEADER) - 2)])
             continue
         task, shards = judged(plan, source.sources)
         cost = step_cost_ms(task, shards, plan.ranks, DEVICE, NETWORK)
-        comm_ms = float(np.sum([getattr(cost, f"{part}_ms") for part in COMM_PARTS], axis=0).max())
+        comm_ms = collectives_ms(task, shards, plan.ranks)
         sent = wire_bytes(task, shards)
         base = base or (sent.across, comm_ms)
         row = [f"{sent.exchanged / 1e9:.2f}", f"{sent.reduced / 1e9:.2f}", percent(1 - sent.across / base[0])]
         row += [percent(1 - sent.exchanged / base[0]), f"{sent.inside / 1e9:.2f}", f"{comm_ms:.2f}"]
         row += [f"{base[1] / comm_ms:.2f}", f"{cost.step_ms:.2f}", f"{max(plan.memory_bytes) / 2**30:.2f}"]
+        row.append(f"{bytes_with_buffers(task, shards, plan.ranks) / 2**30:.2f}")
         rows.append([name, *row])
     return rows
-
-
-LAB_HEADER = [
-    "plan",
-    *("across GB: a2a", "gradients", "fewer", "a2a fewer", "inside GB"),
-    *("comm ms", "faster", "step ms", "GiB/rank"),
-]
 
 
 def bound_line(source: SequenceTask) -> str:
