@@ -1,0 +1,100 @@
+r"""Tasks larger than all GPU memory, in the lab (modelled H100): plans with tables in host memory, ours and TorchRec's.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_host_memory.py --world-sizes 2 8 --shares 0.5 0.25
+
+The ranks have `--shares` of the GPU memory that the tables of MLPerf DLRM-v2 need, and 128 GiB of host memory each.
+Both sharders see the same limits, memory model and shipped cost models. The judge is `lab.step`, explicit formulas for
+the whole step. Prints, per task and sharder, the modelled step, the part for host memory, and the time of transfers for
+the lower and the upper bound of the rows that cross the host link, for the rank that pays most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from whole_cost_tasks import suite_tasks
+
+from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.step import step_cost_ms
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.host_memory import host_link_bounds
+from neuroshard_pipeline.tables.table import whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+SHARDERS = ("neuroshard_plus", "torchrec")
+HOST_MEMORY_BYTES = 128 * 2**30
+DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
+
+
+def tight(task: ShardingTask, share: float) -> ShardingTask:
+    """The task with ranks that together have `share` of the GPU memory that its tables need."""
+    needed = sum(default_memory().shard_bytes(whole(table), task) for table in task.tables)
+    limit = int(share * needed / task.world_size)
+    return replace(task, memory_bytes=limit, host_memory_bytes=HOST_MEMORY_BYTES, task_id=f"{task.task_id}-{share:.0%}")
+
+
+def bounds_ms(plan: Plan) -> tuple[float, float]:
+    """Time of the rank that reads most over its host link, for the lower and the upper bound of its bytes."""
+    found = np.zeros((plan.task.world_size, 3))
+    for each, rank in zip(plan.shards, plan.ranks, strict=True):
+        found[rank] += host_link_bounds(each, plan.task)
+    low, _, high = (DEVICE.host_link_us(num_bytes) / 1e3 for num_bytes in found.max(axis=0))
+    return low, high
+
+
+def report(task: ShardingTask, sharder: str, models: Models) -> None:
+    """Print the judged plan of one sharder, or why there is none."""
+    start = time.perf_counter()
+    try:
+        plan = shard(task, models, sharder)
+    except NeuroShardError as error:
+        print(f"  {sharder:16s} no plan: {str(error)[:160]}")
+        return
+    seconds = time.perf_counter() - start
+    cost = step_cost_ms(plan.task, plan.shards, plan.ranks, DEVICE, NETWORK)
+    kernels = Counter(
+        f"cache {table.cache_load_factor:g}" if table.compute_kernel == "fused_uvm_caching" else table.compute_kernel
+        for table in plan.task.tables
+    )
+    low_ms, high_ms = bounds_ms(plan)
+    print(
+        f"  {sharder:16s} step {cost.step_ms:7.2f} ms, predicted {plan.predicted_cost_ms:7.2f}, host memory "
+        f"{cost.host_ms.max():6.2f} (transfers {low_ms:.2f} to {high_ms:.2f}); fullest rank "
+        f"{max(plan.memory_bytes) / task.memory_limits[0]:.0%}, host {max(plan.host_memory_bytes) / 2**30:.0f} GiB; "
+        f"{seconds:.0f} s; {dict(kernels)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Plan all tasks and print the judged plans."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 8])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.25])
+    parser.add_argument("--tasks", type=int, default=1, help="tasks per number of ranks")
+    arguments = parser.parse_args()
+    models = load_cost_models("h100")
+    for world_size in arguments.world_sizes:
+        for asked in suite_tasks("mlperf", world_size, arguments.tasks):
+            for share in arguments.shares:
+                task = tight(asked, share)
+                print(
+                    f"{task.task_id}: {world_size} ranks of {task.memory_limits[0] / 2**30:.1f} GiB, "
+                    f"batch {task.batch_size}"
+                )
+                for sharder in SHARDERS:
+                    report(task, sharder, models)
+
+
+if __name__ == "__main__":
+    main()
