@@ -13,6 +13,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem
+from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table, whole
@@ -117,3 +118,17 @@ def test_a_search_and_the_price_agree_on_half_precision_and_averaging():
         further = np.add(cost.input_dist_ms, cost.module_ms)[0] + (cost.reduction_ms[0] if cost.reduction_ms else 0.0)
         assert own + groups_ms == pytest.approx(further)
         assert Problem(task, models, WEIGHTS_AND_OPTIMIZER).dims[0] == 16 * task.comm_share
+
+
+def test_the_estimate_counts_the_copy_that_joins_several_types():
+    models = step_models()
+    models.step.prices[2]["module"]["joined"] = models.step.prices[8]["module"]["joined"] = 1e6
+    tables = [Table(f"t{at}", 1000, 16, 2.0) for at in range(4)]
+    task = ShardingTask(tables, 4, 64, 2**40)
+    estimate = SpreadEstimate(Problem(task, models, WEIGHTS_AND_OPTIMIZER), models.step, tables)
+    none, some, every = (np.arange(count) for count in (0, 2, 4))
+    joined_ms = 1e6 * 16 * 4 * 16 / 1e6  # of 16 samples per rank
+    for replicas, cut in ((none, some), (some, none), (some, some + 2)):
+        assert estimate.cost_ms(replicas, cut, "row_wise") > joined_ms
+    for replicas, cut in ((none, none), (every, none), (none, every)):
+        assert estimate.cost_ms(replicas, cut, "row_wise") < joined_ms

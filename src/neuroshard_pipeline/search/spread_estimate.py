@@ -19,8 +19,8 @@ from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embedding
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, TIER_TYPES
+from neuroshard_pipeline.tables.lookups import first_shard
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
-from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
@@ -86,7 +86,7 @@ class SpreadEstimate:
         columns = np.ones(len(self._dims), dtype=bool)
         columns[replicas] = columns[cut] = False
         cost = self._columns_ms(columns) if columns.any() else 0.0
-        cost += self._joined_ms if columns.any() + (len(replicas) > 0) + (len(cut) > 0) > 1 else 0.0
+        cost += self._joined_ms if sum(map(bool, (columns.any(), len(replicas), len(cut)))) > 1 else 0.0
         if len(replicas):
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
                 self._replica_ms[replicas].sum()
@@ -174,10 +174,10 @@ class SpreadEstimate:
     def _row_sums(self, tables: Sequence[Table], kind: ShardingType) -> tuple[FloatArray, FloatArray]:
         """Embeddings (T, H) of one row shard of every table, and what all its shards add to every rank in ms (T,)."""
         ranks = self._task.world_size if kind == "row_wise" else self._task.ranks_per_host
-        shards = [row_shards(table, kind, ranks) for table in tables]
-        sums = self._sums([of_table[0] for of_table in shards])
-        shared = np.array([len(of_table) * self._prices.shared_ms([of_table[0]]) for of_table in shards])
-        return sums, shared
+        shards = [first_shard(table, kind, ranks) for table in tables]
+        counts = [-(-shard.table.num_embeddings // shard.num_rows) for shard in shards]
+        shared = [count * self._prices.shared_ms([shard]) for count, shard in zip(counts, shards, strict=True)]
+        return self._sums(shards), np.array(shared)
 
     def _sums(self, shards: Sequence[Shard]) -> FloatArray:
         """Embeddings with own ms (S, H); 0 for shards of types that their tables cannot have."""
