@@ -25,7 +25,7 @@ from neuroshard_pipeline.tables.frames import (
 )
 from neuroshard_pipeline.tables.lookups import local_table
 from neuroshard_pipeline.tables.table import POOLINGS, Table
-from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
 PROFILES = st.sampled_from([None, (1.0, *(0.0,) * 16), (0.1,) * 10 + (0.0,) * 7])
 
@@ -71,6 +71,7 @@ def tasks(draw):
         drawn, world_size, draw(st.integers(1, 2**20)), draw(st.integers(1, 2**40)),
         draw(st.sampled_from(["sgd", "adam"])), f"task-{draw(st.integers(0, 10**6))}",
         local_world_size=draw(st.sampled_from([None, 1, world_size])), pipelines_input_dist=draw(st.booleans()),
+        comm_precision=draw(st.sampled_from(list(COMM_BYTES))), sync_interval=draw(st.integers(1, 9)),
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ def test_tasks_that_were_written_are_read_back(tmp_path_factory, shapes, local_w
         for index, (rows, quads, ids, *rest) in enumerate(shapes)
     ]
     options = {"local_world_size": local_world_size, "pipelines_input_dist": pipelined}
+    options |= {"comm_precision": "bf16", "num_replica_groups": 3} if pipelined else {"sync_interval": 7}
     options |= {"tiers": pipelined, "index_dedup": not pipelined}
     tasks = [
         ShardingTask(tables[:1], 4, 512, 2**30, task_id="one"),
@@ -78,6 +79,9 @@ def test_impossible_values_are_refused_with_file_and_line(tmp_path, rows, parts)
         ("pipelines_input_dist", "maybe", ["line 2", "'maybe' is neither true nor false"]),
         ("local_world_size", "3", ["line 2", "local_world_size 3", "divides the world_size 2"]),
         ("local_world_size", "one", ["line 2", "'one' is not a number"]),
+        ("comm_precision", "fp8", ["line 2", "comm_precision 'fp8' is unknown; use one of fp32, fp16, bf16"]),
+        ("num_replica_groups", "0", ["line 2", "num_replica_groups 0 must be a whole number of at least 1"]),
+        ("sync_interval", "1.5", ["line 2", "'1.5' is not a whole number"]),
         ("pooling", "max", ["line 2", "pooling 'max' is unknown; use one of sum, mean, none"]),
         ("num_features", "0", ["line 2", "num_features 0 must be between 1"]),
         ("is_weighted", "2", ["line 2", "'2' is neither true nor false"]),

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PositiveInt
 
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.registry import SharderName, SharderNames
-from neuroshard_pipeline.tables.task import OPTIMIZERS
+from neuroshard_pipeline.tables.task import COMM_BYTES, OPTIMIZERS
 
 #: Upper limits that no training job of the coming years reaches; a larger value must be a mistake.
 MAX_WORLD_SIZE = 4096
@@ -17,6 +17,12 @@ MAX_MEMORY_GIB = 2.0**20
 def _known_optimizer(name: str) -> str:
     if name not in OPTIMIZERS:
         raise ValueError(f"use one of {', '.join(OPTIMIZERS)}")
+    return name
+
+
+def _known_precision(name: str) -> str:
+    if name not in COMM_BYTES:
+        raise ValueError(f"use one of {', '.join(COMM_BYTES)}")
     return name
 
 
@@ -58,6 +64,9 @@ class PlanParams(Parameters):
         optimizer: optimizer of the tables, one of `tables.task.OPTIMIZERS`.
         local_world_size: ranks per host, or null if all ranks are on one host.
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one.
+        comm_precision: number format of rows and gradients on the links, a key of `tables.task.COMM_BYTES`.
+        num_replica_groups: number of groups of `world_size` ranks that hold the same shards (`DMPCollection`).
+        sync_interval: number of steps after which these groups average their weights.
         constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
         links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null if all
             links are equal.
@@ -72,6 +81,9 @@ class PlanParams(Parameters):
     optimizer: Annotated[str, AfterValidator(_known_optimizer)]
     local_world_size: int | None = Field(ge=1)
     pipelines_input_dist: bool
+    comm_precision: Annotated[str, AfterValidator(_known_precision)]
+    num_replica_groups: int = Field(ge=1, le=MAX_WORLD_SIZE)
+    sync_interval: PositiveInt
     constraints: str | None
     links: str | None
     sharder: SharderName

@@ -4,10 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from neuroshard_pipeline.search.plan import Plan, PlanCost, RejectedChange
-from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import tiers_of
 
 #: Number of shards that are named per rank; the others are only counted.
 _SHARDS_SHOWN = 12
+#: Where the rows of each kind of tier are.
+_TIER_PLACES = {"hot": "on every rank", "host": "on every host", "cold": "on one rank each"}
+
 #: Number of ranks that are described if there are more; these are the most expensive ones.
 _RANKS_SHOWN = 16
 
@@ -27,7 +32,7 @@ _PARTS = {
 
 def explain_plan(plan: Plan) -> str:
     """Text with the shards, memory and cost of the ranks, the slowest rank, rejected changes and assumptions."""
-    lines = [_headline(plan), "", *_replica_lines(plan)]
+    lines = [_headline(plan), "", *_tier_lines(plan), *_replica_lines(plan)]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
     shown = _ranks_shown(plan)
     for rank in shown:
@@ -40,7 +45,7 @@ def explain_plan(plan: Plan) -> str:
         lines += _cost_lines(plan, plan.predicted)
     fullest = max(range(plan.task.world_size), key=lambda rank: used[rank] / max(limits[rank], 1))
     lines.append(f"memory: rank {fullest} is the fullest, with {_bytes_text(limits[fullest] - used[fullest])} free")
-    lines += _host_memory_lines(plan)
+    lines += [*_host_memory_lines(plan), *_link_lines(plan.task)]
     lines.append(f"columns per rank: largest / mean = {_max_over_mean(plan.dim_sums):.3f}")
     if plan.predicted is not None:
         lines += [_change_line(change, plan.predicted) for change in plan.rejected]
@@ -91,13 +96,50 @@ def _host_memory_lines(plan: Plan) -> list[str]:
     return [f"in host memory: {', '.join(names)}{more}; rank {fullest} needs most, {used} of {limit}"]
 
 
+def _link_lines(task: ShardingTask) -> list[str]:
+    """Lines about the number format on the links, and about replica groups."""
+    lines = []
+    if task.comm_share < 1:
+        lines.append(f"communication: rows and their gradients are {task.comm_precision} on the links")
+    if task.num_replica_groups > 1:
+        every = "in every step" if task.sync_interval == 1 else f"every {task.sync_interval} steps"
+        lines.append(
+            f"replica groups: {task.num_replica_groups} groups of {task.world_size} ranks average their weights "
+            f"{every}; reductions include one step's share of it"
+        )
+    return lines
+
+
+def _tier_lines(plan: Plan) -> list[str]:
+    """One line per table with tiers: their rows and the ids that look them up."""
+    found = tiers_of(plan.task)
+    lines = [f"tiers of {name}: {', '.join(map(_tier_text, of, _shares(of)))}" for name, of in found.items()]
+    more = [f"tiers of {len(lines) - _SHARDS_SHOWN} more tables"] if len(lines) > _SHARDS_SHOWN else []
+    return [*lines[:_SHARDS_SHOWN], *more]
+
+
+def _tier_text(table: Table, share: float) -> str:
+    kind = "" if table.tier is None else table.tier.kind
+    return f"{kind} {table.num_embeddings:,} rows {_TIER_PLACES[kind]} ({share:.0%} of the ids)"
+
+
+def _shares(tiers: Sequence[Table]) -> list[float]:
+    ids = [table.pooling_factor for table in tiers]
+    return [each / sum(ids) for each in ids]
+
+
 def _headline(plan: Plan) -> str:
     task = plan.task
     cost = "no predicted cost" if plan.predicted is None else f"predicted {plan.predicted_cost_ms:.3f} ms per iteration"
     return (
-        f"{task.task_id}: {len(task.tables)} tables in {len(plan.shards)} shards ({_splits_text(plan)}) on "
+        f"{task.task_id}: {_num_tables(plan)} tables in {len(plan.shards)} shards ({_splits_text(plan)}) on "
         f"{task.world_size} ranks by {plan.sharder}, batch size {task.batch_size}: {cost}"
     )
+
+
+def _num_tables(plan: Plan) -> int:
+    """Number of tables of the model."""
+    return len({table.name if table.tier is None else table.tier.parent for table in plan.task.tables})
 
 
 def _splits_text(plan: Plan) -> str:
@@ -184,7 +226,7 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
 
 def _assumption_lines(plan: Plan) -> list[str]:
     """Tables without a known reuse profile, modelled costs, and inputs outside the training range of the models."""
-    notes = [*_pricing_notes(plan), *plan.caveats]
+    notes = [*_pricing_notes(plan), *_host_tier_notes(plan), *plan.caveats]
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:
         return ["reuse profiles: given for every table", *notes]
@@ -201,6 +243,16 @@ def _pricing_notes(plan: Plan) -> list[str]:
     if plan.task.pipelines_input_dist:
         return ["input dist: no cost, because the trainer sends the ids while it computes on the batch before"]
     return []
+
+
+def _host_tier_notes(plan: Plan) -> list[str]:
+    """Where the prices of host tiers come from."""
+    if plan.predicted is None or all(cuts.host_rows == 0 for cuts in plan.tiers.values()):
+        return []
+    return [
+        "host tiers: modelled, because no step with one was measured; they have the prices of all-to-alls among the "
+        "ranks of one host and of all_reduce among one rank of every host"
+    ]
 
 
 def _max_over_mean(values: tuple[float, ...]) -> float:
