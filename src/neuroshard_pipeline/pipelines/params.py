@@ -61,6 +61,7 @@ class PlanParams(Parameters):
         world_size: number of ranks of the training job.
         batch_size: global batch size.
         memory_gib: memory for embeddings on every rank, GiB.
+        host_memory_gib: host memory for embeddings per rank, GiB, or null if no table may be in host memory.
         optimizer: optimizer of the tables, one of `tables.task.OPTIMIZERS`.
         local_world_size: ranks per host, or null if all ranks are on one host.
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one.
@@ -78,6 +79,7 @@ class PlanParams(Parameters):
     world_size: int = Field(ge=1, le=MAX_WORLD_SIZE)
     batch_size: int = Field(ge=1, le=MAX_BATCH_SIZE)
     memory_gib: float = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
+    host_memory_gib: float | None = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
     optimizer: Annotated[str, AfterValidator(_known_optimizer)]
     local_world_size: int | None = Field(ge=1)
     pipelines_input_dist: bool

@@ -26,6 +26,7 @@ def read_task(params: PlanParams) -> ShardingTask:
         constraints=UNCONSTRAINED if params.constraints is None else read_constraints(params.constraints),
         local_world_size=params.local_world_size,
         pipelines_input_dist=params.pipelines_input_dist,
+        host_memory_bytes=None if params.host_memory_gib is None else int(params.host_memory_gib * 2**30),
         comm_precision=params.comm_precision,
         num_replica_groups=params.num_replica_groups,
         sync_interval=params.sync_interval,
