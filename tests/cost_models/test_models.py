@@ -111,6 +111,12 @@ def test_caveats_of_the_step_costs(compute_model, comm_model):
     ]
     assert caveats(step_model(), local_world_size=2) == ["extrapolated: 2 hosts: reductions were measured on one host"]
     assert caveats(step_model(hosts=2), local_world_size=2) == []
+    (groups,) = caveats(step_model(), num_replica_groups=3)
+    assert groups == "assumed: the ranks of 3 replica groups that have the same shards share a host"
+    assert caveats(step_model(), index_dedup=True) == []
+    rows = [dataclasses.replace(tables[0], pooling="none")]
+    (copies,) = caveats(step_model(), rows, index_dedup=True)
+    assert copies.startswith("not priced: the search for repeated or popular ids")
     other = dataclasses.replace(tables[1], pooling="mean", module="m")
     kinds = [caveat.split(" of")[0] for caveat in caveats(None, [tables[0], other])]
     assert kinds == [

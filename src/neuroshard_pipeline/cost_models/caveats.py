@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.tables.host_memory import host_link_bounds
 from neuroshard_pipeline.tables.step_work import QUANTITIES
@@ -48,6 +49,8 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
             yield f"extrapolated: world_size {task.world_size}: {noun} were measured with {known} ranks"
     if groups and task.num_hosts > 1 and all(group.hosts == 1 for group in groups):
         yield f"extrapolated: {task.num_hosts} hosts: reductions were measured on one host"
+    if task.num_replica_groups > 1 and ranks_per_host_of(step.provenance) is None:
+        yield f"assumed: the ranks of {task.num_replica_groups} replica groups that have the same shards share a host"
 
 
 def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
@@ -65,6 +68,18 @@ def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]
         yield (
             f"not priced: {names} in host memory: these cost models know no host link, over which all ranks together "
             f"read {traffic}"
+        )
+
+
+def unpriced_copies(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
+    """What `index_dedup` and tiers add to a step, if the step cost model was fitted to steps without them."""
+    used = task.index_dedup and any(table.pooling == "none" for table in task.tables)
+    if step is None or not (used or any(table.tier for table in task.tables)):
+        return
+    if not step.prices_of("module", task.world_size)[list(QUANTITIES).index("expanded")]:
+        yield (
+            "not priced: the search for repeated or popular ids, and the copies of rows to their places: these cost "
+            "models were fitted to steps without index_dedup and tiers"
         )
 
 

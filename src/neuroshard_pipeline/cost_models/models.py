@@ -8,7 +8,13 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.caveats import approximations, host_memory, modelled, step_extrapolations
+from neuroshard_pipeline.cost_models.caveats import (
+    approximations,
+    host_memory,
+    modelled,
+    step_extrapolations,
+    unpriced_copies,
+)
 from neuroshard_pipeline.cost_models.checkpoint import COMMAND, version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
@@ -65,6 +71,7 @@ class CostModels:
             *modelled(_hardware(self.compute), self.step),
             *(f"extrapolated: {caveat}" for caveat in outside),
             *step_extrapolations(task, self.step),
+            *unpriced_copies(task, self.step),
             *approximations(task, self.step),
             *host_memory(task, self.step),
         )

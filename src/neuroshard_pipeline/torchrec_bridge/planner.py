@@ -161,7 +161,8 @@ class NeuroShardPlanner(ShardingPlanner):
         pg = process_group(pg, self.topology.world_size * self.options.num_replica_groups)
         agree(pg, lambda: self._fingerprint(module))
         plan = computed_on_first_rank(pg, lambda: self.plan(module, sharders))
-        check_hosts(plan, self.topology)
+        if self.options.num_replica_groups == 1:  # `DMPCollection` gets the ranks per host as `node_group_size`
+            check_hosts(plan, self.topology)
         return plan
 
     def search(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> Plan:
