@@ -1,7 +1,26 @@
 """A user's file of constraints and the plan that respects it."""
 
+import json
+
 import pandas as pd
 from conftest import ROOT, run_pipeline
+
+from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
+
+
+def test_a_plan_may_have_tiers(finished_run, tmp_path):
+    path = tmp_path / "sequences.csv"
+    path.write_text("table,num_embeddings,embedding_dim,pooling_factor,pooling\nitems,20000,64,200,none\n")
+    task = {"tables": str(path), "tiers": True, "batch_size": 4096}
+    run_pipeline(finished_run, "plan", params={"plan": {"task": task}})
+    plan = pd.read_parquet(sorted((finished_run / "07_model_output/plan.parquet").rglob("plan.parquet"))[-1])
+    document = sorted((finished_run / "07_model_output/torchrec_plan.json").rglob("torchrec_plan.json"))[-1]
+    found = plan_from_json(json.loads(document.read_text()))
+    assert set(plan["table"]) == {"items"}
+    if "tier" in plan:
+        assert found.tiers["items"].hot_rows == plan[plan["tier"] == "hot"]["num_rows"].iloc[0]
+    else:
+        assert found.tiers == {}
 
 
 def test_a_plan_respects_a_users_constraints(finished_run, tmp_path):

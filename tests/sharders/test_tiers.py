@@ -148,3 +148,16 @@ def test_hosts_hold_rows_where_wires_between_them_are_slow():
     on_one_host = plan_of(replace(task, local_world_size=16))
     assert on_one_host.tiers
     assert sum(cuts.host_rows for cuts in on_one_host.tiers.values()) == 0
+
+
+def test_the_explanation_names_tiers_and_says_that_host_tiers_are_modelled():
+    tables = sequence_tables("published", [100] * 8, [64] * 8, [3 * 10**6] * 8, 65536)
+    plan = plan_of(replace(sequence_task("published"), tables=tables))
+    text = plan.explain()
+    (name, cuts), *_ = plan.tiers.items()
+    (line,) = (line for line in text.splitlines() if line.startswith(f"tiers of {name}:"))
+    assert f"host {cuts.host_rows:,} rows on every host" in line
+    assert "cold" in line
+    assert "8 tables in" in text.splitlines()[0]
+    assert "host tiers: modelled" in text
+    assert "host tiers" not in plan_of(replace(plan.task, tables=tables, tiers=False)).explain()

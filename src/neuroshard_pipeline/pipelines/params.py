@@ -68,6 +68,8 @@ class PlanParams(Parameters):
         comm_precision: number format of rows and gradients on the links, a key of `tables.task.COMM_BYTES`.
         num_replica_groups: number of groups of `world_size` ranks that hold the same shards (`DMPCollection`).
         sync_interval: number of steps after which these groups average their weights.
+        tiers: whether sequence tables may be cut into tiers by popularity (`torchrec_bridge.tiered` trains them).
+        index_dedup: whether ranks send each id of a sequence table once (TorchRec's `use_index_dedup`).
         constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
         links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null if all
             links are equal.
@@ -86,6 +88,8 @@ class PlanParams(Parameters):
     comm_precision: Annotated[str, AfterValidator(_known_precision)]
     num_replica_groups: int = Field(ge=1, le=MAX_WORLD_SIZE)
     sync_interval: PositiveInt
+    tiers: bool
+    index_dedup: bool
     constraints: str | None
     links: str | None
     sharder: SharderName

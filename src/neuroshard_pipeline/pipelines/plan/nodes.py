@@ -30,6 +30,8 @@ def read_task(params: PlanParams) -> ShardingTask:
         comm_precision=params.comm_precision,
         num_replica_groups=params.num_replica_groups,
         sync_interval=params.sync_interval,
+        tiers=params.tiers,
+        index_dedup=params.index_dedup,
     )
 
 
