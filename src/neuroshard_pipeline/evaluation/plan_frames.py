@@ -55,7 +55,7 @@ def task_from_frame(rows: pd.DataFrame, task: ShardingTask) -> ShardingTask:
         return task
     given = rows.reindex(columns=["table", *KERNEL_COLUMNS]).assign(tier=_tiers(rows))
     given = given.drop_duplicates(["table", "tier"]).set_index(["table", "tier"])
-    kernels = {key: of.dropna().to_dict() for key, of in given.iterrows()}
+    kernels = {key: {str(name): value for name, value in of.dropna().items()} for key, of in given.iterrows()}
     return replace(task, tables=[replace(table, **kernels[_key(table)]) for table in task.tables])
 
 

@@ -119,7 +119,7 @@ def kernel_choices(task: ShardingTask) -> list[tuple[str, ...]]:
     A table keeps its kernel if it is in host memory already, if it must stay in GPU memory, or if it is a tier.
     """
     widths = _cache_widths(task.tables)
-    found = []
+    found: list[tuple[str, ...]] = []
     for table in task.tables:
         is_free = not table.is_in_host_memory and table.tier is None and task.host_memory_bytes is not None
         is_free = is_free and not task.constraints.of(table.name).in_gpu_memory

@@ -89,12 +89,9 @@ def with_compute_kernel(table: Table, compute_kernel: str, load_factor: float | 
     """
     if compute_kernel not in COMPUTE_KERNELS:
         return table
-    is_cached = compute_kernel == "fused_uvm_caching" and load_factor is not None
-    return replace(
-        table,
-        compute_kernel=compute_kernel,
-        cache_load_factor=load_factor if is_cached else DEFAULT_CACHE_LOAD_FACTOR,
-    )
+    if compute_kernel != "fused_uvm_caching" or load_factor is None:
+        load_factor = DEFAULT_CACHE_LOAD_FACTOR
+    return replace(table, compute_kernel=compute_kernel, cache_load_factor=load_factor)
 
 
 def parameter_sharding(form: ParameterForm) -> ParameterSharding:
