@@ -20,6 +20,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, ReductionSample
+from neuroshard_pipeline.tables.step_work import Kernel, kernel_of
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -184,20 +185,13 @@ def measured_reduction_ms(of_plans: PlanSamples[ReductionSample], reduction_cost
 
 def _plan_kernels(plan: Plan, mark: str) -> list[list[ComputeSample | None]]:
     """The samples of a plan's lookup kernels by rank."""
-    kernels: dict[tuple[object, ...], list[list[Shard]]] = {}
+    kernels: dict[Kernel, list[list[Shard]]] = {}
     for shard, rank in zip(plan.shards, plan.ranks, strict=True):
-        ranks = kernels.setdefault(_kernel(shard), [[] for _ in range(plan.task.world_size)])
+        ranks = kernels.setdefault(kernel_of(shard), [[] for _ in range(plan.task.world_size)])
         ranks[rank].append(shard)
     return [
         [_rank_sample(of[rank], plan.task, mark) for of in kernels.values()] for rank in range(plan.task.world_size)
     ]
-
-
-def _kernel(shard: Shard) -> tuple[object, ...]:
-    """What shards of one lookup kernel have in common. FBGEMM looks up sequences of one width only in one kernel."""
-    table = shard.table
-    width = shard.embedding_dim if table.pooling == "none" else None
-    return table.module, shard.sharding_type, table.data_type, table.pooling == "mean", width
 
 
 def _rank_sample(shards: Sequence[Shard], task: ShardingTask, mark: str) -> ComputeSample | None:

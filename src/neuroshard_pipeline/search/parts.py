@@ -37,7 +37,7 @@ from neuroshard_pipeline.tables.dedup import exchanged, looked_up
 from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.samples import Reduction
-from neuroshard_pipeline.tables.step_work import Group, group_of, work_of
+from neuroshard_pipeline.tables.step_work import Group, group_of, kernel_of, work_of
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -88,7 +88,7 @@ def step_parts(
     """
     placed = placed_shards(shards, ranks, task.world_size)
     parts = Parts(np.zeros((task.world_size, 2)), dim_sums=_all_to_alls(task, placed))
-    for kernel, of_kernel in placed.by(_kernel_of).items():
+    for kernel, of_kernel in placed.by(kernel_of).items():
         _add_lookups(parts, kernel[0], of_kernel, task, models, embed)
     if models.step is not None:
         _add_step(parts, task, placed, models.step)
@@ -98,15 +98,6 @@ def step_parts(
             "one with: kedro run --pipeline pretrain"
         )
     return parts
-
-
-def _kernel_of(shard: Shard) -> tuple[Group, str, str, str]:
-    """What shards have in common that share a lookup: group, data type, pooling and place of the weights.
-
-    TorchRec's `group_tables` (embedding_sharding.py) makes these lookups.
-    """
-    table = shard.table
-    return group_of(shard), table.data_type, table.pooling, table.compute_kernel
 
 
 def _add_lookups(

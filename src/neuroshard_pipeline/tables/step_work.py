@@ -45,10 +45,23 @@ _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 #: Tables of one module and sharding type, which share an input dist and an output dist.
 Group = tuple[EmbeddingModule, ShardingType]
 
+#: What shards of one lookup kernel have in common: group, data type, pooling, compute kernel, and width of sequences.
+Kernel = tuple[Group, str, str, str, int | None]
+
 
 def group_of(shard: Shard) -> Group:
     """The group of a shard."""
     return shard.table.embedding_module, shard.sharding_type
+
+
+def kernel_of(shard: Shard) -> Kernel:
+    """The lookup kernel of a shard on its rank [torchrec embedding_sharding.py `group_tables`].
+
+    FBGEMM looks up sequences of one width only in one kernel.
+    """
+    table = shard.table
+    width = shard.embedding_dim if table.pooling == "none" else None
+    return group_of(shard), table.data_type, table.pooling, table.compute_kernel, width
 
 
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
