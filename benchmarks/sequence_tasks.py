@@ -53,7 +53,7 @@ class Scale:
 #: Scales by name: clusters of H100 in the lab, and processes on CPUs.
 SCALES: dict[str, Scale] = {
     "lab-16": Scale(tables=32, least_rows=300_000, most_rows=30_000_000, local_batch=2048),
-    "lab-128": Scale(tables=64, least_rows=300_000, most_rows=30_000_000, local_batch=1024),
+    "lab-128": Scale(tables=64, least_rows=300_000, most_rows=30_000_000, local_batch=2048),
     "gloo": Scale(tables=4, least_rows=30_000, most_rows=100_000, local_batch=128),
     "quick": Scale(tables=2, least_rows=5_000, most_rows=20_000, local_batch=32),
 }
