@@ -129,13 +129,13 @@ def _superadditive_mean_ms(problem: Problem) -> Callable[[int], float]:
     launch = _launch_ms(problem)
     total = 0.0
     for unit in _all(problem):
-        embedding = _without_launch_terms(problem.embedding[_widths(unit, problem)], problem.models)
+        embedding = without_launch_terms(problem.embedding[_widths(unit, problem)], problem.models)
         alone = problem.models.compute.costs_from_sums(embedding, problem.task.batch_size).sum(axis=-1)
         total += float(_least_sum(alone[:, None] - launch, problem.units[unit])[0])
     return lambda num_ranks: launch + total / num_ranks
 
 
-def _without_launch_terms(embedding: FloatArray, models: Models) -> FloatArray:
+def without_launch_terms(embedding: FloatArray, models: Models) -> FloatArray:
     """Embeddings (N, H) whose shards have no work of any launch term."""
     if not isinstance(models.compute, ComputeCostModel):
         return embedding

@@ -22,6 +22,7 @@ from neuroshard_pipeline.search.moves import (
 from neuroshard_pipeline.search.plan import Placement, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_part, column_problem, spread_of
+from neuroshard_pipeline.tables.placed import placed_shards
 
 #: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
 _MAX_SOURCES, _MAX_TARGETS = 8, 16
@@ -51,10 +52,9 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
 
 def _free_host_bytes(problem: Problem, placement: Placement) -> IntArray:
     """Bytes of host memory that the placement leaves free on every rank, (W,)."""
-    used = np.zeros(problem.task.world_size, dtype=np.int64)
-    sizes = [problem.memory.host_bytes(shard, problem.task) for shard in placement.shards]
-    np.add.at(used, list(placement.ranks), sizes)
-    return (problem.task.host_memory_bytes or 0) - used
+    placed = placed_shards(placement.shards, placement.ranks, problem.task.world_size)
+    sizes = [problem.memory.host_bytes(shard, problem.task) for shard in placed.shards]
+    return (problem.task.host_memory_bytes or 0) - placed.per_rank(np.array(sizes, dtype=np.int64))
 
 
 def _changes_of(problem: Problem, placement: Placement, count: int, host_free: IntArray) -> tuple[RejectedChange, ...]:
