@@ -7,13 +7,14 @@ of what happens when an interpreter ends, must start a new one.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import resource
 import runpy
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -46,16 +47,28 @@ class Done:
     cpu_s: float
 
 
-def start(arguments: Sequence[object], output: Path) -> BaseProcess:
+def start(
+    arguments: Sequence[object],
+    output: Path,
+    environment: Mapping[str, str] | None = None,
+    namespaces_of: int | None = None,
+) -> BaseProcess:
     """Start what `python <arguments>` starts: `-m`, the name of a module and its arguments, or a script and its own.
 
     The program runs in the root of the project and leads a process group. Its streams go to the files `stdout` and
     `stderr` in the folder `output`.
+
+    Args:
+        arguments: what follows `python` on a command line.
+        output: an existing folder.
+        environment: further environment variables.
+        namespaces_of: a process whose network and clock the program shares; needs Linux and root.
     """
     (output / "stdout").touch()  # so that others may read it at once
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(MODULES)  # has an effect if no server runs yet
-    process = context.Process(target=_run_program, args=([str(argument) for argument in arguments], output))
+    given = ([str(argument) for argument in arguments], output, dict(environment or {}), namespaces_of)
+    process = context.Process(target=_run_program, args=given)
     process.start()
     return process
 
@@ -74,9 +87,12 @@ def run(*arguments: object) -> Done:
         )
 
 
-def _run_program(arguments: list[str], output: Path) -> None:
+def _run_program(arguments: list[str], output: Path, environment: dict[str, str], namespaces_of: int | None) -> None:
     os.setsid()
     os.chdir(ROOT)
+    os.environ.update(environment)
+    if namespaces_of is not None:
+        _enter_namespaces(namespaces_of)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
@@ -91,3 +107,11 @@ def _run_program(arguments: list[str], output: Path) -> None:
     finally:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         (output / "cpu_s").write_text(str(sum(usage.ru_utime + usage.ru_stime for usage in used)))
+
+
+def _enter_namespaces(process: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in ("net", "time"):
+        with open(f"/proc/{process}/ns/{kind}") as namespace:
+            if libc.setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace of process {process}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import subprocess
 import sys
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pandas as pd
@@ -134,7 +135,45 @@ def test_ranks_per_host_and_endpoint_go_together(comm_params, given):
         comm_params(**given)
 
 
+@dataclass
+class Fork:
+    """What the benchmark uses of a `subprocess.Popen`, for a program that is a fork."""
+
+    process: BaseProcess
+    output: Path
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def terminate(self):
+        self.process.terminate()
+
+    def wait(self, timeout):
+        self.process.join(timeout)
+
+    def communicate(self, timeout):
+        self.wait(timeout)
+        return (self.output / "stdout").read_text(), None
+
+
+@pytest.fixture
+def forked_hosts(tmp_path_factory, monkeypatch):
+    """The programs on both hosts of the benchmark are forks, because six new interpreters would import torch."""
+
+    def started(host, command, _log=None):
+        if command[0].endswith("torchrun"):
+            module = command.index("-m")
+            forked = ["--start-method", "fork", "--run-path", MORTAL_RANKS]  # no sample here is one of `FATES`
+            command = [sys.executable, AGENT, *command[1:module], *forked, *command[module + 2 :]]
+        output = tmp_path_factory.mktemp("program")
+        return Fork(warm.start(command[1:], output, {"GLOO_SOCKET_IFNAME": "wire"}, namespaces_of=host), output)
+
+    monkeypatch.setattr(two, "_started", started)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_hosts")
 @pytest.mark.skipif(two.why_not() is not None, reason=f"hosts cannot be emulated: {two.why_not()}")
 def test_costs_between_hosts_follow_the_wire():
     """The clock of the second host is a thousand seconds ahead, which must have no effect."""
@@ -153,9 +192,7 @@ def test_costs_between_hosts_follow_the_wire():
 
 
 def test_without_torchrun_it_says_so():
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
-    environment["PYTHONPATH"] = str(ROOT / "src")
-    command = [sys.executable, "-m", RANKS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert not any(name.startswith("TORCHELASTIC") for name in os.environ)
+    done = warm.run("-m", RANKS)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: torchrun must start this module")

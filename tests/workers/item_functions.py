@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.workers.cores import settle_on_core
 
 
 def square(item):
@@ -67,6 +68,12 @@ def calculator(rank, start):
 
 def unfit(_rank):
     raise MeasurementError("no such device")
+
+
+def settled(place, size):
+    """Number of cores and scheduler of this process after it has settled."""
+    settle_on_core(place, size)
+    return len(os.sched_getaffinity(0)), os.sched_getscheduler(0)
 
 
 def with_progress_bar(number):
