@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
+from torchrec_bridge.tiered_pipeline import pipelined_outputs
 from torchrec_bridge.tiered_ranks import (
     SEQUENCES,
     STEPS,
@@ -97,6 +98,12 @@ def test_hot_rows_cost_one_reduction(trained):
             found = [call for call in calls if call.name == "all_reduce" and len(call.ranks) == world_size]
             (sent,) = [sum(call.sent_bytes) for call in found]
             assert sent == pytest.approx(2 * num_hot * WIDTH * 4 * (world_size - 1) / world_size)
+
+
+def test_torchrecs_pipeline_trains_as_steps_one_after_the_other(tmp_path):
+    for plain, pipelined in run_ranks(2, tmp_path, pipelined_outputs, Case("sgd", "row_wise", False, 1)):
+        np.testing.assert_allclose(pipelined, plain, rtol=1e-6)
+        assert np.ptp(plain) > 0.01
 
 
 def test_a_plan_with_tiers_points_to_the_module_that_executes_it():

@@ -86,7 +86,7 @@ class TieredModel(nn.Module):
 
     def forward(self, ids: KeyedJaggedTensor, pooled_ids: KeyedJaggedTensor) -> torch.Tensor:
         rows = self.sequence(ids)
-        parts = [_summed(rows[name]) for name in self.names]
+        parts = [summed(rows[name]) for name in self.names]
         return self.over(torch.cat([*parts, self.pooled(pooled_ids)["p"]], dim=1)).squeeze(-1)
 
 
@@ -94,7 +94,7 @@ def _fill(weight: torch.Tensor) -> None:
     nn.init.uniform_(weight, -0.5, 0.5)
 
 
-def _summed(rows: JaggedTensor) -> torch.Tensor:
+def summed(rows: JaggedTensor) -> torch.Tensor:
     """For every sample, the sum of a function of its rows, their places in the sequence and their ids."""
     place = torch.arange(len(rows.values())) - rows.offsets()[:-1].repeat_interleave(rows.lengths().long())
     scale = 1.0 + 0.1 * place + 0.01 * rows.weights()

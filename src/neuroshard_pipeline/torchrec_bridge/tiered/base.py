@@ -66,13 +66,17 @@ class TieredContext(Multistreamable):
 
 
 class SplitsInFlight(Awaitable[Awaitable[TieredIds]]):
-    """The input dist of all tiers: `wait` starts the exchange of ids, whose `wait` gives them."""
+    """The input dist of all tiers: `wait` starts the exchange of ids, whose `wait` gives them.
+
+    `TrainPipelineSparseDist` waits for all `awaitables` of a module's input dist, which is this one.
+    """
 
     def __init__(
         self, context: TieredContext, cold: Awaitable[Any], requests: Sequence[Awaitable[Awaitable[RowRequest | None]]]
     ) -> None:
         super().__init__()
         self._parts = context, cold, requests
+        self.awaitables = [self]
 
     def _wait_impl(self) -> Awaitable[TieredIds]:
         context, cold, requests = self._parts
@@ -116,10 +120,14 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
         """The context of a step."""
         return TieredContext(None if self.cold is None else self.cold.create_context())
 
-    def compute(self, ctx: TieredContext, dist_input: TieredIds) -> LookedUp:
-        """Look up cold rows and the host rows that this rank was asked for."""
-        cold = [] if self.cold is None else self.cold.compute(ctx.cold, dist_input.cold)
-        served = [own.served_rows(asked) for own, asked in zip(self.tiers, dist_input.requests, strict=True)]
+    def compute(self, ctx: TieredContext, dist_input: TieredIds | Sequence[TieredIds]) -> LookedUp:
+        """Look up cold rows and the host rows that this rank was asked for.
+
+        `TrainPipelineSparseDist` gives the ids in a list.
+        """
+        ids = dist_input if isinstance(dist_input, TieredIds) else dist_input[0]
+        cold = [] if self.cold is None else self.cold.compute(ctx.cold, ids.cold)
+        served = [own.served_rows(asked) for own, asked in zip(self.tiers, ids.requests, strict=True)]
         return [*cold, *served]
 
     def started(self, ctx: TieredContext, cold_ids: KeyedJaggedTensor | None) -> Awaitable[Awaitable[TieredIds]]:

@@ -42,7 +42,8 @@ def tiered_embeddings(
     """A sharded module that returns what `module` returns and whose tables have tiers. This is a collective.
 
     The module takes the place of the unsharded one in a model. It is a `ShardedModule` of TorchRec, so
-    `DistributedModelParallel` leaves it as it is. Its parts run as follows.
+    `DistributedModelParallel` leaves it as it is, and `TrainPipelineSparseDist` exchanges its ids ahead of time. Its
+    parts run as follows.
 
     - Hot rows are on every rank. Their gradients are added up over all ranks.
     - Host rows are on every host, spread over its ranks. Ids and rows are exchanged inside the host, and gradients are
