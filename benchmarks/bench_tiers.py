@@ -13,7 +13,7 @@ of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank
 The search knows the reuse profile of one batch only. In the lab, tiers hold the most popular rows of the stated
 popularities and get their ids. Measured tiers hold the rows that were most popular in eight other batches.
 
-- `lab`: bytes are expectations (`wire_bytes`). Times are the lab's formulas; `comm` is the sum of all collectives.
+- `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
   the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted.
 - `GiB/rank`: weights and optimizer state of the fullest rank, which the memory limit is about; `+ buffers`: also the
@@ -43,13 +43,12 @@ from neuroshard_pipeline.lab.step_groups import Job, grouped
 from neuroshard_pipeline.report.formats import percent
 from neuroshard_pipeline.report.terminal import aligned_table
 from neuroshard_pipeline.search.crossing_bound import crossing_bound
-from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.volumes import plan_volumes
 from neuroshard_pipeline.sharders.registry import shard
-from neuroshard_pipeline.tables.dedup import deduplicated, exchanged
-from neuroshard_pipeline.tables.lookups import local_table
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_counts, popular_rows
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -91,29 +90,11 @@ class Bytes:
         return self.exchanged + self.reduced
 
 
-def wire_bytes(task: ShardingTask, shards: Sequence[Shard]) -> Bytes:
-    """Expected bytes of the sequence tables of a task: ids, rows, gradients of rows, and gradients of copies.
-
-    Each rank has an equal part of the samples. A reduction of n copies of S bytes sends 2 (n - 1) S bytes altogether,
-    of which 2 (H - 1) S cross H hosts: NCCL's trees, and rings inside hosts and across them.
-    """
-    hosts, local, world = task.num_hosts, task.ranks_per_host, task.world_size
-    sent = np.zeros(3)
-    for each in shards:
-        width = OUTPUT_BYTES * each.embedding_dim
-        copies = 2.0 * each.num_rows * width
-        if each.sharding_type == "data_parallel":  # one of `world` replicas
-            sent += copies * np.array([0.0, hosts - 1, world - hosts]) / world
-        elif each.sharding_type == "host_row_wise":
-            samples = task.batch_size // hosts
-            table = local_table(each.table, task.batch_size, hosts)
-            table = deduplicated(table, samples, local) if task.index_dedup else table
-            ids = samples * table.pooling_factor * each.row_share
-            sent += np.array([0.0, copies * (hosts - 1) / hosts, ids * (local - 1) / local * (ID_BYTES + 2 * width)])
-        else:
-            ids = task.batch_size * exchanged(each, task).table.pooling_factor * each.row_share
-            sent += ids * (ID_BYTES + 2 * width) * np.array([(hosts - 1) / hosts, 0.0, (local - 1) / world])
-    return Bytes(*sent.tolist())
+def bytes_of(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Bytes:
+    """Expected bytes of a step (`search.volumes`)."""
+    volumes = plan_volumes(task, shards, ranks)
+    reduced = float(volumes.across["reductions"].sum())
+    return Bytes(volumes.across_bytes - reduced, reduced, volumes.inside_bytes)
 
 
 def collectives_ms(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
@@ -164,7 +145,7 @@ def lab_rows(source: SequenceTask, plans: dict[str, Plan | str]) -> list[list[st
         task, shards = judged(plan, source.sources)
         cost = step_cost_ms(task, shards, plan.ranks, DEVICE, NETWORK)
         comm_ms = collectives_ms(task, shards, plan.ranks)
-        sent = wire_bytes(task, shards)
+        sent = bytes_of(task, shards, plan.ranks)
         base = base or (sent.across, comm_ms)
         row = [f"{sent.exchanged / 1e9:.2f}", f"{sent.reduced / 1e9:.2f}", percent(1 - sent.across / base[0])]
         row += [percent(1 - sent.exchanged / base[0]), f"{sent.inside / 1e9:.2f}", f"{comm_ms:.2f}"]
