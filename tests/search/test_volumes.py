@@ -135,10 +135,10 @@ def test_tiers(index_dedup):
     flat = plan_volumes(task, *zip(*placed_sequences(task.tables), strict=True))
     assert volumes.across["outputs"].sum() < 0.8 * flat.across["outputs"].sum()
     gradients = 100 * 16 * 4
-    per_rank = 2 * gradients * 7 / 8  # of hot rows, in a ring of 8 ranks, in which two links lead to the other host
     host_gradients = (2000 + 500) // 4 * 16 * 4  # of a rank, which exchanges half of them and their sum
-    assert volumes.across["reductions"].sum() == pytest.approx(2 * per_rank + 8 * host_gradients)
-    assert volumes.inside["reductions"].sum() == pytest.approx(6 * per_rank)
+    # The sums of each host's hot gradients cross once in each direction; inside a host, three ranks add and get them.
+    assert volumes.across["reductions"].sum() == pytest.approx(2 * gradients + 8 * host_gradients)
+    assert volumes.inside["reductions"].sum() == pytest.approx(2 * 2 * 3 * gradients)
     assert volumes.across_bytes == pytest.approx(sum(of.sum() for of in volumes.across.values()))
     assert volumes.inside_bytes == pytest.approx(sum(of.sum() for of in volumes.inside.values()))
     of_reductions = volumes.across["reductions"].sum() + volumes.inside["reductions"].sum()
@@ -154,9 +154,9 @@ def test_reductions_of_row_shards_by_hand():
     ]
     volumes = plan_volumes(task, *zip(*placed, strict=True))
     output = 4 * BATCH * 16  # of all samples; reduce_scatter and all_gather send it once each
-    of_rows, of_host = 2 * output * 7 / 8, 2 * output * 3 / 4
-    assert volumes.across["reductions"].sum() == pytest.approx(2 * of_rows)
-    assert volumes.inside["reductions"].sum() == pytest.approx(6 * of_rows + 4 * of_host)
+    # Both hosts send their sums of the other's samples, and get the sums back; ranks of a host send 3 / 4 of the rest.
+    assert volumes.across["reductions"].sum() == pytest.approx(2 * output)
+    assert volumes.inside["reductions"].sum() == pytest.approx(2 * 6 * output + 2 * 3 * output)
 
 
 def test_one_host_sends_nothing_across():

@@ -13,6 +13,7 @@ from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_prices
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us
+from neuroshard_pipeline.lab.sequences import search_us_per_id
 from neuroshard_pipeline.lab.step_samples import StepSamples, step_samples
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import REDUCTIONS
@@ -32,6 +33,9 @@ class ModelledStepParams(Parameters):
 
 
 _MILLION = 1e6
+#: Quantities whose prices are known, and which the costs of the samples leave out.
+_NOT_FITTED = {"deduplicated": 0.0}
+_FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float)  # (Q,)
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
 #: One of so many plans only tells the error of the prices.
@@ -73,8 +77,9 @@ def modelled_step_model(
         samples = step_samples(device, network, world_size, num_plans, np.random.default_rng(world_size))
         prices[world_size] = {part: _prices(part, samples) for part in PARTS}
         prices[world_size]["module"]["host_link"] = device.host_link_us(_MILLION) / 1e3
+        prices[world_size]["input_dist"]["deduplicated"] = search_us_per_id(device) * _MILLION / 1e3
         for part, of in prices[world_size].items():
-            errors[part].append(_error(part, of, samples))
+            errors[part].append(_error(part, of | _NOT_FITTED, samples))
     provenance = {"hardware": dict(hardware), COSTS_ARE: {"prices": "modelled", "reductions": "modelled"}}
     mean_errors = {part: float(np.mean(of)) for part, of in errors.items()}
     return StepCostModel(prices, _reductions(network, world_sizes), mean_errors, provenance)
@@ -82,7 +87,7 @@ def modelled_step_model(
 
 def _prices(part: str, samples: StepSamples) -> dict[str, float]:
     chosen = (samples.cost_ms[part] > 0) & (samples.plan % _HELD_OUT > 0)
-    return fit_prices(part, samples.work[chosen], samples.cost_ms[part][chosen])
+    return fit_prices(part, samples.work[chosen] * _FITTED, samples.cost_ms[part][chosen])
 
 
 def _error(part: str, prices: Mapping[str, float], samples: StepSamples) -> float:

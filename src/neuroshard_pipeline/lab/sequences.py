@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.phases import Phase, Work
-from neuroshard_pipeline.lab.step_groups import Group, Job
+from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, Group, Job
 from neuroshard_pipeline.tables.table import Shard
 
 _FLOAT_BYTES, _NUMBER_BYTES = 4, 8
@@ -34,6 +35,12 @@ def search_of_ids(groups: Sequence[Group], job: Job) -> list[Phase]:
         if group.is_sent_once:
             us = us + _search_us(_of_rank(group, job, _ids, _any), _UNIQUE_KERNELS, sort_bytes, 1, job)
     return [Work("input_dist", us)] if us.any() else []
+
+
+def search_us_per_id(device: ModelledDevice) -> float:
+    """Microseconds per id of a search for repetitions, without launches; a division among tiers takes as long."""
+    rate = device.device.hbm_gb_per_s * device.kernels.hbm_efficiency * BYTES_PER_US
+    return (device.kernels.sort_bytes_per_id + _UNIQUE_NUMBERS * _NUMBER_BYTES) / rate
 
 
 def rows_at_places(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:

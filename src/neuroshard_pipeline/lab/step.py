@@ -47,6 +47,7 @@ from neuroshard_pipeline.lab.step_groups import Group, Job, columns, grouped
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
+from neuroshard_pipeline.tables.step_work import kernel_of
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -180,13 +181,26 @@ def weighted_lookups_ms(
     return added / 1e3
 
 
+def searches_ms(
+    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
+) -> FloatArray:
+    """The part of the input dist of every rank (W,) in which it searches ids (`lab.sequences`).
+
+    Arguments as for `step_cost_ms`.
+    """
+    job, groups = Job(task, device, network, step_params().host_sync_us), grouped(shards, ranks, task)
+    of_module = [[group for group in groups if group.module == module] for module in {group.module for group in groups}]
+    found = [phase for members in of_module for phase in search_of_ids(members, job) if isinstance(phase, Work)]
+    return np.asarray(sum((phase.us for phase in found), start=np.zeros(task.world_size))) / 1e3
+
+
 def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:
     """Microseconds of the group's lookups on every rank, forward and backward, (W,) each."""
     us, known = np.zeros((2, job.world_size)), {}
     for rank in range(job.world_size):
         shards = [group.shards[index] for index in np.flatnonzero(group.ranks == rank)]
-        for key in dict.fromkeys(map(_kernel_of, shards)):
-            members = [shard for shard in shards if _kernel_of(shard) == key]
+        for key in dict.fromkeys(map(kernel_of, shards)):
+            members = [shard for shard in shards if kernel_of(shard) == key]
             same = tuple((shard.table.name, shard.embedding_dim, shard.num_rows) for shard in members)
             if same not in known:
                 time = job.device.time(_lookup(members, group, job))
@@ -203,11 +217,6 @@ def _averaged_us(group: Group, job: Job) -> FloatArray:
     samples = job.local_batch if group.is_replicated else job.task.batch_size
     floats = group.on_ranks(lambda shard: columns(shard) * (shard.table.pooling == "mean"), job.world_size)
     return job.kernels_us(2 * FLOAT_BYTES * samples * floats)
-
-
-def _kernel_of(shard: Shard) -> tuple[str, str]:
-    """Shards of a group share a kernel if these are equal [torchrec embedding_sharding.py `group_tables`]."""
-    return shard.table.data_type, shard.table.pooling
 
 
 def _lookup(shards: Sequence[Shard], group: Group, job: Job) -> Lookup:

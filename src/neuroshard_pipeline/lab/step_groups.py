@@ -20,7 +20,7 @@ from neuroshard_pipeline.tables.step_work import group_of
 from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
-_BYTES_PER_US = 1e3  # at 1 GB/s
+BYTES_PER_US = 1e3  # at 1 GB/s
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Job:
         kernels * shortest kernel + bytes / (bandwidth * share that streams reach)
         """
         moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
-        rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * _BYTES_PER_US
+        rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * BYTES_PER_US
         return np.where(moved > 0, kernels * self.device.kernels.forward_launch_us + moved / rate, 0.0)
 
 

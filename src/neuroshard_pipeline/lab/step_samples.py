@@ -12,7 +12,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.lab.step import step_cost_ms, weighted_lookups_ms
+from neuroshard_pipeline.lab.step import searches_ms, step_cost_ms, weighted_lookups_ms
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.step_work import rank_work
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -42,7 +42,8 @@ class StepSamples:
     Attributes:
         work: quantities of every rank, (N, Q).
         cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part. `module` includes what weights add
-            to the lookups, because the compute cost model predicts lookups without weights.
+            to the lookups, because the compute cost model predicts lookups without weights. `input_dist` is without
+            the search of ids, whose price is known (`sequences.search_us_per_id`).
         plan: number of the plan of every rank, (N,).
     """
 
@@ -69,6 +70,7 @@ def step_samples(
         cost = step_cost_ms(task, shards, ranks, device, network)
         works.append(rank_work(task, shards, ranks))
         of_parts = {part: getattr(cost, f"{part}_ms") for part in PARTS}
+        of_parts["input_dist"] = of_parts["input_dist"] - searches_ms(task, shards, ranks, device, network)
         of_parts["module"] = of_parts["module"] + weighted_lookups_ms(task, shards, ranks, device, network)
         costs.append(np.stack([of_parts[part] for part in PARTS]))
     of_part = dict(zip(PARTS, np.concatenate(costs, axis=1), strict=True))

@@ -5,9 +5,10 @@
     reductions  partial sums of row shards, dense gradients of replicas and host tiers, averages of replica groups
 
 What a rank keeps for itself is not sent. Every collective also exchanges how much follows, a few numbers per pair of
-ranks, which do not count. A reduction sends its bytes in a ring in the order of the ranks: of S bytes on n ranks, each
-rank sends S (n - 1) / n, and twice as many in an all_reduce. Of the n links of a ring over H > 1 hosts, H lead to
-another host. NCCL's trees send less across 2 hosts, and nearly as much across many.
+ranks, which do not count. A reduction of S bytes on n ranks of H hosts sends as few bytes between hosts as possible:
+S (H - 1) between hosts and S (n - H) inside them, and twice as many in an all_reduce. A tree over hosts does this
+(`lab.network`). A ring in the order of the ranks sends as much in total, but S H (n - 1) / n between hosts. Bytes of
+reductions count for all of their ranks alike.
 
 A table in tiers has `BAGS_OF_COLD_TIERS` bags per rank in its cold tier, and none in its host tier, because
 `torchrec_bridge.tiered` sends ids without the bags of their samples.
@@ -90,11 +91,10 @@ def plan_volumes(
         across[kind] += np.where(is_same, 0.0, sent).sum(axis=1)
     for each in reductions(task, shards, ranks, gpus_per_host):
         passes = 2.0 if each.collective == "all_reduce" else 1.0
-        sent = passes * each.size_bytes * (each.num_ranks - 1) / each.num_ranks / each.interval
+        of_rank = passes * each.size_bytes / each.num_ranks / each.interval
         hosts = -(-each.num_ranks // each.ranks_per_host)
-        share = hosts / each.num_ranks if hosts > 1 else 0.0
-        inside["reductions"] += (1.0 - share) * sent
-        across["reductions"] += share * sent
+        inside["reductions"] += (each.num_ranks - hosts) * of_rank
+        across["reductions"] += (hosts - 1) * of_rank
     return Volumes(inside, across)
 
 
