@@ -1,10 +1,16 @@
-"""Compute campaigns whose workers run on a Ray cluster."""
+"""Maps and compute campaigns whose workers run on a Ray cluster."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from workers.test_mapping import (
+    params_for,
+    test_an_error_of_the_project_ends_the_map,
+    test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_done,
+    test_an_item_that_raises_is_an_error,
+)
 
 from measurement.team_functions import set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
@@ -14,8 +20,19 @@ from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
+__all__ = [  # the tests of maps that run here, too
+    "test_an_error_of_the_project_ends_the_map",
+    "test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_done",
+    "test_an_item_that_raises_is_an_error",
+]
 SEED = 5
 CONTENT = ["sample_id", "digest", "replica", "rank"]
+
+
+@pytest.fixture
+def params(cluster):
+    """One worker, because a worker takes seconds to import its modules; the death of a host is tested with two."""
+    return params_for("ray", cluster.address, workers=1)
 
 
 @pytest.fixture

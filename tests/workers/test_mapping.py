@@ -22,12 +22,10 @@ def params_for(engine, address=None, workers=2, timeout_s=180.0):
 LOCAL = params_for("local")
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.slow)])
-def params(request):
-    if request.param == "local":
-        return LOCAL
-    # One worker, because a worker takes seconds to import its modules; the death of a host is tested with two.
-    return params_for("ray", request.getfixturevalue("cluster").address, workers=1)
+@pytest.fixture
+def params():
+    """Workers of the engine `local`; `measurement.test_ray_campaign` runs some of these tests with those of `ray`."""
+    return LOCAL
 
 
 def test_every_item_has_its_value(params):
@@ -80,18 +78,6 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
     monkeypatch.delattr(workers, "ray_team", raising=False)
     with pytest.raises(ExecutionError, match=r"extra \[cluster\], or use the engine local"):
         list(map_items(square, [1], params_for("ray")))
-
-
-@pytest.mark.slow
-def test_a_map_survives_the_death_of_a_host(cluster):
-    """The second host is removed in the middle of a map; the first one finishes it."""
-    running = map_items(process_id, range(40), params_for("ray", cluster.address))
-    outcomes = [next(running)]
-    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-    outcomes += running
-    assert sorted(outcome.index for outcome in outcomes) == list(range(40))
-    assert all(outcome.error is None for outcome in outcomes)
-    assert os.getpid() not in {outcome.value for outcome in outcomes}
 
 
 @pytest.mark.slow
