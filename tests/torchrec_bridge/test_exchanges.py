@@ -57,9 +57,8 @@ def test_the_number_of_all_to_alls_is_that_of_the_groups(recorded):
     world_size, calls = recorded
     for name, plan in trained_plans(world_size).items():
         groups = exchange_groups(plan.shards)
-        weighted = {table.module for table in plan.task.tables if table.is_weighted}
         outputs = all_to_alls(plan.task, plan.shards, plan.ranks)
-        expected = sum(3 + (module in weighted) for module, _ in groups) + 2 * len(outputs)
+        expected = sum(3 + module.is_weighted for module, _ in groups) + 2 * len(outputs)
         for of_rank in calls:
             assert sum(call[0] == "all_to_all_single" for call in of_rank[name]) == expected, name
 
@@ -78,8 +77,7 @@ def test_ids_and_bags_are_those_of_torchrec(recorded):
     world_size, calls = recorded
     for name, plan in trained_plans(world_size).items():
         work = dict(zip(QUANTITIES, 1e6 * rank_work(plan.task, plan.shards, plan.ranks).T, strict=True))
-        weighted = {table.module for table in plan.task.tables if table.is_weighted}
-        sizes = sum(world_size * (3 + (module in weighted)) for module, _ in exchange_groups(plan.shards))
+        sizes = sum(world_size * (3 + module.is_weighted) for module, _ in exchange_groups(plan.shards))
         sent = [sum(call[2] for call in of_rank[name] if call[3] == "torch.int64") - sizes for of_rank in calls]
         assert sum(sent) == pytest.approx((work["sent_bags"] + work["sent_ids"]).sum()), name
         assert sum(sent) == pytest.approx((work["bags"] + work["ids"]).sum()), name
@@ -90,11 +88,9 @@ def test_floats_of_outputs_are_those_of_torchrec(recorded):
     for name, plan in trained_plans(world_size).items():
         outputs = all_to_alls(plan.task, plan.shards, plan.ranks)
         forward = plan.task.batch_size * np.sum(list(outputs.values()))
-        weights = sum(
-            plan.task.batch_size * shard.table.pooling_factor * shard.row_share
-            for shard in plan.shards
-            if shard.table.is_weighted and shard.sharding_type != "data_parallel"
-        )
+        work = dict(zip(QUANTITIES, 1e6 * rank_work(plan.task, plan.shards, plan.ranks).T, strict=True))
+        weights = work["weights"].sum()
+        assert weights == pytest.approx(work["sent_weights"].sum()), name
         floats = [call for of_rank in calls for call in of_rank[name] if call[3] == "torch.float32"]
         sent = sum(call[2] for call in floats if call[0] == "all_to_all_single")
         assert sent == pytest.approx(2 * forward + weights), name
