@@ -35,6 +35,7 @@ FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "cost_relative_to_best": lambda inputs: figures.cost_relative_to_best(inputs.plan_costs),
     "success_rates": _success_rates,
     "plan_picture": _plan_picture,
+    "tiers": lambda inputs: figures.tiers_of_run(inputs.plans, inputs.plan_costs, inputs.sharding_tasks),
     "held_out_accuracy": lambda inputs: figures.held_out_accuracy(inputs.held_out, noise_floors(inputs.metrics)),
     "errors_by_feature": lambda inputs: figures.errors_by_feature(
         inputs.held_out, inputs.compute_samples, inputs.table_pool, noise_floors(inputs.metrics).get("compute")

@@ -9,6 +9,7 @@ from neuroshard_pipeline.report.drawing import draw_figures
 from neuroshard_pipeline.report.inputs import ReportInputs
 from neuroshard_pipeline.report.page import render_page
 from neuroshard_pipeline.report.totals import example_task
+from neuroshard_pipeline.search.plan import TIER_COLUMN
 
 
 def render_report(inputs: ReportInputs) -> str:
@@ -39,6 +40,7 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
         "common_count": len(cost_table(totals, sharders, COST_COLUMNS[basis_of(totals)]).dropna()),
         "task_count": inputs.sharding_tasks["task_id"].nunique(),
         "example": example_task(totals),
+        "has_tiers": TIER_COLUMN in inputs.plans,
     }
 
 

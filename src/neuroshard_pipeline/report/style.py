@@ -130,6 +130,14 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
     }
 
 
+def short_number(value: float) -> str:
+    """The value with two or three significant digits, such as `980`, `56k` or `2.9M`."""
+    for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= unit:
+            return f"{value / unit:.{1 if value < 10 * unit else 0}f}{suffix}"
+    return f"{value:.0f}"
+
+
 def _tick_text(tick: float) -> str:
     """The label of a tick, such as `0.02`, `50`, `20k` or `1M`."""
     for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

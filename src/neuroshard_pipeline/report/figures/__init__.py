@@ -8,6 +8,7 @@ from neuroshard_pipeline.report.figures.plan import plan_picture
 from neuroshard_pipeline.report.figures.policies import policy_training
 from neuroshard_pipeline.report.figures.pool import pool_distributions, reuse_comparison
 from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best, success_rates
+from neuroshard_pipeline.report.figures.tiers import tiers_of_run, tiers_picture
 
 __all__ = [
     "calibration",
@@ -27,4 +28,6 @@ __all__ = [
     "rank_accuracy",
     "reuse_comparison",
     "success_rates",
+    "tiers_of_run",
+    "tiers_picture",
 ]

@@ -1,0 +1,181 @@
+"""Tiers of the sequence tables of a plan: popularity curve, cuts, and the bytes that cross each kind of wire."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_from_frame
+from neuroshard_pipeline.evaluation.totals import plan_totals
+from neuroshard_pipeline.report import style
+from neuroshard_pipeline.search.plan import TIER_COLUMN, Plan
+from neuroshard_pipeline.search.volumes import KINDS, Kind, Volumes, plan_volumes
+from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
+from neuroshard_pipeline.tables.frames import tasks_from_frame
+from neuroshard_pipeline.tables.kinds import TierKind
+from neuroshard_pipeline.tables.popularity import curve_of_profile
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
+
+#: Tables with the most ids that are drawn.
+_TABLES_SHOWN = 4
+
+_TIER_COLOURS: dict[TierKind, str] = {"hot": "#D55E00", "host": "#E69F00", "cold": "#56B4E9"}
+_TIER_NAMES: dict[TierKind, str] = {
+    "hot": "hot: on every rank",
+    "host": "host: on every host",
+    "cold": "cold: sharded over all ranks",
+}
+_KIND_COLOURS: dict[Kind, str] = {
+    "ids": style.PART_COLOURS["input_dist"],
+    "outputs": style.PART_COLOURS["forward_comm"],
+    "reductions": style.PART_COLOURS["reduction"],
+}
+_KIND_NAMES: dict[Kind, str] = {
+    "ids": "ids",
+    "outputs": "rows and their gradients",
+    "reductions": "gradients of hot and host rows",
+}
+_POINTS = 160
+_MEGABYTE = 1e6
+
+
+def tiers_of_run(plans: pd.DataFrame, plan_costs: pd.DataFrame, sharding_tasks: pd.DataFrame) -> go.Figure:
+    """The picture of the cheapest plan with tiers, or an empty figure if no plan has any.
+
+    Args:
+        plans: `search.plans`.
+        plan_costs: `search.plan_costs`.
+        sharding_tasks: `augment.sharding_tasks`.
+    """
+    if TIER_COLUMN not in plans or not plans[TIER_COLUMN].fillna("").any():
+        return style.empty_figure("Tiers of sequence tables", "No plan of this run has tiers.")
+    tiered = plans[plans[TIER_COLUMN].fillna("") != ""][["task_id", "sharder"]].drop_duplicates()
+    totals = plan_totals(plan_costs).merge(tiered, on=["task_id", "sharder"])
+    best = totals.sort_values("predicted_ms", kind="stable").iloc[0]
+    rows = plans[(plans["task_id"] == best["task_id"]) & (plans["sharder"] == best["sharder"])]
+    (asked,) = tasks_from_frame(sharding_tasks[sharding_tasks["task_id"] == best["task_id"]])
+    task = task_from_frame(rows, asked)
+    return tiers_picture(Plan(task, *shards_from_frame(rows, task), str(best["sharder"])))
+
+
+def tiers_picture(plan: Plan) -> go.Figure:
+    """One row per table with tiers: its popularity curve with the cuts, and the bytes per step with and without tiers.
+
+    The bytes are expectations from the tables (`search.volumes`); without tiers, the whole table is row-wise.
+
+    Raises:
+        PlanError: the plan has no tiers.
+    """
+    tiers = tiers_of(plan.task)
+    if not tiers:
+        raise PlanError(f"{plan.task.task_id}: the plan by {plan.sharder} has no tiers to draw")
+    parents = [table for table in parent_tables(plan.task) if table.name in tiers]
+    shown = sorted(parents, key=lambda table: -table.pooling_factor * table.embedding_dim)[:_TABLES_SHOWN]
+    figure = make_subplots(
+        rows=len(shown),
+        cols=2,
+        column_widths=[0.56, 0.44],
+        horizontal_spacing=0.2,
+        vertical_spacing=0.28 / len(shown),
+        subplot_titles=[text for table in shown for text in (_title(table, tiers[table.name]), "")],
+    )
+    for row, table in enumerate(shown, start=1):
+        _add_curve(figure, row, table, tiers[table.name], plan)
+        _add_wires(figure, row, table, plan)
+    more = f", the {len(shown)} with most traffic" if len(shown) < len(parents) else ""
+    title = f"{plan.task.task_id} by {plan.sharder}: tiers of {len(parents)} sequence tables{more}"
+    figure.update_xaxes(title_text="most popular rows", row=len(shown), col=1)
+    figure.update_xaxes(title_text="MB per step, all ranks", row=len(shown), col=2)
+    style.styled(figure, title, height=220 + 250 * len(shown))
+    figure.update_annotations(font_size=13, x=0.0, xanchor="left", align="left")
+    figure.update_layout(
+        barmode="stack",
+        legend={"y": -70.0 / (250 * len(shown)), "yanchor": "top"},
+        margin={"t": 100, "b": 120},
+    )
+    return figure
+
+
+def _title(table: Table, tiers: Sequence[Table]) -> str:
+    ids = sum(tier.pooling_factor for tier in tiers)
+    parts = [
+        f"{tier.tier.kind} {style.short_number(tier.num_embeddings)} rows ({tier.pooling_factor / ids:.0%} of the ids)"
+        for tier in tiers
+        if tier.tier is not None
+    ]
+    return f"<b>{table.name}</b><br>{', '.join(parts)}"
+
+
+def _add_curve(figure: go.Figure, row: int, table: Table, tiers: Sequence[Table], plan: Plan) -> None:
+    """The share of ids over the number of most popular rows, filled with the colour of each tier."""
+    curve = curve_of_profile(table, plan.task.batch_size)
+    for tier in tiers:
+        assert tier.tier is not None, "tiers_of returns tiers"
+        kind = tier.tier.kind
+        first, last = max(tier.tier.row_offset, 1), tier.tier.row_offset + tier.num_embeddings
+        rows = np.geomspace(first, max(last, first + 1), _POINTS)
+        figure.add_trace(
+            go.Scatter(
+                x=style.rounded(rows),
+                y=style.rounded(100.0 * curve.share_of(rows)),
+                mode="lines",
+                fill="tozeroy",
+                fillcolor=style.faded(_TIER_COLOURS[kind], 0.3),
+                line={"color": _TIER_COLOURS[kind], "width": 2},
+                name=_TIER_NAMES[kind],
+                legendgroup=kind,
+                showlegend=_is_new(figure, kind),
+                hovertemplate="%{y:.1f} % of the ids look up %{x:,} rows<extra></extra>",
+            ),
+            row=row,
+            col=1,
+        )
+    figure.update_xaxes(**style.log_axis(1, table.num_embeddings), row=row, col=1)
+    figure.update_yaxes(title_text="share of ids, %", range=[0, 103], row=row, col=1)
+
+
+def _add_wires(figure: go.Figure, row: int, table: Table, plan: Plan) -> None:
+    """Bytes of one table per step, by kind of wire, with its tiers and as a row-wise table."""
+    task = plan.task
+    names = {tier.name for tier in tiers_of(task)[table.name]}
+    placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table.name in names]
+    tiered = plan_volumes(task, [shard for shard, _ in placed], [rank for _, rank in placed])
+    alone = replace(task, tables=[table], constraints=UNCONSTRAINED)
+    rows = row_shards(table, "row_wise", task.world_size)
+    whole = plan_volumes(alone, rows, range(len(rows)))
+    bars = {
+        (wire, what): volumes
+        for wire in (("inside hosts", "between hosts") if task.num_hosts > 1 else ("between ranks",))
+        for what, volumes in (("tiers", tiered), ("no tiers", whole))
+    }
+    for kind in KINDS:
+        figure.add_trace(
+            go.Bar(
+                y=[[wire for wire, _ in bars], [what for _, what in bars]],
+                x=style.rounded(_bytes(of, wire, kind) / _MEGABYTE for (wire, _), of in bars.items()),
+                orientation="h",
+                name=_KIND_NAMES[kind],
+                legendgroup=kind,
+                marker_color=_KIND_COLOURS[kind],
+                showlegend=_is_new(figure, kind),
+                hovertemplate=f"{_KIND_NAMES[kind]}: %{{x:,.3g}} MB per step<extra></extra>",
+            ),
+            row=row,
+            col=2,
+        )
+
+
+def _bytes(volumes: Volumes, wire: str, kind: Kind) -> float:
+    of = volumes.across if wire == "between hosts" else volumes.inside
+    return float(of[kind].sum())
+
+
+def _is_new(figure: go.Figure, group: str) -> bool:
+    """Whether the legend does not have the group yet."""
+    return group not in {trace.legendgroup for trace in figure.data}
