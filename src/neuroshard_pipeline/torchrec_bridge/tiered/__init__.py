@@ -2,7 +2,7 @@
 
 A few rows of a table get most of its lookups. The hottest rows are on every rank, further popular rows are on every
 host, and all others are cold: sharded over all ranks. A lookup of a hot row needs no network, one of a host row none
-outside the host.
+outside the host. The modules have run with gloo on CPUs only.
 
 | module | holds |
 | --- | --- |
