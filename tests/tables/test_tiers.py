@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.kinds import Tier
 from neuroshard_pipeline.tables.popularity import curve_of_counts, curve_of_profile, id_counts, popular_rows
 from neuroshard_pipeline.tables.profile import reuse_histogram, with_profile
-from neuroshard_pipeline.tables.table import Shard, Table, Tier
+from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import (
     Cuts,

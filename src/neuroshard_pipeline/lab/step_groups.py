@@ -16,8 +16,9 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.tables.dedup import exchanged
+from neuroshard_pipeline.tables.kinds import EmbeddingModule
 from neuroshard_pipeline.tables.step_work import group_of
-from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
+from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
 BYTES_PER_US = 1e3  # at 1 GB/s

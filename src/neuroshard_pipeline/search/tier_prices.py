@@ -25,9 +25,10 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.kinds import TierKind
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile
 from neuroshard_pipeline.tables.step_work import QUANTITIES
-from neuroshard_pipeline.tables.table import DEFAULT_DATA_TYPE, Table, TierKind
+from neuroshard_pipeline.tables.table import DEFAULT_DATA_TYPE, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, possible_tiers, tiered_task
 

@@ -1,8 +1,9 @@
 """Embedding tables, sharding tasks and samples, and one reader per kind of file.
 
-- types: `table` (Table, Shard), `task` (ShardingTask), `constraints` (Constraints, TableConstraint), `samples`
-  (ComputeSample, CommSample, ReductionSample)
+- types: `table` (Table, Shard), `kinds` (EmbeddingModule, Tier), `task` (ShardingTask), `constraints` (Constraints,
+  TableConstraint), `samples` (ComputeSample, CommSample, ReductionSample)
 - ids and reuse: `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
+- sequence tables: `popularity` (popularity curves), `tiers` (tables cut by popularity), `dedup` (ids sent once)
 - a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`
   (links between ranks); `records` reads the CSV, Parquet and JSON files of tables and tasks
 - ids of several batches: `id_batches` (click logs, Parquet files)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table, TierKind
+from neuroshard_pipeline.tables.kinds import TierKind
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table
 
 #: TorchRec's name for a column-wise table with a single shard. Constraints may name it beside `SHARDING_TYPES`.
 TABLE_WISE = "table_wise"

@@ -11,8 +11,9 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
+from neuroshard_pipeline.tables.kinds import EmbeddingModule
 from neuroshard_pipeline.tables.placed import PlacedShards, distinct_shards, placed_shards
-from neuroshard_pipeline.tables.table import EmbeddingModule, Shard, ShardingType
+from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Quantities of one rank, in millions unless the description says otherwise.

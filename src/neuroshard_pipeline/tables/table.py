@@ -4,9 +4,10 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.kinds import EmbeddingModule, Tier
 
 #: Upper edges of the first 16 reuse bins; the 17th has no upper edge. The bin of a row contains its number of lookups
 #: per batch: (0,1], (1,2], (2,4] ... (16384,32768], >32768 (facebookresearch/dlrm_datasets, locality_stats.txt).
@@ -34,11 +35,6 @@ POOLINGS: tuple[str, ...] = ("sum", "mean", "none")
 ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel", "host_row_wise"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
 
-#: Kinds of tiers, from the most popular rows of a sequence table to the others: replicated on every rank, replicated on
-#: every host and cut over its ranks, and sharded once.
-TierKind = Literal["hot", "host", "cold"]
-TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
-
 #: TorchRec's names of the kernels of sharded tables. The last two keep the weights in host memory
 #: (`tables.host_memory`); the last one has a cache of rows in GPU memory.
 COMPUTE_KERNELS: tuple[str, ...] = ("fused", "fused_uvm", "fused_uvm_caching")
@@ -64,44 +60,6 @@ MAX_NUM_EMBEDDINGS = 2**40
 MAX_EMBEDDING_DIM = 2**14
 MAX_POOLING_FACTOR = 2.0**20
 MAX_NUM_FEATURES = 2**16
-
-
-class EmbeddingModule(NamedTuple):
-    """An embedding module of TorchRec. Sequence tables, and tables with weighted ids, are in modules of their own.
-
-    Attributes:
-        module: the tables' field `module`.
-        is_sequence: whether it is an `EmbeddingCollection`, whose tables are not pooled.
-        is_weighted: whether its ids have weights.
-    """
-
-    module: str
-    is_sequence: bool
-    is_weighted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """Which rows of a sequence table a table holds, if it is one of its tiers (`tables.tiers`).
-
-    Attributes:
-        kind: one of `TIER_KINDS`.
-        parent: name of the sequence table.
-        row_offset: the tier's first row, in the order of popularity of the parent's rows, hottest first.
-
-    Raises:
-        TaskError: a value is impossible.
-    """
-
-    kind: TierKind
-    parent: str
-    row_offset: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in TIER_KINDS:
-            raise TaskError(f"tier of table {self.parent!r}: kind {self.kind!r} is not one of {', '.join(TIER_KINDS)}")
-        if self.row_offset < 0:
-            raise TaskError(f"tier of table {self.parent!r}: row_offset {self.row_offset} must be at least 0")
 
 
 @dataclass(frozen=True, slots=True)

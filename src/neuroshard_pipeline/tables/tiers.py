@@ -17,9 +17,10 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint, possible_types
+from neuroshard_pipeline.tables.kinds import TIER_KINDS, Tier, TierKind
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile, rows_and_ids
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import TIER_KINDS, Table, Tier, TierKind
+from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _LEAST_UNIQUE_ROWS, _LEAST_POOLING_FACTOR = 1e-3, 1e-9
@@ -209,7 +210,8 @@ def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
         return (none, part) if num_rows == 0 else (part, none)
     ids = share * part.ids.sum()
     above = np.cumsum(part.ids[::-1])[::-1] - part.ids  # ids of hotter bins
-    hottest = np.clip((ids - above) / np.where(part.ids > 0, part.ids, 1.0), 0.0, 1.0) * (part.ids > 0)
+    some = part.ids > 1e-9 * part.ids.sum()
+    hottest = np.clip((ids - above) / np.where(some, part.ids, np.inf), 0.0, 1.0)
     fewest, many, all_rows = part.rows @ hottest, share * part.rows.sum(), part.rows.sum()
     expected = -num_rows * np.expm1(-ids / num_rows)
     # Neither part has more distinct rows than rows.

@@ -38,7 +38,8 @@ from neuroshard_pipeline.errors import PlanError, TaskError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
-from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table, Tier
+from neuroshard_pipeline.tables.kinds import Tier
+from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table
 from neuroshard_pipeline.tables.task import TASK_DEFAULTS, ShardingTask
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
 

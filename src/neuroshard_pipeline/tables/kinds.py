@@ -1,0 +1,49 @@
+"""What a table belongs to: the embedding module of the model, and the sequence table that it is a tier of."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from neuroshard_pipeline.errors import TaskError
+
+#: Kinds of tiers, from the most popular rows of a sequence table to the others: replicated on every rank, replicated on
+#: every host and cut over its ranks, and sharded once.
+TierKind = Literal["hot", "host", "cold"]
+TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
+
+
+class EmbeddingModule(NamedTuple):
+    """An embedding module of TorchRec. Sequence tables, and tables with weighted ids, are in modules of their own.
+
+    Attributes:
+        module: the tables' field `module`.
+        is_sequence: whether it is an `EmbeddingCollection`, whose tables are not pooled.
+        is_weighted: whether its ids have weights.
+    """
+
+    module: str
+    is_sequence: bool
+    is_weighted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Which rows of a sequence table a table holds, if it is one of its tiers (`tables.tiers`).
+
+    Attributes:
+        kind: one of `TIER_KINDS`.
+        parent: name of the sequence table.
+        row_offset: the tier's first row, in the order of popularity of the parent's rows, hottest first.
+
+    Raises:
+        TaskError: a value is impossible.
+    """
+
+    kind: TierKind
+    parent: str
+    row_offset: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in TIER_KINDS:
+            raise TaskError(f"tier of table {self.parent!r}: kind {self.kind!r} is not one of {', '.join(TIER_KINDS)}")
+        if self.row_offset < 0:
+            raise TaskError(f"tier of table {self.parent!r}: row_offset {self.row_offset} must be at least 0")
