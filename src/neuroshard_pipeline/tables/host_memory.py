@@ -9,11 +9,14 @@ All numbers of rows are modelled from the reuse profile of one batch; nothing he
 """
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.dedup import looked_up
-from neuroshard_pipeline.tables.profile import batch_indices, with_profile
+from neuroshard_pipeline.tables.profile import DEFAULT_POPULARITY_EXPONENT, batch_indices, with_profile, zipf_buckets
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, REUSE_BIN_EDGES, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -26,6 +29,9 @@ HOT_LOOKUPS = 4
 
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(HOT_LOOKUPS) + 1
 
+#: Halvings of an interval of 100 on a logarithmic scale.
+_BISECTIONS = 37
+
 #: Bytes of Adam's moments per weight. FBGEMM leaves them in host memory and does not cache them.
 _ADAM_BYTES_PER_WEIGHT = 8
 
@@ -35,13 +41,14 @@ def cache_slots(num_rows: int, load_factor: float) -> int:
     return SLOTS_PER_SET * max(1, math.ceil(math.ceil(num_rows * load_factor) / SLOTS_PER_SET))
 
 
-def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float]:
-    """Distinct rows per batch that a cache of `slots` rows lacks after many batches: lower and upper bound.
+def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float, float]:
+    """Distinct rows per batch that a cache of `slots` rows lacks after many batches: low, expected, high.
 
-    Both bounds assume that rows with more than `HOT_LOOKUPS` lookups stay in the cache as long as there is room.
-    Lower bound: every batch looks up the same rows, and those that do not fit are missing. Upper bound: the rows with
-    fewer lookups are different ones in each batch, drawn evenly from all rows that are not hot, so that the rest of the
-    cache holds an even share of them. Real popularities lie in between, because rows that are not hot differ, too.
+    All of them assume that rows with more than `HOT_LOOKUPS` lookups stay in the cache as long as there is room.
+    Low: every batch looks up the same rows, and those that do not fit are missing. High: the rows with fewer lookups
+    are different ones in each batch, drawn evenly from all rows that are not hot, so that the rest of the cache holds
+    an even share of them. Expected: the popularity of these rows falls with their rank as that of tables without a
+    profile does (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that was not used for longest.
 
     Args:
         table: the table, as the kernel sees it; without a reuse profile, the default one is assumed.
@@ -54,9 +61,52 @@ def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float
     hot = unique_rows * float(np.sum(table.reuse[_FIRST_HOT_BIN:]))
     low = max(unique_rows - slots, 0.0)
     if slots <= hot:
-        return low, unique_rows - slots
+        return low, unique_rows - slots, unique_rows - slots
     others = max(table.num_embeddings - hot, 1.0)
-    return low, max(low, (unique_rows - hot) * max(0.0, 1.0 - (slots - hot) / others))
+    high = max(low, (unique_rows - hot) * max(0.0, 1.0 - (slots - hot) / others))
+    expected = _misses_of_lru(table.num_embeddings, hot, unique_rows - hot, slots)
+    return low, min(max(low, expected), high), high
+
+
+@lru_cache(maxsize=65536)
+def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> float:
+    """Expected misses per batch among the rows that are not hot, by the approximation of Che et al. (2002).
+
+    A row of rate r is looked up in a batch with probability 1 - exp(-r), and dropped from the cache if it is not looked
+    up for the time T, the same for all rows. T fills the slots: the rows looked up within T are as many as the slots.
+
+    Args:
+        num_rows: rows of the table.
+        hot: rows that are always in the cache.
+        others: distinct other rows that one batch looks up.
+        slots: rows that the cache has room for, more than `hot`.
+    """
+    rows, rates = _rates(num_rows, hot, others)
+    if slots - hot >= rows.sum():
+        return 0.0
+    time = _solved(lambda time: float((rows * -np.expm1(-rates * time)).sum()), slots - hot)
+    return float((rows * -np.expm1(-rates) * np.exp(-rates * time)).sum())
+
+
+@lru_cache(maxsize=4096)
+def _rates(num_rows: int, hot: float, others: float) -> tuple[FloatArray, FloatArray]:
+    """Rows that are not hot, in buckets (K,), and their lookups per batch (K,), of `others` distinct ones per batch."""
+    rows, _ = zipf_buckets(num_rows, DEFAULT_POPULARITY_EXPONENT)
+    last = np.cumsum(rows)
+    first = np.maximum(last - rows, hot)
+    left = last > first
+    rows, weights = (last - first)[left], ((first + last + 1.0) / 2.0)[left] ** -DEFAULT_POPULARITY_EXPONENT
+    scale = _solved(lambda scale: float((rows * -np.expm1(-scale * weights)).sum()), min(others, 0.999 * rows.sum()))
+    return rows, scale * weights
+
+
+def _solved(increasing: Callable[[float], float], target: float) -> float:
+    """The argument at which an increasing function of positive numbers has the value `target`, to 1e-9 of itself."""
+    low, high = -50.0, 50.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if increasing(math.exp(middle)) < target else (low, middle)
+    return math.exp((low + high) / 2.0)
 
 
 def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: int) -> tuple[float, float, float]:
@@ -64,15 +114,14 @@ def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: in
 
     `fused_uvm`: all distinct rows are read once, and half of the repeated reads are merged with one that is under way;
     the bounds are the distinct rows and the ids. The published times on H100 are consistent with that half
-    (`lab.fit_device`). `fused_uvm_caching`: `missed_rows`, with the upper bound as the expected number.
+    (`lab.fit_device`). `fused_uvm_caching`: `missed_rows`.
     """
     table = with_profile(table, batch_size)
     ids = float(max(1, batch_indices(table.pooling_factor, batch_size)))
     unique_rows = min(table.unique_rows or 1.0, ids)
     if compute_kernel == "fused_uvm":
         return unique_rows, (unique_rows + ids) / 2, ids
-    low, high = missed_rows(table, batch_size, slots)
-    return low, high, high
+    return missed_rows(table, batch_size, slots)
 
 
 def host_link_bytes(shard: Shard, task: ShardingTask) -> float:
