@@ -184,6 +184,7 @@ def sequence_tables(
     made = []
     for index, (length, width, size) in enumerate(zip(lengths, widths, rows, strict=True)):
         unique_rows, reuse = row_popularity(name, size).profile(batch_size * length)
-        names = {"pooling": "none", "module": f"{prefix}s_of_width_{width}"}
-        made.append(Table(f"{prefix}_{index}", size, width, float(length), unique_rows, reuse, **names))
+        module = f"{prefix}s_of_width_{width}"
+        statistics = float(length), unique_rows, reuse
+        made.append(Table(f"{prefix}_{index}", size, width, *statistics, pooling="none", module=module))
     return tuple(made)

@@ -67,23 +67,9 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
     Raises:
         DoesNotFitError: a rank has too little memory.
     """
-    free = np.array(memory.limits(task), dtype=np.int64)
-    shards, ranks = list[Shard](), list[int]()
     tables = {table.name: table for table in task.tables}
-    for name, sharding_type in types.items():
-        if sharding_type == "data_parallel":
-            shards += [whole(tables[name], sharding_type)] * task.world_size
-            ranks += range(task.world_size)
-        elif sharding_type == "row_wise":
-            rows = row_shards(tables[name], sharding_type, task.world_size)
-            shards += rows
-            ranks += range(len(rows))
-        elif sharding_type == "host_row_wise":
-            rows = row_shards(tables[name], sharding_type, task.ranks_per_host)
-            shards += rows * task.num_hosts
-            firsts = range(0, task.world_size, task.ranks_per_host)
-            ranks += [first + place for first in firsts for place in range(len(rows))]
-    free = free - memory.bytes_of_ranks(shards, ranks, task)
+    shards, ranks = _everywhere(types, tables, task)
+    free = np.array(memory.limits(task), dtype=np.int64) - memory.bytes_of_ranks(shards, ranks, task)
     local = task.ranks_per_host
     for block in sorted(_host_blocks(types, tables, task), key=lambda block: -sum(s.weight_bytes for s in block)):
         needed = np.zeros(local, dtype=np.int64)
@@ -100,6 +86,27 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
             f"{task.task_id}: rank {rank} lacks {-int(free[rank])} bytes for its parts of spread tables"
         )
     return Spread(dict(types), tuple(shards), tuple(ranks))
+
+
+def _everywhere(
+    types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask
+) -> tuple[list[Shard], list[int]]:
+    """Shards and ranks of the tables that lie on all ranks."""
+    shards, ranks = list[Shard](), list[int]()
+    for name, sharding_type in types.items():
+        if sharding_type == "data_parallel":
+            shards += [whole(tables[name], sharding_type)] * task.world_size
+            ranks += range(task.world_size)
+        elif sharding_type == "row_wise":
+            rows = row_shards(tables[name], sharding_type, task.world_size)
+            shards += rows
+            ranks += range(len(rows))
+        elif sharding_type == "host_row_wise":
+            rows = row_shards(tables[name], sharding_type, task.ranks_per_host)
+            shards += rows * task.num_hosts
+            firsts = range(0, task.world_size, task.ranks_per_host)
+            ranks += [first + place for first in firsts for place in range(len(rows))]
+    return shards, ranks
 
 
 def column_problem(problem: Problem, spread: Spread) -> Problem | None:
