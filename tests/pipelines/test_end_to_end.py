@@ -189,9 +189,10 @@ def test_a_search_uses_the_newest_models_and_a_pin_the_older_ones(finished_run):
     run_pipeline(finished_run, "train")
     second = document_of_newest_lineage(finished_run)["outputs"][model]
     assert second > first
-    run_pipeline(finished_run, "search")
+    quick = {"search": {"contest": {"sharders": ["neuroshard"]}}}
+    run_pipeline(finished_run, "search", params=quick)
     assert document_of_newest_lineage(finished_run)["inputs"][model] == second
-    run_pipeline(finished_run, "search", load_versions={model: first})
+    run_pipeline(finished_run, "search", params=quick, load_versions={model: first})
     assert document_of_newest_lineage(finished_run)["inputs"][model] == first
 
 
