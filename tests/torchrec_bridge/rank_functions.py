@@ -83,14 +83,14 @@ def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, 
         batch = training.Batches(model, world_size).draw(0, part)
         sharded = training.sharded(model, plan.to_torchrec(model, compute_device="cpu"))
         training.losses_of(sharded, batch).mean().backward()  # creates buffers and groups
-        with _recorded() as calls:
+        with recorded_collectives() as calls:
             training.losses_of(sharded, batch).mean().backward()
         recorded[name] = list(calls)
     return recorded
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[tuple[str, int, int, str]]]:
+def recorded_collectives() -> Iterator[list[tuple[str, int, int, str]]]:
     """The collectives that Python code starts meanwhile; those of DistributedDataParallel start in C++."""
     calls: list[tuple[str, int, int, str]] = []
     originals = {name: getattr(dist, name) for name in ("all_to_all_single", *_OTHERS)}

@@ -17,7 +17,9 @@ from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_
 from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec_bridge import training
+from torchrec_bridge.rank_functions import recorded_collectives
 
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 
 KIND = "several_collections"
@@ -44,6 +46,28 @@ def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) 
         sharders=torchrec_sharders(precision, "cpu"),
     )
     return _losses(rank, world_size, sharded, steps)
+
+
+def recorded_in_precision(rank: int, world_size: int, precision: str) -> list[tuple[str, int, int, str]]:
+    """The collectives of one step under `pooled_plan`, as `recorded_collectives` lists them."""
+    model = training.built("dlrm")
+    part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
+    batch = training.Batches(model, world_size).draw(0, part)
+    sharded = DistributedModelParallel(
+        model,
+        device=CPU,
+        plan=pooled_plan(world_size).to_torchrec(model, compute_device="cpu"),
+        sharders=torchrec_sharders(precision, "cpu"),
+    )
+    training.losses_of(sharded, batch).mean().backward()  # creates buffers and groups
+    with recorded_collectives() as calls:
+        training.losses_of(sharded, batch).mean().backward()
+    return list(calls)
+
+
+def pooled_plan(world_size: int) -> Plan:
+    """A plan with column and row shards and replicas of pooled tables that have one feature each."""
+    return training.plan_of_types(training.built("dlrm"), world_size, world_size, TYPES)
 
 
 def losses_in_replica_groups(rank: int, world_size: int, interval: int, steps: int) -> tuple[Losses, float]:

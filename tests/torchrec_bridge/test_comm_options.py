@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.replica_ranks import losses_in_precision, losses_in_replica_groups, mixed_sharder
+from torchrec_bridge.replica_ranks import (
+    losses_in_precision,
+    losses_in_replica_groups,
+    mixed_sharder,
+    pooled_plan,
+    recorded_in_precision,
+)
 from torchrec_bridge.training import built, planner
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.search.parts import all_to_alls, reductions
 from neuroshard_pipeline.torchrec_bridge import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of
 
@@ -26,6 +34,21 @@ def test_losses_in_half_precision_are_close_to_those_in_fp32(tmp_path):
     np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=3e-3)
     apart = max(apart for _, apart in answers)
     assert 1e-5 < apart < 1e-2, "the numbers on the links have 11 bits"
+
+
+def test_bytes_of_rows_and_gradients_in_half_precision_are_those_of_torchrec(tmp_path):
+    calls = run_ranks(2, tmp_path, recorded_in_precision, "fp16")
+    plan = pooled_plan(2)
+    task = replace(plan.task, comm_precision="fp16")
+    words = sum(dims.sum() for dims in all_to_alls(task, plan.shards, plan.ranks).values())
+    halves = [call for of_rank in calls for call in of_rank if call[3] == "torch.float16"]
+    assert not any(call[3] == "torch.float32" for of_rank in calls for call in of_rank)
+    sent = sum(2 * call[2] for call in halves if call[0] == "all_to_all_single")
+    assert sent == 2 * 4 * task.batch_size * words
+    reduced = [each for each in reductions(task, plan.shards, plan.ranks) if each.collective != "all_reduce"]
+    found = Counter((call[0].split("_tensor")[0], 2 * call[2]) for call in halves if "all_to_all" not in call[0])
+    names = {"reduce_scatter": "reduce_scatter", "all_gather": "all_gather_into"}
+    assert found == Counter((names[each.collective], size) for each in reduced for size in each.size_bytes)
 
 
 @pytest.mark.parametrize(("interval", "is_equal"), [(1, True), (STEPS + 1, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,9 @@ def test_plans_that_cannot_be_measured_together_are_refused():
         measure_steps([plan, plan], {"task": BATCHES}, PARAMS)
     with pytest.raises(RankError, match="batches_by_task has no batches"):
         measure_steps([plan], {}, PARAMS)
+    groups = dataclasses.replace(plan, task=dataclasses.replace(TASK, num_replica_groups=2))
+    with pytest.raises(RankError, match="without the averaging of 2 replica groups; set num_replica_groups to 1"):
+        measure_steps([groups], {"task": BATCHES}, PARAMS)
 
 
 def test_a_rank_that_fails_is_reported_with_its_plans():

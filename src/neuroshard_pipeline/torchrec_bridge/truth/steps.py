@@ -98,6 +98,11 @@ def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]
             raise RankError(
                 f"{task.task_id}: batch_size {task.batch_size} must be a multiple of world_size {task.world_size}"
             )
+        if task.num_replica_groups > 1:
+            raise RankError(
+                f"{task.task_id}: steps of one group are measured, without the averaging of {task.num_replica_groups} "
+                "replica groups; set num_replica_groups to 1"
+            )
         if task.task_id not in batches_by_task:
             raise RankError(f"{task.task_id}: batches_by_task has no batches of this task")
     return plans[0].task.world_size
