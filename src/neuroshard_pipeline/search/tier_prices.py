@@ -47,7 +47,8 @@ class TierPrices:
         exchanged_ms: a float of a looked-up row that goes to any rank, and its gradient back.
         on_host_ms: the same if it only goes to ranks of the host.
         hot_ms: a float of a hot row: its gradient is reduced over all ranks.
-        host_ms: a float of a host row: its gradient is reduced over the hosts; 0 on a single host.
+        host_ms: a float of a host row: its gradient is reduced over the hosts, which takes as many bytes between hosts
+            as that of a hot row; 0 on a single host.
     """
 
     id_ms: float
@@ -81,14 +82,15 @@ def tier_prices(problem: Problem, step: StepCostModel) -> TierPrices:
     ids = sum(float(per_unit[list(QUANTITIES).index(name)]) for name in ("ids", "sent_ids")) / _MILLION
     world, local, hosts = task.world_size, task.ranks_per_host, task.num_hosts
     floats = task.comm_share * sum(t.pooling_factor * t.embedding_dim for t in task.tables if t.pooling == "none")
+    reduced = _BYTES_PER_FLOAT * _reduction_slope_ms(step, world, local)
     dense = float(step.prices_of("dense", world)[list(QUANTITIES).index("gradients")]) / _MILLION
     on_host = _exchange_slope_ms(comm, floats, local, task.batch_size // hosts)
     return TierPrices(
         id_ms=ids / world,
         exchanged_ms=task.comm_share * _exchange_slope_ms(comm, floats, world, task.batch_size) / task.batch_size,
         on_host_ms=task.comm_share * on_host / task.batch_size,
-        hot_ms=dense + _BYTES_PER_FLOAT * _reduction_slope_ms(step, world, local),
-        host_ms=0.0 if hosts == 1 else (dense + _BYTES_PER_FLOAT * _reduction_slope_ms(step, hosts, 1)) / local,
+        hot_ms=dense + reduced,
+        host_ms=0.0 if hosts == 1 else dense / local + reduced,
     )
 
 
