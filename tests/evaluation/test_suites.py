@@ -180,13 +180,15 @@ def test_a_roomy_task_is_not_tight(drawn):
 def test_a_users_suite_is_read_beside_ours(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(
-        "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor\n"
-        "one,2,64,1000000,a,100,8,1\none,2,64,1000000,b,200,16,2\ntwo,4,64,1000000,a,100,8,1\n"
+        "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor,"
+        "num_replica_groups\n"
+        "one,2,64,1000000,a,100,8,1,1\none,2,64,1000000,b,200,16,2,1\ntwo,4,64,1000000,a,100,8,1,2\n"
     )
     frame = draw_suites(with_suites(names=(), user={"mine": str(path)}))
     assert frame["task_id"].tolist() == ["mine-one", "mine-one", "mine-two"]
     assert set(frame["suite"]) == {"mine"}
     assert frame["group"].tolist() == ["2 ranks", "2 ranks", "4 ranks"]
+    assert frame["is_measured"].tolist() == [True, True, False], "no plans of replica groups"
 
 
 def test_a_suite_without_tasks_is_refused():

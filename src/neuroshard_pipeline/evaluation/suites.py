@@ -73,7 +73,9 @@ def suite_of_tasks(tasks: pd.DataFrame) -> pd.DataFrame:
 def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.DataFrame:
     frames = [
         tasks_to_frame([on_hosts(task, params.local_world_size)]).assign(
-            suite=suite, group=group, is_measured=task.world_size <= params.most_measured_ranks
+            suite=suite,
+            group=group,
+            is_measured=task.num_replica_groups == 1 and task.world_size <= params.most_measured_ranks,
         )
         for group, task in tasks
     ]
