@@ -17,7 +17,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.tiers import Cuts
-from neuroshard_pipeline.torchrec_bridge.tiered import rank_groups
+from neuroshard_pipeline.torchrec_bridge.tiered import TierOptions, rank_groups
 from neuroshard_pipeline.torchrec_bridge.tiered.build import check_cold_plan, optimizer_of
 from neuroshard_pipeline.torchrec_bridge.tiered.index import TierIndex, tiered_tables
 
@@ -140,6 +140,13 @@ def sharding(rows: int, sharding_type: str = "table_wise") -> ParameterSharding:
 def test_plans_that_do_not_fit_the_cold_rows_are_refused(plan, message):
     with pytest.raises(PlanError, match=message):
         check_cold_plan(sequences().embedding_configs(), plan)
+
+
+def test_unknown_number_formats_are_refused_and_bf16_is_fp16_on_cpus():
+    with pytest.raises(PlanError, match="comm_precision 'fp8' is unknown; use one of fp32, fp16, bf16"):
+        TierOptions(comm_precision="fp8")
+    assert TierOptions(comm_precision="bf16").sent_as == torch.float16
+    assert TierOptions(comm_precision="bf16", device=torch.device("cuda")).sent_as == torch.bfloat16
 
 
 def test_groups_need_a_process_group():

@@ -7,6 +7,7 @@ outside the host. The modules have run with gloo on CPUs only.
 | module | holds |
 | --- | --- |
 | `build` | `tiered_embeddings`: makes a module with tiers from an unsharded one |
+| `options` | `TierOptions`: deduplication of ids, number format between ranks, device |
 | `from_plan` | `put_tiers`: puts modules with tiers into a model as a plan says |
 | `sequence` | the module that replaces an `EmbeddingCollection` |
 | `pooled` | the module that replaces an `EmbeddingBagCollection` |
@@ -26,6 +27,15 @@ require_torchrec()
 from neuroshard_pipeline.torchrec_bridge.tiered.build import cold_name, tiered_embeddings  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.from_plan import put_tiers  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups, rank_groups  # noqa: E402
+from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.traffic import recorded_traffic  # noqa: E402
 
-__all__ = ["RankGroups", "cold_name", "put_tiers", "rank_groups", "recorded_traffic", "tiered_embeddings"]
+__all__ = [
+    "RankGroups",
+    "TierOptions",
+    "cold_name",
+    "put_tiers",
+    "rank_groups",
+    "recorded_traffic",
+    "tiered_embeddings",
+]

@@ -1,12 +1,10 @@
 """Makes a module with tiers from an unsharded one."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import (
@@ -21,12 +19,12 @@ from neuroshard_pipeline.tables.tiers import Cuts
 from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows, TieredTable, TierIndex, tiered_tables
+from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
 from neuroshard_pipeline.torchrec_bridge.tiered.pooled import PooledFeature, TieredEmbeddingBagCollection
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import Optimizer, PopularTiers
 from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
 from neuroshard_pipeline.torchrec_bridge.tiered.state import TableParts
-
-_CPU = torch.device("cpu")
+from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 
 
 def tiered_embeddings(
@@ -35,9 +33,7 @@ def tiered_embeddings(
     popular_rows: Mapping[str, PopularRows],
     cold: Mapping[str, ParameterSharding],
     groups: RankGroups,
-    *,
-    index_dedup: bool = False,
-    device: torch.device | None = None,
+    options: TierOptions | None = None,
 ) -> TieredModule:
     """A sharded module that returns what `module` returns and whose tables have tiers. This is a collective.
 
@@ -65,23 +61,22 @@ def tiered_embeddings(
         cold: TorchRec's plan of the cold rows: `cold_name(table)` for a table with tiers, the name of the table for
             one without. A table without cold rows is left out.
         groups: the process groups, from `rank_groups`.
-        index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once, as TorchRec's
-            `use_index_dedup` does it, which runs on GPUs only; for an `EmbeddingCollection`.
-        device: the device of this rank; None for the CPU.
+        options: deduplication of ids, number format between ranks, and device; None for the defaults.
 
     Raises:
         PlanError: the cuts, the popular ids, the plan or the optimizer do not fit the module; the message says how.
     """
+    options = options or TierOptions()
     is_pooled = isinstance(module, EmbeddingBagCollection)
-    if is_pooled and index_dedup:
+    if is_pooled and options.index_dedup:
         raise PlanError("index_dedup is for EmbeddingCollections; an EmbeddingBagCollection does not exchange rows")
     configs = module.embedding_bag_configs() if is_pooled else module.embedding_configs()
     tables = tiered_tables({config.name: config.num_embeddings for config in configs}, cuts, popular_rows)
     for config, table in zip(configs, tables, strict=True):
         if table.num_popular and config.data_type != DataType.FP32:
             raise PlanError(f"table {table.name!r} is {config.data_type.name}; tables with tiers must be FP32")
-    work = _Work(list(zip(configs, tables, strict=True)), cold, groups, optimizer_of(module), device or _CPU)
-    tiered = _pooled(module, work) if is_pooled else _sequences(module, work, index_dedup)
+    work = _Work(list(zip(configs, tables, strict=True)), cold, groups, optimizer_of(module), options)
+    tiered = _pooled(module, work) if is_pooled else _sequences(module, work)
     if any(weight.is_meta for weight in module.parameters()):
         tiered.initialise([config.init_fn for config in configs])
     else:
@@ -142,24 +137,31 @@ class _Work:
     plan: Mapping[str, ParameterSharding]
     groups: RankGroups
     optimizer: Optimizer
-    device: torch.device
+    options: TierOptions
 
     def popular(self, tables: Sequence[TieredTable], width: int) -> PopularTiers:
         """The module of the hot and host rows of tables of one width."""
-        return PopularTiers(TierIndex(tables, self.device), width, self.groups, self.optimizer, self.device)
+        index = TierIndex(tables, self.options.device)
+        return PopularTiers(index, width, self.groups, self.optimizer, self.options)
 
-    def cold(self, sharder: Any, make: Callable[..., Any], configs: Sequence[Any], **options: Any) -> Any:
-        """TorchRec's sharded module of the cold tables with these configurations, or None if there are none."""
+    def cold(self, make: type[Any], configs: Sequence[Any], **arguments: Any) -> Any:
+        """TorchRec's sharded module of the cold tables with these configurations, or None if there are none.
+
+        `make` is the type of the unsharded module, and `arguments` are further arguments of it.
+        """
         check_cold_plan(configs, self.plan)
         if not configs:
             return None
-        unsharded = make(tables=list(configs), device=torch.device("meta"), **options)
+        unsharded = make(tables=list(configs), device=torch.device("meta"), **arguments)
         apply_optimizer_in_backward(self.optimizer[0], unsharded.parameters(), dict(self.optimizer[1]))
         env = ShardingEnv.from_process_group(self.groups.world)
-        return sharder.shard(unsharded, dict(self.plan), env, self.device)
+        device = self.options.device
+        sharders = torchrec_sharders(self.options.comm_precision, device.type)
+        (sharder,) = [each for each in sharders if each.module_type is make]
+        return sharder.shard(unsharded, dict(self.plan), env, device)
 
 
-def _sequences(module: EmbeddingCollection, work: _Work, index_dedup: bool) -> TieredEmbeddingCollection:
+def _sequences(module: EmbeddingCollection, work: _Work) -> TieredEmbeddingCollection:
     tables = [table for _, table in work.tables]
     names = [_name_of_cold_rows(table) for table in tables]
     configs = [
@@ -168,8 +170,8 @@ def _sequences(module: EmbeddingCollection, work: _Work, index_dedup: bool) -> T
         if name is not None
     ]
     tiers = work.popular(tables, module.embedding_dim())
-    cold = work.cold(EmbeddingCollectionSharder(), EmbeddingCollection, configs)
-    tiered = TieredEmbeddingCollection(module, tiers, cold, names, index_dedup)
+    cold = work.cold(EmbeddingCollection, configs)
+    tiered = TieredEmbeddingCollection(module, tiers, cold, names, work.options.index_dedup)
     tiered.parts = [
         TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
         for at, (table, name) in enumerate(zip(tables, names, strict=True))
@@ -224,4 +226,4 @@ def _cold_bags(work: _Work, features: Sequence[Sequence[PooledFeature]], weighs_
             pooling = PoolingType.SUM if weighs_means else config.pooling
             changes = {"num_embeddings": table.num_cold, "feature_names": names, "pooling": pooling}
             configs.append(dataclasses.replace(config, name=name, **changes))
-    return work.cold(EmbeddingBagCollectionSharder(), EmbeddingBagCollection, configs, is_weighted=is_weighted)
+    return work.cold(EmbeddingBagCollection, configs, is_weighted=is_weighted)

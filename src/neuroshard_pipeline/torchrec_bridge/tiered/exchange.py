@@ -79,36 +79,48 @@ class _IdsInFlight(Awaitable[RowRequest]):
         return self._request
 
 
-def exchanged_rows(rows: torch.Tensor, request: RowRequest, group: dist.ProcessGroup) -> torch.Tensor:
+def exchanged_rows(
+    rows: torch.Tensor, request: RowRequest, group: dist.ProcessGroup, sent_as: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Send rows to the ranks that asked for them; gradients flow back to the ranks that hold the rows.
 
     Args:
         rows: (M, D) the rows that this rank was asked for.
         request: the request.
         group: the ranks of the host.
+        sent_as: number format of rows and gradients on the way.
 
     Returns:
         (N, D) the rows that this rank asked for, in the order `request.order`.
     """
-    exchanged: torch.Tensor = _ExchangedRows.apply(rows, request.asked, request.served, group)
+    exchanged: torch.Tensor = _ExchangedRows.apply(rows, request.asked, request.served, group, sent_as)
     return exchanged
 
 
 class _ExchangedRows(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: torch.Tensor, asked: list[int], served: list[int], group: dist.ProcessGroup
+        ctx: Any,
+        rows: torch.Tensor,
+        asked: list[int],
+        served: list[int],
+        group: dist.ProcessGroup,
+        sent_as: torch.dtype,
     ) -> torch.Tensor:
-        ctx.route = asked, served, group
-        return _sent(rows, served, asked, group)
+        ctx.route = asked, served, group, sent_as
+        return _sent(rows, (served, asked), group, sent_as)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        asked, served, group = ctx.route
-        return _sent(gradients[0], asked, served, group), None, None, None
+        asked, served, group, sent_as = ctx.route
+        return _sent(gradients[0], (asked, served), group, sent_as), None, None, None, None
 
 
-def _sent(rows: torch.Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup) -> torch.Tensor:
-    received = rows.new_empty(sum(receive), rows.shape[1])
-    dist.all_to_all_single(received, rows.contiguous(), receive, send, group=group)
-    return received
+def _sent(
+    rows: torch.Tensor, splits: tuple[list[int], list[int]], group: dist.ProcessGroup, sent_as: torch.dtype
+) -> torch.Tensor:
+    """The rows that this rank receives; `splits` are the numbers of rows that it sends and receives."""
+    send, receive = splits
+    received = torch.empty(sum(receive), rows.shape[1], dtype=sent_as, device=rows.device)
+    dist.all_to_all_single(received, rows.to(sent_as).contiguous(), receive, send, group=group)
+    return received.to(rows.dtype)

@@ -14,6 +14,7 @@ from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.build import tiered_embeddings
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows
+from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
 from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables
 from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
@@ -55,6 +56,11 @@ def put_tiers(
             f"{task.task_id}: the plan is for {task.world_size} ranks, {task.ranks_per_host} on a host, but the "
             f"process groups have {groups.world.size()} and {groups.host.size()}"
         )
+    if task.num_replica_groups > 1:
+        raise PlanError(
+            f"{task.task_id}: hot and host rows are not averaged over num_replica_groups {task.num_replica_groups}; "
+            "plan and train with one replica group, or set tiers to false"
+        )
     entries = read_module_tables(model, leave_out=leave_out)
     _check_tables(plan, entries)
     kind: ComputeDevice = "cuda" if device.type == "cuda" else "cpu"
@@ -71,8 +77,7 @@ def put_tiers(
             popular_rows,
             forms.pop(path, {}),
             groups,
-            index_dedup=task.index_dedup,
-            device=device,
+            TierOptions(task.index_dedup, task.comm_precision, device),
         )
         setattr(model.get_submodule(parent), name, module)
     return ShardingPlan({path: EmbeddingModuleShardingPlan(form) for path, form in forms.items()})

@@ -10,6 +10,7 @@ from torchrec.distributed.types import Awaitable, NoWait
 from neuroshard_pipeline.torchrec_bridge.tiered.exchange import CountsInFlight, RowRequest, exchanged_rows
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import TierIndex
+from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
 from neuroshard_pipeline.torchrec_bridge.tiered.replicas import Replicas
 
 #: Class and arguments of an optimizer.
@@ -24,13 +25,14 @@ class PopularTiers(nn.Module):
         embedding_dim: the width D of all tables.
         groups: the process groups.
         optimizer: class and arguments of the optimizer of the rows.
-        device: the device of this rank.
+        options: device of this rank, and number format of exchanged rows.
     """
 
     def __init__(
-        self, index: TierIndex, embedding_dim: int, groups: RankGroups, optimizer: Optimizer, device: torch.device
+        self, index: TierIndex, embedding_dim: int, groups: RankGroups, optimizer: Optimizer, options: TierOptions
     ) -> None:
         super().__init__()
+        device, self._sent_as = options.device, options.sent_as
         self.index, self.groups, self.embedding_dim = index, groups, embedding_dim
         world_size = groups.world.size()
         self.hot: Replicas | None = None
@@ -55,7 +57,7 @@ class PopularTiers(nn.Module):
 
     def exchange(self, rows: torch.Tensor, request: RowRequest | None) -> torch.Tensor:
         """The host rows (N, D) that this rank asked for, in the order of the request; `rows` are those it serves."""
-        return self._none if request is None else exchanged_rows(rows, request, self.groups.host)
+        return self._none if request is None else exchanged_rows(rows, request, self.groups.host, self._sent_as)
 
     def hot_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """The hot rows (N, D) with the numbers `rows`."""
