@@ -140,8 +140,11 @@ def test_steps_are_measured_where_lookups_and_collectives_are():
 
 
 def test_every_plan_has_a_measured_step_on_every_rank():
-    small = drawing(tasks=2, min_tables=2, max_tables=3, max_weight_bytes=2**20, other_batch_share=0.0, batch_size=128)
-    plans = random_plans(pool((128,)), small)
+    small = drawing(tasks=2, min_tables=5, max_tables=6, max_weight_bytes=2**22, other_batch_share=0.0, batch_size=128)
+    every_kind = {"weighted_share": 1.0, "mean_share": 1.0, "half_precision_share": 1.0}
+    plans = random_plans(pool((128,)), small.model_copy(update=every_kind))
+    tables = [table for plan in plans for table in plan.task.tables]
+    assert {(table.is_weighted, table.pooling) for table in tables} >= {(True, "sum"), (False, "mean")}
     costs = measure_step_costs(plans, steps(rounds=1, steps_per_round=2))
     assert tuple(costs.columns) == COLUMNS
     assert {tuple(row) for row in costs[["task_id", "sharder", "rank"]].to_numpy()} == {
