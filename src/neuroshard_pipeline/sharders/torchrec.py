@@ -70,17 +70,13 @@ class TorchRecSharder:
         kernels = dict(zip(tables, kernel_choices(task), strict=True))
         widest = max(table.embedding_dim for table in task.tables)
         num_parts = 2
-
-        def storage(shard: Shard) -> tuple[int, int]:
-            return memory.shard_bytes(shard, task), memory.host_bytes(shard, task)
-
         while True:
             choices = {
                 name: TableChoice(table, types[name], _least_width(table, task, num_parts), kernels[name])
                 for name, table in tables.items()
             }
             try:
-                found = stock_plan(task, choices, limits, storage, **options)
+                found = stock_plan(task, choices, limits, memory, **options)
                 return _placement(task, *read_sharding_plan(found, tables))
             except PlannerError as error:
                 if COLUMN_GRANULARITY * num_parts >= widest:

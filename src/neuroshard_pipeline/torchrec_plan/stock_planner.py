@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -48,12 +48,25 @@ class TableChoice:
     compute_kernels: Sequence[str] = (COMPUTE_KERNEL,)
 
 
-class _StorageEstimator(ShardEstimator):
-    """Sets the storage of every shard to `storage(shard)`; a shard without rows takes none."""
+class Memory(Protocol):
+    """Bytes of a shard (`search.memory.MemoryModel`)."""
 
-    def __init__(self, tables: Mapping[str, Table], storage: Callable[[Shard], tuple[int, int]]) -> None:
+    def shard_bytes(self, shard: Shard, task: ShardingTask) -> int:
+        """Bytes of GPU memory."""
+        ...
+
+    def host_bytes(self, shard: Shard, task: ShardingTask) -> int:
+        """Bytes of host memory."""
+        ...
+
+
+class _StorageEstimator(ShardEstimator):
+    """Sets the storage of every shard to what a memory model says; a shard without rows takes none."""
+
+    def __init__(self, tables: Mapping[str, Table], task: ShardingTask, memory: Memory) -> None:
         self._tables = tables
-        self._storage = storage
+        self._task = task
+        self._memory = memory
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any = None) -> None:  # noqa: ARG002
         for option in sharding_options:
@@ -62,8 +75,11 @@ class _StorageEstimator(ShardEstimator):
             sharding_type: Any = "column_wise" if name in COLUMN_SHARDING_TYPES else name
             for shard in option.shards:
                 (row, column), (rows, width) = shard.offset, shard.size
-                hbm, ddr = self._storage(Shard(table, column, width, row, rows, sharding_type)) if rows else (0, 0)
-                shard.storage = Storage(hbm=hbm, ddr=ddr)
+                shard.storage = Storage(hbm=0, ddr=0)
+                if rows:
+                    ours = Shard(table, column, width, row, rows, sharding_type)
+                    hbm, ddr = self._memory.shard_bytes(ours, self._task), self._memory.host_bytes(ours, self._task)
+                    shard.storage = Storage(hbm=hbm, ddr=ddr)
 
 
 class _OrderedEnumerator(Enumerator):
@@ -90,7 +106,7 @@ def stock_plan(
     task: ShardingTask,
     choices: Mapping[str, TableChoice],
     memory_limits: Sequence[int],
-    storage: Callable[[Shard], tuple[int, int]],
+    memory: Memory,
     make_estimator: Callable[..., ShardEstimator] = EmbeddingPerfEstimator,
     sort_by: SortBy = SortBy.STORAGE,
 ) -> ShardingPlan:
@@ -100,7 +116,7 @@ def stock_plan(
         task: the task, whose constraints are not read. Its `host_memory_bytes` limit tables in host memory.
         choices: what may become of each table, by the name that it gets in the plan.
         memory_limits: bytes that tables may use on each rank.
-        storage: bytes of GPU memory and of host memory of a shard.
+        memory: the memory model.
         make_estimator: makes the performance estimator from `topology` and `constraints`.
         sort_by: the order in which TorchRec places tables, by storage or by estimated cost.
 
@@ -111,7 +127,7 @@ def stock_plan(
     batch_size_per_rank = -(-task.batch_size // topology.world_size)
     constraints = {name: _constraint(choice) for name, choice in choices.items()}
     tables = {name: choice.table for name, choice in choices.items()}
-    estimators = [make_estimator(topology, constraints), _StorageEstimator(tables, storage)]
+    estimators = [make_estimator(topology, constraints), _StorageEstimator(tables, task, memory)]
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size_per_rank,
