@@ -9,12 +9,14 @@ v_k = L (1 - (1 - p_k)^(N / W)) times; without it v_k = N p_k / H). A plan store
 2. The c_k copies of row k must all get the sum of the gradients of all copies, as a dense reduction. Until one host
    knows this sum, at least c_k - 1 messages were sent, because every other copy's part has to reach it. At this moment
    the other c_k - 1 hosts do not know it, so that at least c_k - 1 messages follow: 2 (c_k - 1) 4 D bytes.
-3. A copy takes at least the weights and the optimizer state of a row, m_k bytes, so that the memory of all ranks
-   bounds sum_k c_k m_k.
+3. A row without copies takes m_k bytes of memory: weights and optimizer state. With copies, each takes m'_k >= m_k
+   bytes, because it also has a dense gradient. The memory of all ranks bounds the sum of both. Now c_k m'_k is at least
+   m_k + (c_k - 1) (H m'_k - m_k) / (H - 1): the difference of both sides is linear in c_k, m'_k - m_k at c_k = 1, and 0
+   at c_k = H.
 
-With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are
+With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are at least
 
-    (H - 1) sum_k [ v_k (8 + 8 D) - x_k (v_k (8 + 8 D) - 8 D) ]      subject to   sum_k (1 + (H - 1) x_k) m_k <= memory
+    (H - 1) sum_k [ v_k (8 + 8 D) - x_k (v_k (8 + 8 D) - 8 D) ]   subject to   sum_k m_k + x_k (H m'_k - m_k) <= memory
 
 Both are linear, and the x_k are only coupled by the memory. The optimum over fractional x_k therefore takes rows in the
 order of saved bytes per byte of memory until the memory is used up (Dantzig's solution of the fractional knapsack). No
@@ -35,7 +37,8 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel
-from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.kinds import Tier
+from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 
@@ -75,7 +78,8 @@ class _Classes:
         asked: how often it asks for the row: `visits`, or fewer times with `index_dedup`.
         visit_bytes: bytes that cross hosts if a host without the row asks for it.
         gradient_bytes: bytes that cross hosts per further copy of a row.
-        row_bytes: bytes of memory of one copy of a row.
+        row_bytes: bytes of memory of a row without copies.
+        copies_bytes: bytes of memory that copies on all hosts take in addition.
     """
 
     rows: FloatArray
@@ -84,6 +88,7 @@ class _Classes:
     visit_bytes: float
     gradient_bytes: float
     row_bytes: float
+    copies_bytes: float
 
 
 def crossing_bound(
@@ -100,7 +105,7 @@ def crossing_bound(
     Raises:
         TaskError: the task has one rank, or no sequence table; nothing crosses a wire then.
     """
-    places = task.num_hosts if task.num_hosts > 1 else task.world_size
+    places = _places(task)
     tables = [table for table in task.tables if table.pooling == "none"]
     if places == 1 or not tables:
         raise TaskError(
@@ -116,14 +121,15 @@ def crossing_bound(
             (own.asked if index_dedup else own.visits) * own.visit_bytes - counts_gradients * own.gradient_bytes
             for own in found
         ]
-        return (places - 1) * (sent - _most_saved(found, saved, capacity / (places - 1)))
+        return (places - 1) * (sent - _most_saved(found, saved, capacity))
 
     sharded = sum(float((own.rows * own.visits).sum()) * own.visit_bytes for own in found)
     return CrossingBound((places - 1) * sharded, least(True), least(False))
 
 
 def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory: MemoryModel) -> _Classes:
-    ranks = task.ranks_per_host if task.num_hosts > 1 else 1
+    places = _places(task)
+    ranks = task.world_size // places
     ids = task.batch_size * table.pooling_factor / task.world_size  # of one rank
     once = -np.expm1(ids * np.log1p(-np.minimum(popularity.popularity, 1 - 1e-12)))
     width_bytes = OUTPUT_BYTES * table.embedding_dim
@@ -134,26 +140,44 @@ def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory
         visit_bytes=ID_BYTES + 2.0 * width_bytes,
         gradient_bytes=2.0 * width_bytes,
         row_bytes=row_bytes(table, task, memory),
+        copies_bytes=places * _copy_bytes(table, task, memory) - row_bytes(table, task, memory),
     )
 
 
+def _places(task: ShardingTask) -> int:
+    """Number of hosts, or of ranks if there is one host."""
+    return task.num_hosts if task.num_hosts > 1 else task.world_size
+
+
 def row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
-    """Bytes of the weights and the optimizer state of one row."""
-    row = replace(table, num_embeddings=1, unique_rows=None, reuse=None)
-    bare = memory.model_copy(update={"input_buffers": False, "output_buffers": False})
-    return float(bare.table_bytes(row, table.embedding_dim, task))
+    """Bytes of the weights and the optimizer state of one row that has no copies."""
+    return float(_bare(memory).table_bytes(_one_row(table), table.embedding_dim, task))
+
+
+def _copy_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
+    """Bytes of the weights, the gradient and the optimizer state of one copy of a row."""
+    tier = replace(_one_row(table), tier=Tier("hot", table.name, 0))
+    return float(_bare(memory).shard_bytes(whole(tier, "data_parallel"), task))
+
+
+def _one_row(table: Table) -> Table:
+    return replace(table, num_embeddings=1, unique_rows=None, reuse=None, tier=None)
+
+
+def _bare(memory: MemoryModel) -> MemoryModel:
+    return memory.model_copy(update={"input_buffers": False, "output_buffers": False})
 
 
 def _most_saved(found: Sequence[_Classes], saved: Sequence[FloatArray], capacity: float) -> float:
-    """The optimum of the fractional knapsack: bytes that copies save, at most `capacity` bytes of further rows.
+    """The optimum of the fractional knapsack: bytes that copies save, which take at most `capacity` bytes of memory.
 
     Args:
         found: classes of all tables.
-        saved: bytes that a copy of a row of each class saves; classes that save nothing get no copies.
-        capacity: bytes of memory that are left for one further copy of rows.
+        saved: bytes that copies of a row of each class save; classes that save nothing get no copies.
+        capacity: bytes of memory that rows without copies leave.
     """
-    per_byte = np.concatenate([own / table.row_bytes for own, table in zip(saved, found, strict=True)])
-    size = np.concatenate([table.rows * table.row_bytes for table in found])
+    per_byte = np.concatenate([own / table.copies_bytes for own, table in zip(saved, found, strict=True)])
+    size = np.concatenate([table.rows * table.copies_bytes for table in found])
     order = np.argsort(-per_byte, kind="stable")
     order = order[per_byte[order] > 0]
     before = np.cumsum(size[order]) - size[order]
