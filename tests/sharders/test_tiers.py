@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH, PAPER_SEARCH
+from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 
 from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.cost_models import load_cost_models
-from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.step import step_cost_ms
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import price_plan
@@ -71,7 +73,7 @@ def test_a_task_that_does_not_ask_for_tiers_has_no_variants():
 
 def test_tiers_stay_within_the_memory_that_other_plans_have():
     task = sequence_task("published")
-    bare = MemoryModel(optimizer_state=True, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
+    bare = WEIGHTS_AND_OPTIMIZER
     roomy = cuts_of(plan_of(task).task)
     needed = sum(bare.table_bytes(table, table.embedding_dim, task) for table in task.tables)
     tight = replace(task, memory_bytes=int(1.1 * needed / task.world_size))
@@ -141,23 +143,51 @@ def test_no_cuts_of_a_table_on_two_hosts_cost_much_less(popularity, index_dedup)
     assert plan.predicted_cost_ms <= 1.03 * best_ms
 
 
-def test_hosts_hold_rows_where_wires_between_them_are_slow():
+def tight_task(memory_factor: float, **options) -> ShardingTask:
+    """Eight long tables on ranks with little more memory than their even share of weights and optimizer state."""
     tables = sequence_tables("published", [100] * 8, [64] * 8, [3 * 10**6] * 8, 65536)
-    task = replace(sequence_task("published"), tables=tables)
-    assert sum(cuts.host_rows for cuts in plan_of(task).tiers.values()) > 0
-    on_one_host = plan_of(replace(task, local_world_size=16))
+    task = replace(sequence_task("published", **options), tables=tables)
+    needed = sum(WEIGHTS_AND_OPTIMIZER.table_bytes(table, table.embedding_dim, task) for table in tables)
+    return replace(task, memory_bytes=int(memory_factor * needed / task.world_size))
+
+
+def tight_plan(task: ShardingTask) -> Plan:
+    return shard(task, H100, "neuroshard_plus", replace(SETTINGS, memory=WEIGHTS_AND_OPTIMIZER))
+
+
+def test_hosts_hold_rows_where_ranks_lack_the_memory_for_them():
+    task = tight_task(1.2)
+    plan = tight_plan(task)
+    assert max(plan.memory_bytes) <= task.memory_bytes
+    assert sum(cuts.host_rows for cuts in plan.tiers.values()) > 0
+    assert plan.predicted_cost_ms < 0.9 * tight_plan(replace(task, tiers=False)).predicted_cost_ms
+    on_one_host = tight_plan(replace(task, local_world_size=16))
     assert on_one_host.tiers
     assert sum(cuts.host_rows for cuts in on_one_host.tiers.values()) == 0
 
 
 def test_the_explanation_names_tiers_and_says_that_host_tiers_are_modelled():
-    tables = sequence_tables("published", [100] * 8, [64] * 8, [3 * 10**6] * 8, 65536)
-    plan = plan_of(replace(sequence_task("published"), tables=tables))
+    plan = tight_plan(tight_task(1.2))
     text = plan.explain()
-    (name, cuts), *_ = plan.tiers.items()
+    name, cuts = next((name, cuts) for name, cuts in plan.tiers.items() if cuts.host_rows)
     (line,) = (line for line in text.splitlines() if line.startswith(f"tiers of {name}:"))
     assert f"host {cuts.host_rows:,} rows on every host" in line
     assert "cold" in line
     assert "8 tables in" in text.splitlines()[0]
     assert "host tiers: modelled" in text
-    assert "host tiers" not in plan_of(replace(plan.task, tables=tables, tiers=False)).explain()
+    assert "host tiers" not in tight_plan(tight_task(1.2, tiers=False)).explain()
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_reductions_of_host_tiers_cost_what_the_lab_says(hosts):
+    """The ranks of a host reduce their rows at the same time, over the same network cards."""
+    task = replace(tight_task(1.2), world_size=8 * hosts)
+    cuts = {table.name: Cuts(hot_rows=1000, host_rows=20_000) for table in task.tables}
+    variant = tiered_task(task, cuts)
+    kinds = {"hot": "data_parallel", "host": "host_row_wise", "cold": "row_wise"}
+    spread = spread_tables({t.name: kinds[t.tier.kind] for t in variant.tables}, variant, WEIGHTS_AND_OPTIMIZER)
+    problem = Problem(variant, H100, WEIGHTS_AND_OPTIMIZER)
+    plan = price_plan(problem, joined(problem, None, spread), "tried")
+    judged = step_cost_ms(variant, plan.shards, plan.ranks, modelled_device("h100"), network_preset("h100-ib400"))
+    assert np.mean(plan.predicted.reduction_ms) == pytest.approx(judged.reduction_ms.mean(), rel=0.5)
+    assert plan.predicted_cost_ms == pytest.approx(judged.step_ms, rel=0.2)
