@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -139,7 +139,7 @@ def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, 
         KeyedJaggedTensor(
             keys, torch.from_numpy(np.concatenate(values)), lengths=torch.from_numpy(np.concatenate(lengths))
         ),
-        KeyedJaggedTensor(["p"], torch.from_numpy(pooled), lengths=torch.ones(len(pooled), dtype=torch.int64)),
+        KeyedJaggedTensor(["p"], torch.from_numpy(pooled), lengths=torch.ones(len(pooled), dtype=torch.int32)),
     )
 
 
@@ -325,3 +325,24 @@ def asked_rows(case: Case, world_size: int) -> np.ndarray:
 
 def _host_rows(name: str, cuts: Cuts) -> list[int]:
     return popular_rows(name)[cuts.hot_rows : cuts.hot_rows + cuts.host_rows].tolist()
+
+
+def exchanged_plan(case: Case, world_size: int) -> Plan:
+    """The plan of a case whose tables have as many ids as in the batch of the last step."""
+    plan = plan_of(TieredModel(), case, world_size)
+    samples = SAMPLES_PER_RANK * world_size
+    ids, _ = drawn_ids(STEPS - 1, samples, slice(0, samples))
+    counts = {"p": samples}
+    for table, (_, names, cuts) in SEQUENCES.items():
+        order = popular_rows(table)[: cuts.hot_rows + cuts.host_rows]
+        found = torch.cat([ids[name].values() for name in names])
+        counts |= {
+            f"{table}/hot": torch.isin(found, order[: cuts.hot_rows]).sum().item(),
+            f"{table}/host": torch.isin(found, order[cuts.hot_rows :]).sum().item(),
+        }
+        counts[f"{table}/cold" if cuts else table] = (~torch.isin(found, order)).sum().item()
+    tables = {
+        each.name: replace(each, pooling_factor=max(counts[each.name] / samples, 1e-9)) for each in plan.task.tables
+    }
+    shards = tuple(replace(shard, table=tables[shard.table.name]) for shard in plan.shards)
+    return Plan(replace(plan.task, tables=tuple(tables.values())), shards, plan.ranks, "counted")
