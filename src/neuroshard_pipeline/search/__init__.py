@@ -18,6 +18,7 @@ rejected changes, `explain` describes it in words, and `rank_order` reorders its
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks
 - `parts`: the parts of a step's cost, for every sharding type; `step_prices`: those of a shard, for a search
 - `spread_choice`, `spread_estimate`, `spread`: which tables are spread, what that costs, and on which ranks
+- `tier_choice`, `tier_prices`: variants of a task with tiers of sequence tables, and where their rows are cut
 - `presplit`: starting points whose tables are split beforehand
 - `price`: `start_skew_ms` and the other formulas of the embedding cost, `price_plan`, `priced`
 - `beam`: beam search over column splits
