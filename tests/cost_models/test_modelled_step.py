@@ -41,6 +41,15 @@ def test_reductions_cost_what_the_network_says(model):
             )
 
 
+@pytest.mark.parametrize(("ranks", "per_host"), [(4, 1), (16, 1), (16, 2), (16, 4)])
+def test_an_all_reduce_of_some_ranks_of_every_host_costs_what_the_network_says(model, ranks, per_host):
+    """One rank of every host has the bandwidth of its own network card only."""
+    sizes = np.array([1e4, 3e6, 5e8])
+    expected = collective_us("all_reduce", sizes, ranks, -(-ranks // per_host), NETWORK) / 1e3
+    predicted = model.reductions.predict_ms("all_reduce", sizes, ranks, per_host)
+    assert predicted == pytest.approx(expected, rel=0.03)
+
+
 def test_a_saved_model_says_that_it_is_modelled(model, tmp_path):
     model.save(tmp_path)
     loaded = StepCostModel.load(tmp_path)

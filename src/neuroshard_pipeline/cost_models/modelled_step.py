@@ -38,6 +38,8 @@ _NOT_FITTED = {"deduplicated": 0.0}
 _FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float)  # (Q,)
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
+#: Ranks per host of the groups whose all_reduce has a cost of its own, beside groups that fill hosts.
+_RANKS_PER_HOST = (1, 2, 4)
 #: One of so many plans only tells the error of the prices.
 _HELD_OUT = 4
 
@@ -104,9 +106,12 @@ def _reductions(network: NetworkParams, world_sizes: Sequence[int]) -> Reduction
 
 
 def _reduction_rows(network: NetworkParams, world_sizes: Sequence[int]) -> Iterator[dict[str, object]]:
-    groups = {(world_size, network.hosts_of(world_size)) for world_size in world_sizes}
+    filled = {(world_size, network.hosts_of(world_size)) for world_size in world_sizes}
+    # Gradients of tiers and weights of replica groups are reduced among some of the ranks of every host.
+    per_host = [count for count in _RANKS_PER_HOST if count < network.gpus_per_host]
+    sparse = {(world_size, -(-world_size // count)) for world_size in world_sizes for count in per_host}
     for collective in REDUCTIONS:
-        for world_size, hosts in sorted(groups):
+        for world_size, hosts in sorted(filled | sparse if collective == "all_reduce" else filled):
             us = collective_us(collective, _REDUCTION_BYTES, world_size, hosts, network)
             for size, cost_us in zip(_REDUCTION_BYTES.tolist(), us.tolist(), strict=True):
                 yield {
