@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.evaluation.plan_samples import (
     backward_comm_samples,
     forward_comm_samples,
@@ -206,6 +207,13 @@ def test_sequence_tables_are_looked_up_apart():
     assert [[shard.table.name for shard in sample.shards] for sample in found.samples] == [["a"], ["s"], ["t"]]
     pooled, sequence = backward_comm_samples([plan]).samples
     assert (pooled.dim_sums, sequence.dim_sums) == ((16, 0), (2.5 * 16 + 2 * 8, 0))
+
+
+def test_plans_with_tables_in_host_memory_are_not_measured():
+    managed = Table("a", 100, 16, 2.0, compute_kernel="fused_uvm")
+    plan = Plan(ShardingTask([managed], 1, 8, 2**20, host_memory_bytes=2**20), (whole(managed),), (0,), "one")
+    with pytest.raises(MeasurementError, match=r"plan of one has table 'a' in host memory .* without host_memory_byt"):
+        rank_compute_samples([plan])
 
 
 def test_marks_know_types_and_rows():

@@ -15,6 +15,7 @@ from typing import Generic, Self, TypeVar
 import numpy as np
 import pandas as pd
 
+from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.search.parts import GroupReduction, all_to_alls, reductions
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import start_skew_ms
@@ -84,7 +85,18 @@ def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ComputeSample]:
-    """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share one."""
+    """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share one.
+
+    Raises:
+        MeasurementError: a plan has tables in host memory, which no backend measures.
+    """
+    for plan in plans:
+        table = next((table for table in plan.task.tables if table.is_in_host_memory), None)
+        if table is not None:
+            raise MeasurementError(
+                f"{plan.task.task_id}: the plan of {plan.sharder} has table {table.name!r} in host memory "
+                f"({table.compute_kernel}), whose costs are modelled only; measure tasks without host_memory_bytes"
+            )
     return PlanSamples.of([_plan_kernels(plan, marks.get(plan.task.task_id, "")) for plan in plans])
 
 

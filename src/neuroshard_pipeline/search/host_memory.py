@@ -21,7 +21,7 @@ from neuroshard_pipeline.tables.table import COMPUTE_KERNELS, DEFAULT_CACHE_LOAD
 from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
 
 #: Load factors of caches that are tried.
-LOAD_FACTORS = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
+LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 
 #: Shares of the memory of all ranks together that the tables may need in GPU memory, one variant each: as few tables as
 #: possible go to host memory, or some more, which leaves room to balance the ranks.
@@ -29,6 +29,7 @@ _SHARES = (0.99, 0.9, 0.75)
 
 #: A task with more tables times ranks gets variants for the first shares only, because each is searched for long.
 _LARGE, _NUM_SHARES_IF_LARGE = 20_000, 2
+_LOAD_FACTORS_IF_LARGE = (0.5, 0.2, 0.05)
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingT
     """
     if task.host_memory_bytes is None:
         return []
-    is_large = len(task.tables) * task.world_size > _LARGE
     found: list[ShardingTask] = []
-    for share in _SHARES[:_NUM_SHARES_IF_LARGE] if is_large else _SHARES:
-        tables = _chosen(task, memory, share, task.host_memory_bytes * task.world_size)
+    options = _options_of_tables(task, memory)
+    for share in _SHARES[:_NUM_SHARES_IF_LARGE] if _is_large(task) else _SHARES:
+        tables = _chosen(task, memory, options, share)
         if tables is not None and tables != task.tables and all(tables != each.tables for each in found):
             found.append(replace(task, tables=tables))
     return found
@@ -60,20 +61,39 @@ def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingT
 def host_bytes_needed(task: ShardingTask, memory: MemoryModel) -> int | None:
     """Approximate host memory per rank with which the task would fit; None if host memory does not help."""
     asked = replace(task, host_memory_bytes=MOST_BYTES)
-    tables = _chosen(asked, memory, _SHARES[0], MOST_BYTES * task.world_size)
+    tables = _chosen(asked, memory, _options_of_tables(asked, memory), _SHARES[0])
     if tables is None or tables == asked.tables:
         return None
     total = sum(memory.host_bytes(whole(table), asked) for table in tables)
     return -(-total // task.world_size)
 
 
-def _chosen(task: ShardingTask, memory: MemoryModel, share: float, host_bytes: int) -> tuple[Table, ...] | None:
+def _is_large(task: ShardingTask) -> bool:
+    return len(task.tables) * task.world_size > _LARGE
+
+
+def _options_of_tables(task: ShardingTask, memory: MemoryModel) -> list[list[_Option]]:
+    """The options of every table, each of which costs about a millisecond.
+
+    In large tasks, there are few load factors, and tables with less than a tenth of the mean bytes have no options.
+    """
+    load_factors, least = LOAD_FACTORS, 0.0
+    if _is_large(task):
+        load_factors = _LOAD_FACTORS_IF_LARGE
+        least = 0.1 * sum(table.weight_bytes for table in task.tables) / len(task.tables)
+    return [
+        list(_options(table, kernels if table.weight_bytes >= least else kernels[:1], load_factors, task, memory))
+        for table, kernels in zip(task.tables, kernel_choices(task), strict=True)
+    ]
+
+
+def _chosen(
+    task: ShardingTask, memory: MemoryModel, options: Sequence[Sequence[_Option]], share: float
+) -> tuple[Table, ...] | None:
     """The tables, some in host memory, that need at most `share` of all GPU memory; None if that cannot be reached."""
-    choices = zip(task.tables, kernel_choices(task), strict=True)
-    options = [list(_options(table, kernels, task, memory)) for table, kernels in choices]
     hulls, too_large = [_hull(of) for of in options], _too_large(task, memory)
     chosen = [0] * len(hulls)
-    needed, host_left = sum(hull[0].gpu_bytes for hull in hulls), host_bytes
+    needed, host_left = sum(hull[0].gpu_bytes for hull in hulls), (task.host_memory_bytes or 0) * task.world_size
     target = share * min(sum(memory.limits(task)), needed)
     # Tables that fit nowhere move first, whatever they cost.
     steps = [(-1.0 if at in too_large else _price(hull, 0), at) for at, hull in enumerate(hulls) if len(hull) > 1]
@@ -132,11 +152,13 @@ def kernel_choices(task: ShardingTask) -> list[tuple[str, ...]]:
     return found
 
 
-def _options(table: Table, kernels: Sequence[str], task: ShardingTask, memory: MemoryModel) -> Iterator[_Option]:
+def _options(
+    table: Table, kernels: Sequence[str], load_factors: Sequence[float], task: ShardingTask, memory: MemoryModel
+) -> Iterator[_Option]:
     """What the table may become, beginning with what it is."""
     yield _option(table, task, memory)
     for kernel in kernels[1:]:
-        for load_factor in LOAD_FACTORS if kernel == "fused_uvm_caching" else (DEFAULT_CACHE_LOAD_FACTOR,):
+        for load_factor in load_factors if kernel == "fused_uvm_caching" else (DEFAULT_CACHE_LOAD_FACTOR,):
             moved = replace(table, compute_kernel=kernel, cache_load_factor=load_factor)
             yield _option(moved, task, memory)
 
@@ -146,7 +168,7 @@ def _option(table: Table, task: ShardingTask, memory: MemoryModel) -> _Option:
     return _Option(table, memory.shard_bytes(shard, task), memory.host_bytes(shard, task), host_link_bytes(shard, task))
 
 
-def _hull(options: list[_Option]) -> list[_Option]:
+def _hull(options: Sequence[_Option]) -> list[_Option]:
     """The lower convex hull of the options: ever less GPU memory at ever more bytes over the link per freed byte."""
     hull = [options[0]]
     for option in sorted(options[1:], key=lambda each: (-each.gpu_bytes, each.link_bytes)):

@@ -30,7 +30,7 @@ HOT_LOOKUPS = 4
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(HOT_LOOKUPS) + 1
 
 #: Halvings of an interval of 100 on a logarithmic scale.
-_BISECTIONS = 37
+_BISECTIONS = 26
 
 #: Bytes of Adam's moments per weight. FBGEMM leaves them in host memory and does not cache them.
 _ADAM_BYTES_PER_WEIGHT = 8
@@ -101,7 +101,7 @@ def _rates(num_rows: int, hot: float, others: float) -> tuple[FloatArray, FloatA
 
 
 def _solved(increasing: Callable[[float], float], target: float) -> float:
-    """The argument at which an increasing function of positive numbers has the value `target`, to 1e-9 of itself."""
+    """The argument at which an increasing function of positive numbers has the value `target`, to 1e-6 of itself."""
     low, high = -50.0, 50.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
