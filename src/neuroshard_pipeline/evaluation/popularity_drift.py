@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.evaluation.other_day import (
     DayIds,
@@ -115,8 +116,7 @@ def plan_day(
         settings: settings of the search.
     """
     plan = shard(day_task(task, day), models, sharder, settings)
-    counted = {table.name: id_counts(day[table.name], table.num_embeddings) for table in task.tables}
-    return plan, most_popular(cuts_of(plan.task), counted)
+    return plan, _popular(plan.task, day)
 
 
 def evaluate_drift(
@@ -144,25 +144,19 @@ def evaluate_drift(
     Raises:
         TaskError: the plan has no tiers, batches are missing, or popular rows are.
     """
-    cuts = cuts_of(plan.task)
-    _check(plan, cuts, rows, day)
-    parents = {table.name: table for table in parent_tables(plan.task)}
-    first = {name: day[name][::2] for name in parents}
-    judged = {name: day[name][1::2] for name in parents}
-    counted = {name: id_counts(first[name], table.num_embeddings) for name, table in parents.items()}
+    _check(plan, cuts_of(plan.task), rows, day)
+    names = [table.name for table in parent_tables(plan.task)]
+    counted, judged = {name: day[name][::2] for name in names}, {name: day[name][1::2] for name in names}
     here = _Here(on_ids(plan, rows, judged, models), rows, judged)
-    fresh = shard(day_task(plan.task, first), models, plan.sharder, settings)
-    recuts = [
-        _recut(name, here, on_ids(changed, own, judged, models), own, params)
-        for name, changed in (("same cuts", plan), ("new plan", fresh))
-        for own in (most_popular(cuts_of(changed.task), counted),)
-    ]
+    fresh = shard(day_task(plan.task, counted), models, plan.sharder, settings)
+    ways = (("same cuts", plan), ("new plan", fresh))
+    recuts = [_recut(name, here, changed, _popular(changed.task, counted), (models, params)) for name, changed in ways]
     return Drift(
         plan,
         {name: planned_shares(tiers) for name, tiers in tiers_of(plan.task).items()},
         here.plan,
         shares_of(plan.task, rows, judged),
-        cuts,
+        cuts_of(plan.task),
         tuple(sorted(recuts, key=lambda recut: -recut.saved_ms)),
     )
 
@@ -176,7 +170,17 @@ class _Here:
     ids: DayIds
 
 
-def _recut(name: str, here: _Here, changed: Plan, rows: PopularRows, params: DriftParams) -> Recut:
+def _popular(task: ShardingTask, day: DayIds) -> dict[str, IntArray]:
+    """The popular rows of the tables with tiers, counted in batches of ids."""
+    cuts = cuts_of(task)
+    tables = [table for table in parent_tables(task) if table.name in cuts]
+    return most_popular(cuts, {table.name: id_counts(day[table.name], table.num_embeddings) for table in tables})
+
+
+def _recut(name: str, here: _Here, plan: Plan, rows: PopularRows, judging: tuple[Models, DriftParams]) -> Recut:
+    """The change from a plan to `plan`, with these popular rows."""
+    models, params = judging
+    changed = on_ids(plan, rows, here.ids, models)
     moved = _moved_bytes(here, changed, rows)
     move_ms = moved / changed.task.world_size / (params.gb_per_s * _BYTES_PER_MS)
     before_ms = _predicted_ms(here.plan)
