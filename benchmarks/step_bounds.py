@@ -14,9 +14,10 @@ table and type; the bound is the smallest, over all U, of the constant plus the 
   constant, which a plan with this type pays, and a price per byte of each table. The best line of each U counts. In
   hosts, only lines through the origin count, because not every host has tables with cut rows.
 
-Some rank also holds the first shard of each table, with the costs of that shard alone. A shard that exceeds the memory
-of every rank is impossible. Otherwise memory, constraints on ranks, waiting, imbalance and reordered outputs are
-ignored; each of them can only raise the cost.
+A rank costs at least as much as each of its shards alone, beside what every rank pays for the other tables. A plan
+that costs C therefore has no shard that alone costs more. The result is the smallest C that the bound on the mean over
+ranks does not exceed if such shards, and shards that exceed the memory of every rank, are left out. Otherwise memory,
+constraints on ranks, waiting, imbalance and reordered outputs are ignored; each of them can only raise the cost.
 
 Bounds of plans of the task itself; variants with tiers or with tables in host memory are other tasks.
 
@@ -29,7 +30,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,9 @@ PARTS = ("fixed", "lookups", "work", "exchange", "reductions")
 
 _MIB, _BYTES_PER_FLOAT = 2.0**20, 4.0
 
+#: The bound is sought in steps of this share of the cost of one shard, which are halved down to the precision.
+_STEP, _PRECISION = 0.25, 0.001
+
 
 @dataclass(frozen=True)
 class StepBound:
@@ -96,20 +100,37 @@ class _Exchange:
 
 
 @dataclass(frozen=True)
+class _Blocks:
+    """A table with one type: numbers of the column blocks of N widths, the narrowest first.
+
+    Attributes:
+        parts_ms: (N, 3) lookups, work and exchange of the mean over ranks.
+        shared_ms: (N,) work that every rank does for the block.
+        alone_ms: (N,) cost of a rank with the first shard of the block; infinite where no rank has memory for it.
+        bytes: bytes of the reduction that the table adds to the buffer of each rank, or of each rank of its host.
+        host_share: share of all ranks that pay this reduction.
+    """
+
+    parts_ms: FloatArray
+    shared_ms: FloatArray
+    alone_ms: FloatArray
+    bytes: float
+    host_share: float
+
+
+@dataclass(frozen=True)
 class _Choices:
-    """Numbers of T tables for each of `TYPES`; those of impossible types are infinite.
+    """Numbers of T tables for each of `TYPES`, cut into the cheapest blocks; infinite where a type is impossible.
 
     Attributes:
         ms: (T, 5, 3) parts lookups, work and exchange of the mean over ranks.
-        bytes: (T, 5) bytes of the reduction that a table adds to the buffer of each rank, or of each rank of its host.
-        host_share: (T, 5) share of all ranks that pay the reduction of a table on one host.
-        alone_ms: (T, 5) cost of the first shard alone on a rank.
+        bytes: (T, 5) as in `_Blocks`.
+        host_share: (T, 5) as in `_Blocks`.
     """
 
     ms: FloatArray
     bytes: FloatArray
     host_share: FloatArray
-    alone_ms: FloatArray
 
 
 def step_bound(problem: Problem) -> StepBound | None:
@@ -120,20 +141,67 @@ def step_bound(problem: Problem) -> StepBound | None:
         return None
     if task.num_replica_groups > 1 or task.tiers:
         return None
-    exchange, step = _exchange_of(task, models), models.step
-    choices = _choices(problem, exchange)
+    exchange = _exchange_of(task, models)
+    options = [
+        {TYPES.index(kind): _blocks(table, kind, problem, exchange) for kind in usable_types(table, problem)}
+        for table in task.tables
+    ]
+    options = _beside_others(options)
+    low = max(min(float(blocks.alone_ms.min()) for blocks in of.values()) for of in options)
+    found = _mean_bound(problem, options, exchange, low)
+    if found is not None and found.step_ms <= low:
+        free = _mean_bound(problem, options, exchange, np.inf)
+        assert free is not None, "without a limit, every table has a type"
+        return StepBound(low, free.parts_ms, free.types)
+    return _fixed_point(problem, options, exchange, low)
+
+
+def _fixed_point(problem: Problem, options: list[dict[int, _Blocks]], exchange: _Exchange, low: float) -> StepBound:
+    """The bound: no plan costs `low` or less, because its shards cost too much or the mean over ranks does."""
+    high, step = low, low * _STEP
+    found: StepBound | None = None
+    while step > low * _PRECISION:
+        trial = _mean_bound(problem, options, exchange, high + step)
+        if trial is not None and trial.step_ms <= high + step:
+            found, step = trial, step / 2
+        else:
+            high += step
+    assert found is not None, "the last trial that succeeded was at most two steps above"
+    return StepBound(high, found.parts_ms, found.types)
+
+
+def _beside_others(options: list[dict[int, _Blocks]]) -> list[dict[int, _Blocks]]:
+    """The options whose shards alone also pay what every rank pays for the other tables, at least."""
+    least = [min(float(of.shared_ms[_cheapest_split(of.shared_ms)].sum()) for of in each.values()) for each in options]
+    return [
+        {kind: replace(of, alone_ms=of.alone_ms + sum(least) - own) for kind, of in each.items()}
+        for own, each in zip(least, options, strict=True)
+    ]
+
+
+def _mean_bound(
+    problem: Problem, options: list[dict[int, _Blocks]], exchange: _Exchange, limit_ms: float
+) -> StepBound | None:
+    """A bound on the mean over ranks for plans without shards that alone cost more than the limit.
+
+    None if there are no such plans.
+    """
+    task, step = problem.task, problem.models.step
+    assert step is not None
+    choices = _choices(options, limit_ms)
+    is_possible = np.isfinite(choices.ms[..., 0])
     found = [
         _of_types(task, step, choices, exchange, used)
         for count in range(1, len(TYPES) + 1)
         for used in itertools.combinations(range(len(TYPES)), count)
-        if np.isfinite(choices.ms[..., 0][:, list(used)]).any(axis=0).all()
-        and np.isfinite(choices.ms[..., 0][:, list(used)]).any(axis=1).all()
+        if is_possible[:, list(used)].any(axis=0).all() and is_possible[:, list(used)].any(axis=1).all()
     ]
+    if not found:
+        return None
     best = min(found, key=lambda bound: bound.step_ms)
-    launch_ms = _launch_ms(models, task)
+    launch_ms = _launch_ms(problem.models, task)
     parts = {**best.parts_ms, "fixed": best.parts_ms["fixed"] + launch_ms}
-    alone = float(choices.alone_ms.min(axis=1).max())
-    return StepBound(max(best.step_ms + launch_ms, alone), parts, best.types)
+    return StepBound(best.step_ms + launch_ms, parts, best.types)
 
 
 def _of_types(
@@ -178,24 +246,20 @@ def _fixed_ms(
     return fixed
 
 
-def _choices(problem: Problem, exchange: _Exchange) -> _Choices:
-    task, count = problem.task, len(problem.task.tables)
-    found = _Choices(
-        np.full((count, len(TYPES), 3), np.inf),
-        np.zeros((count, len(TYPES))),
-        np.ones((count, len(TYPES))),
-        np.full((count, len(TYPES)), np.inf),
-    )
-    for row, table in enumerate(task.tables):
-        for kind in usable_types(table, problem):
-            _add_choice(found, (row, TYPES.index(kind)), table, problem, exchange)
+def _choices(options: list[dict[int, _Blocks]], limit_ms: float) -> _Choices:
+    shape = len(options), len(TYPES)
+    found = _Choices(np.full((*shape, 3), np.inf), np.zeros(shape), np.ones(shape))
+    for row, each in enumerate(options):
+        for kind, of in each.items():
+            total = np.where(of.alone_ms <= limit_ms, of.parts_ms.sum(axis=-1), np.inf)
+            if np.isfinite(total[0]):
+                found.ms[row, kind] = of.parts_ms[_cheapest_split(total)].sum(axis=0)
+                found.bytes[row, kind], found.host_share[row, kind] = of.bytes, of.host_share
     return found
 
 
-def _add_choice(found: _Choices, place: tuple[int, int], table: Table, problem: Problem, exchange: _Exchange) -> None:
-    """Fill in the numbers of one table and type."""
-    task, kind = problem.task, TYPES[place[1]]
-    is_sequence = table.pooling == "none"
+def _blocks(table: Table, kind: ShardingType, problem: Problem, exchange: _Exchange) -> _Blocks:
+    task, is_sequence = problem.task, table.pooling == "none"
     can_split = kind in ("column_wise", "grid_shard") and not is_sequence
     widths = range(COLUMN_GRANULARITY, table.embedding_dim + 1, COLUMN_GRANULARITY)
     blocks = [_block(table, kind, width, task) for width in (widths if can_split else (table.embedding_dim,))]
@@ -206,19 +270,17 @@ def _add_choice(found: _Choices, place: tuple[int, int], table: Table, problem: 
     floats = floats * (kind == "column_wise" or crosses or (is_sequence and kind != "data_parallel"))
     per_rank = lookups + own + floats * exchange.per_rank_ms
     mean = np.where(per_rank >= 0, per_rank / task.world_size, per_rank)  # the least of per_rank / k for k ranks
-    total = everywhere + floats * exchange.shared_ms + mean
+    parts = np.stack([lookups / task.world_size, own / task.world_size + everywhere], axis=-1)
+    exchanged = everywhere + floats * exchange.shared_ms + mean - parts.sum(axis=-1)
     sizes = np.array([problem.memory.shard_bytes(block[0], task) for block in blocks])
     room = problem.limits.min() if kind == "data_parallel" else problem.limits.max()
-    total = np.where(sizes <= room, total, np.inf)
-    if not np.isfinite(total[0]):
-        return
-    chosen = _cheapest_split(total)
-    parts = np.stack([lookups / task.world_size, own / task.world_size + everywhere], axis=-1)[chosen].sum(axis=0)
-    found.ms[place] = [*parts, total[chosen].sum() - parts.sum()]
-    found.bytes[place] = _reduced_bytes(table, kind, task)
-    if kind in _ON_HOSTS:
-        found.host_share[place] = task.ranks_per_host / task.world_size
-    found.alone_ms[place] = float((alone_ms[starts] + everywhere)[sizes <= room].min())
+    return _Blocks(
+        np.concatenate([parts, exchanged[:, None]], axis=-1),
+        everywhere,
+        np.where(sizes <= room, alone_ms[starts] + everywhere, np.inf),
+        _reduced_bytes(table, kind, task),
+        task.ranks_per_host / task.world_size if kind in _ON_HOSTS else 1.0,
+    )
 
 
 def _block(table: Table, kind: ShardingType, width: int, task: ShardingTask) -> list[Shard]:
@@ -268,7 +330,7 @@ def _reduced_bytes(table: Table, kind: ShardingType, task: ShardingTask) -> floa
 
 
 def _most_bytes(choices: _Choices, kind: int) -> float:
-    return float(choices.bytes[np.isfinite(choices.alone_ms[:, kind]), kind].sum())
+    return float(choices.bytes[:, kind].sum())
 
 
 def _curve(step: StepCostModel, task: ShardingTask, kind: ShardingType, most_bytes: float) -> tuple[FloatArray, ...]:
