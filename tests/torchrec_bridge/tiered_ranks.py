@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torchrec import (
@@ -22,6 +23,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec_bridge.tiered_bags import trained_bags
 
+from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -282,7 +284,9 @@ def _check_first_weights(case: Case, groups: RankGroups) -> None:
     model.sequence = EmbeddingCollection(model.sequence.embedding_configs(), torch.device("meta"), need_indices=True)
     for tables in (model.sequence, model.pooled):
         apply_optimizer_in_backward(torch.optim.SGD, tables.parameters(), {"lr": LEARNING_RATE})
-    plan = plan_of(model, case, groups.world.size())
+    plan, rank = plan_of(model, case, groups.world.size()), groups.world.rank()
+    with pytest.raises(PlanError, match="rank 1 has other popular_rows or cuts of table"):
+        put_tiers(model, plan, {name: popular_rows(name).roll(rank) for name in SEQUENCES}, groups)
     put_tiers(model, plan, {name: popular_rows(name) for name in SEQUENCES}, groups)
     unsharded = TieredModel().sequence
     unsharded.load_state_dict(model.sequence.state_dict())

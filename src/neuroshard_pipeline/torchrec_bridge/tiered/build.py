@@ -1,10 +1,29 @@
-"""Makes a module with tiers from an unsharded one."""
+"""Makes a module with tiers from an unsharded one.
+
+The module takes the place of the unsharded one in a model. It is a `ShardedModule` of TorchRec, so
+`DistributedModelParallel` leaves it as it is, and `TrainPipelineSparseDist` exchanges its ids ahead of time.
+
+- Hot rows are on every rank. Their gradients are added up over all ranks.
+- Host rows are on every host, spread over its ranks. Ids and rows are exchanged inside the host, and gradients are
+  added up over the hosts.
+- Cold rows, and tables without tiers, are in a module of TorchRec that is sharded by a plan of its own.
+
+Outputs of an `EmbeddingBagCollection` are the sums over the tiers; those of an `EmbeddingCollection` are put into the
+order of the ids.
+
+All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
+module: cold rows by FBGEMM's fused form of it, hot and host rows by its dense form. SGD and row-wise Adagrad compute
+the same in both forms. Adam does not: its dense form also updates rows that no id of the batch looks up. The state of
+the optimizers is not part of `state_dict`.
+"""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import (
@@ -37,23 +56,6 @@ def tiered_embeddings(
 ) -> TieredModule:
     """A sharded module that returns what `module` returns and whose tables have tiers. This is a collective.
 
-    The module takes the place of the unsharded one in a model. It is a `ShardedModule` of TorchRec, so
-    `DistributedModelParallel` leaves it as it is, and `TrainPipelineSparseDist` exchanges its ids ahead of time. Its
-    parts run as follows.
-
-    - Hot rows are on every rank. Their gradients are added up over all ranks.
-    - Host rows are on every host, spread over its ranks. Ids and rows are exchanged inside the host, and gradients are
-      added up over the hosts.
-    - Cold rows, and tables without tiers, are in a module of TorchRec that is sharded as `cold` says.
-
-    Outputs of an `EmbeddingBagCollection` are the sums over the tiers; those of an `EmbeddingCollection` are put into
-    the order of the ids.
-
-    All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to `module`:
-    cold rows by FBGEMM's fused form of it, hot and host rows by its dense form. SGD and row-wise Adagrad compute the
-    same in both forms. Adam does not: its dense form also updates rows that no id of the batch looks up. The
-    optimizers' state is not part of `state_dict`.
-
     Args:
         module: the unsharded module. Its weights are taken; where they are on the meta device, `init_fn` is called.
         cuts: numbers of hot and host rows of the tables with tiers.
@@ -72,9 +74,7 @@ def tiered_embeddings(
         raise PlanError("index_dedup is for EmbeddingCollections; an EmbeddingBagCollection does not exchange rows")
     configs = module.embedding_bag_configs() if is_pooled else module.embedding_configs()
     tables = tiered_tables({config.name: config.num_embeddings for config in configs}, cuts, popular_rows)
-    for config, table in zip(configs, tables, strict=True):
-        if table.num_popular and config.data_type != DataType.FP32:
-            raise PlanError(f"table {table.name!r} is {config.data_type.name}; tables with tiers must be FP32")
+    _check_tables(configs, tables, groups)
     work = _Work(list(zip(configs, tables, strict=True)), cold, groups, optimizer_of(module), options)
     tiered = _pooled(module, work) if is_pooled else _sequences(module, work)
     if any(weight.is_meta for weight in module.parameters()):
@@ -121,6 +121,23 @@ def check_cold_plan(configs: Sequence[Any], plan: Mapping[str, ParameterSharding
         planned = max((shard.shard_offsets[0] + shard.shard_sizes[0] for shard in shards), default=rows[name])
         if planned != rows[name]:
             raise PlanError(f"table {name!r} has {rows[name]} rows, but {planned} in the plan of cold rows")
+
+
+def _check_tables(configs: Sequence[Any], tables: Sequence[TieredTable], groups: RankGroups) -> None:
+    """Refuse tables with tiers that are not FP32, and popular ids that differ between ranks."""
+    for config, table in zip(configs, tables, strict=True):
+        if table.num_popular and config.data_type != DataType.FP32:
+            raise PlanError(f"table {table.name!r} is {config.data_type.name}; tables with tiers must be FP32")
+    ids = {table.name: torch.cat([table.hot, table.host]).numpy().tobytes() for table in tables}
+    digests = {table.name: (len(table.hot), hashlib.sha256(ids[table.name]).hexdigest()) for table in tables}
+    of_ranks: list[Any] = [None] * groups.world.size()
+    dist.all_gather_object(of_ranks, digests, group=groups.world)
+    for rank, other in enumerate(of_ranks):
+        for name in sorted(digests.keys() | other.keys()):
+            if of_ranks[0].get(name) != other.get(name):
+                raise PlanError(
+                    f"rank {rank} has other popular_rows or cuts of table {name!r} than rank 0; give all ranks the same"
+                )
 
 
 def _name_of_cold_rows(table: TieredTable) -> str | None:

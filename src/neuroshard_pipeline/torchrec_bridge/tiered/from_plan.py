@@ -1,4 +1,8 @@
-"""Puts modules with tiers into a model as a plan says."""
+"""Puts modules with tiers into a model as a plan says.
+
+If the plan's task has `index_dedup`, all `EmbeddingCollection`s are replaced, because TorchRec's own deduplication runs
+on GPUs only.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -10,6 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.build import tiered_embeddings
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
@@ -17,7 +22,7 @@ from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows
 from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
 from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables
 from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
-from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
+from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, torchrec_form
 
 _POPULAR = ("hot", "host")
 
@@ -33,9 +38,7 @@ def put_tiers(
 ) -> ShardingPlan:
     """Replace every collection of `model` that has tiers in `plan`, and return TorchRec's plan of the others.
 
-    If the plan's task has `index_dedup`, all `EmbeddingCollection`s are replaced, because TorchRec's own
-    deduplication runs on GPUs only. `DistributedModelParallel(model, plan=...)` then shards the other collections.
-    This is a collective.
+    `DistributedModelParallel(model, plan=...)` then shards the others. This is a collective.
 
     Args:
         model: the unsharded model. An optimizer is attached to its tables by `apply_optimizer_in_backward`.
@@ -49,8 +52,24 @@ def put_tiers(
         PlanError: the plan does not fit the model or the groups, or a module with tiers cannot be made
             (`build.tiered_embeddings`).
     """
-    device = device or torch.device("cpu")
-    task = plan.task
+    task, device = plan.task, device or torch.device("cpu")
+    _check_groups(task, groups)
+    entries = read_module_tables(model, leave_out=leave_out)
+    _check_tables(plan, entries)
+    forms = _forms(plan, entries, "cuda" if device.type == "cuda" else "cpu")
+    cuts, options = cuts_of(task), TierOptions(task.index_dedup, task.comm_precision, device)
+    for path, unsharded in embedding_modules(model, leave_out).items():
+        own = {entry.table.name for entry in entries if entry.module_path == path}
+        if not own & cuts.keys() and not (task.index_dedup and isinstance(unsharded, EmbeddingCollection)):
+            continue
+        parent, _, name = path.rpartition(".")
+        own_cuts = {name: cuts[name] for name in own & cuts.keys()}
+        module = tiered_embeddings(unsharded, own_cuts, popular_rows, forms.pop(path, {}), groups, options)
+        setattr(model.get_submodule(parent), name, module)
+    return ShardingPlan({path: EmbeddingModuleShardingPlan(form) for path, form in forms.items()})
+
+
+def _check_groups(task: ShardingTask, groups: RankGroups) -> None:
     if (groups.world.size(), groups.host.size()) != (task.world_size, task.ranks_per_host):
         raise PlanError(
             f"{task.task_id}: the plan is for {task.world_size} ranks, {task.ranks_per_host} on a host, but the "
@@ -61,29 +80,11 @@ def put_tiers(
             f"{task.task_id}: hot and host rows are not averaged over num_replica_groups {task.num_replica_groups}; "
             "plan and train with one replica group, or set tiers to false"
         )
-    entries = read_module_tables(model, leave_out=leave_out)
-    _check_tables(plan, entries)
-    kind: ComputeDevice = "cuda" if device.type == "cuda" else "cpu"
-    forms = _forms(plan, entries, Devices(task.world_size, task.local_world_size, kind))
-    cuts, modules = cuts_of(task), embedding_modules(model, leave_out)
-    tiered = {entry.module_path for entry in entries if entry.table.name in cuts}
-    if task.index_dedup:
-        tiered |= {path for path, module in modules.items() if isinstance(module, EmbeddingCollection)}
-    for path in sorted(tiered):
-        parent, _, name = path.rpartition(".")
-        module = tiered_embeddings(
-            modules[path],
-            {e.table.name: cuts[e.table.name] for e in entries if e.module_path == path and e.table.name in cuts},
-            popular_rows,
-            forms.pop(path, {}),
-            groups,
-            TierOptions(task.index_dedup, task.comm_precision, device),
-        )
-        setattr(model.get_submodule(parent), name, module)
-    return ShardingPlan({path: EmbeddingModuleShardingPlan(form) for path, form in forms.items()})
 
 
-def _forms(plan: Plan, entries: Sequence[ModuleTable], devices: Devices) -> dict[str, dict[str, ParameterSharding]]:
+def _forms(
+    plan: Plan, entries: Sequence[ModuleTable], compute_device: ComputeDevice
+) -> dict[str, dict[str, ParameterSharding]]:
     """TorchRec's plan of every module, without hot and host rows."""
     paths = {entry.table.name: entry.module_path for entry in entries}
     tables = [table for table in plan.task.tables if table.tier is None or table.tier.kind not in _POPULAR]
@@ -91,6 +92,7 @@ def _forms(plan: Plan, entries: Sequence[ModuleTable], devices: Devices) -> dict
     placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table.name in names]
     shards, ranks = zip(*placed, strict=True) if placed else ((), ())
     of_table = {table.name: paths[_parent(table)] for table in tables}
+    devices = plan.devices(None, compute_device)
     forms = torchrec_form(tables, shards, ranks, devices, of_table)
     return {path: {name: parameter_sharding(form) for name, form in own.items()} for path, own in forms.items()}
 
@@ -100,7 +102,9 @@ def _parent(table: Table) -> str:
 
 
 def _check_tables(plan: Plan, entries: Sequence[ModuleTable]) -> None:
-    """Refuse a model whose tables differ from those of the plan in name, rows or columns."""
+    """Refuse a model whose tables differ from those of the plan in name, rows or columns, or that is a collection."""
+    if any(not entry.module_path for entry in entries):
+        raise PlanError("the model is itself a collection, which cannot be replaced; give the module that holds it")
     in_plan, in_model = (
         {table.name: f"{table.num_embeddings} rows of {table.embedding_dim} columns" for table in tables}
         for tables in (parent_tables(plan.task), [entry.table for entry in entries])
