@@ -32,7 +32,7 @@ CASES = {
         Case("sgd", "column_wise", False, 2),
         Case("rowwise_adagrad", "row_wise", False, 2),
         Case("rowwise_adagrad", "table_wise", True, 2),
-        Case("sgd", "column_wise", True, 1),
+        Case("adagrad", "column_wise", True, 1),
         Case("sgd", "row_wise", True, 1, has_tiers=False),
     ],
     4: [

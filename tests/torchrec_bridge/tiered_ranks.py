@@ -37,7 +37,7 @@ SAMPLES_PER_RANK = 6
 STEPS = 5
 LEARNING_RATE = 0.1
 WIDTH = 8
-OPTIMIZERS = {"sgd": torch.optim.SGD, "rowwise_adagrad": RowWiseAdagrad}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rowwise_adagrad": RowWiseAdagrad}
 #: Table → rows, features and cuts. The feature `shared` looks up two tables; no sample has ids of `empty`.
 SEQUENCES = {
     "all_tiers": (90, ["a", "shared"], Cuts(7, 15)),

@@ -12,9 +12,9 @@ Outputs of an `EmbeddingBagCollection` are the sums over the tiers; those of an 
 order of the ids.
 
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
-module: cold rows by FBGEMM's fused form of it, hot and host rows by its dense form. SGD and row-wise Adagrad compute
-the same in both forms. Adam does not: its dense form also updates rows that no id of the batch looks up. The state of
-the optimizers is not part of `state_dict`.
+module: cold rows by FBGEMM's fused form of it, hot and host rows by its dense form. SGD, Adagrad and row-wise Adagrad
+compute the same in both forms; a column shard, though, has row-wise sums of its own columns only. Adam differs: its
+dense form also updates rows that no id of the batch looks up. The optimizers' state is not part of `state_dict`.
 """
 
 import dataclasses
