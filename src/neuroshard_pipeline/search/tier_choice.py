@@ -29,6 +29,9 @@ from neuroshard_pipeline.tables.tiers import Cuts
 _MULTIPLES = tuple(4.0**power for power in range(-2, 3))
 _STEPS = (4.0, 2.0, 2.0**0.5)
 
+#: Multiples of the best price of hot rows alone that are tried beside host rows.
+_FEWER_HOT = (4.0, 16.0)
+
 #: More than the estimate of any step.
 _FORBIDDEN_MS = 1e12
 
@@ -85,12 +88,16 @@ class _TierSearch:
         hot = self._descended(self._cheapest((multiple, None) for multiple in _MULTIPLES))
         if self._problem.task.num_hosts == 1:
             return [hot]
-        host = self._cheapest((hot.hot_price, multiple) for multiple in _MULTIPLES)
-        without_hot = self._cheapest([(np.inf, host.host_price)])
-        return [hot, min(self._descended(host), self._descended(without_hot), key=lambda trial: trial.estimate_ms)]
+        # Beside host rows, fewer hot rows pay, and less memory is left for them.
+        hot_prices = [hot.hot_price * factor for factor in (1.0, *_FEWER_HOT, np.inf)]
+        host = self._cheapest((price, multiple) for price in hot_prices for multiple in _MULTIPLES)
+        return [hot, self._descended(host)]
 
     def _descended(self, trial: _Trial) -> _Trial:
-        """The cheapest trial that single changes of the prices lead to, with ever smaller steps."""
+        """The cheapest trial that changes of the prices lead to, with ever smaller steps.
+
+        One of the prices changes, or both in opposite directions, as if hot and host rows exchanged memory.
+        """
         for step in _STEPS:
             while True:
                 near: list[tuple[float, float | None]] = []
@@ -98,6 +105,7 @@ class _TierSearch:
                     near.append((trial.hot_price * factor, trial.host_price))
                     if trial.host_price is not None:
                         near.append((trial.hot_price, trial.host_price * factor))
+                        near.append((trial.hot_price * factor, trial.host_price / factor))
                 found = self._cheapest(near)
                 if found.estimate_ms >= trial.estimate_ms:
                     break
