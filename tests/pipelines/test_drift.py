@@ -32,7 +32,7 @@ def write_tables(path):
 
 def run_drift(folder, days, **task):
     bootstrap_project(ROOT)
-    task = {"world_size": 16, "batch_size": BATCH, "memory_gib": 1.0, "local_world_size": 8} | task
+    task = {"world_size": 16, "batch_size": BATCH, "memory_gib": 0.02, "local_world_size": 8} | task
     drift = {"days": days | {"num_batches": 3}}
     params = {"data_root": str(folder / "data"), "plan": {"task": task}, "drift": drift}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:
