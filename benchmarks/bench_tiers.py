@@ -1,9 +1,9 @@
 r"""Sequence tables with tiers against plans without them: bytes across hosts, communication time, memory, a bound.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 and 16 x 8 modelled H100
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes, after `make run`
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity, 2 x 8
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 (2 min) and 16 x 8 (8 min) modelled H100
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes, after `make run`; 8 min
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root; 12 min
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity, 2 x 8; also elsewhere
 
 Suites are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: the best one
 of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank sends each id of its samples once
@@ -233,8 +233,8 @@ def main() -> None:
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--mbit", type=float, default=None, help="bandwidth between emulated hosts")
     parser.add_argument("--models", help="a folder of trained cost models, or the name of shipped ones")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=4, help="steps of a turn; the first one is not timed")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3, help="steps of a turn; the first one is not timed")
     parser.add_argument("--quick", action="store_true", help="one popularity, small tables, few steps")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -248,7 +248,10 @@ def main() -> None:
         arguments.mbit = arguments.mbit or 400.0
     elif arguments.where == "gloo":
         arguments.mbit = None
-    run_lab(arguments) if arguments.where == "lab" else run_gloo(arguments)
+    try:
+        run_lab(arguments) if arguments.where == "lab" else run_gloo(arguments)
+    except NeuroShardError as error:
+        raise SystemExit(f"Error: {error}") from None
 
 
 if __name__ == "__main__":
