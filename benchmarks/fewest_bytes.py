@@ -1,7 +1,8 @@
-"""Plans of sequence tables whose tiers send the fewest bytes, whatever they cost otherwise.
+"""Plans of sequence tables whose tiers send the fewest bytes between hosts, and then the fewest inside them.
 
-They are for networks that no cost models describe, such as a limited wire between two emulated hosts. Rows that are
-looked up often enough are on all hosts, or on all ranks if there is one host; the other rows are row-wise.
+They are for networks that no cost models describe, such as a limited wire between two emulated hosts. Rows that a host
+looks up often enough are on all hosts; of these, rows that a rank looks up often enough are on all ranks, as far as
+memory allows. The other rows are row-wise. With one host, there are no host tiers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -25,8 +27,10 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
-#: If the ranks lack memory for the best cuts, rows must be looked up this many times as often.
+#: If the ranks lack memory for the best cuts, rows must be looked up this many times as often: first the hot rows, then
+#: all rows with copies.
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_HOT_FACTORS = (*(2.0**power for power in range(8)), np.inf)
 
 
 def plan_with_fewest_bytes(task: ShardingTask, curves: Mapping[str, PopularityCurve], models: Models) -> Plan:
@@ -36,24 +40,33 @@ def plan_with_fewest_bytes(task: ShardingTask, curves: Mapping[str, PopularityCu
         PlanError: even tiers of few rows do not fit the memory.
     """
     task = replace(task, tiers=True)
-    for factor in _FACTORS:
-        cuts = {table.name: _cuts(table, task, curves[table.name], factor) for table in task.tables}
-        variant = tiered_task(task, {name: own for name, own in cuts.items() if own}, curves)
-        placed = [place for table in variant.tables for place in _placed(table, variant)]
-        placement = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+    of_hot_rows: tuple[float, ...] = _HOT_FACTORS if task.num_hosts > 1 else (1.0,)
+    if task.index_dedup and task.num_hosts > 1:  # a rank asks for a row at most once
+        of_hot_rows = (np.inf,)
+    for factor, of_hot in product(_FACTORS, of_hot_rows):
+        cuts = {table.name: _cuts(table, task, curves[table.name], factor, of_hot) for table in task.tables}
         with suppress(PlanError):
-            return price_plan(Problem(variant, models, default_memory()), placement, "fewest_bytes")
+            return _plan(tiered_task(task, {name: own for name, own in cuts.items() if own}, curves), models)
     raise PlanError(f"{task.task_id}: tiers do not fit the memory")
 
 
-def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float) -> Cuts:
-    """Cuts after the last row that a host, or a rank if there is one host, looks up often enough."""
-    places = task.num_hosts if task.num_hosts > 1 else task.world_size
+def _plan(variant: ShardingTask, models: Models) -> Plan:
+    placed = [place for table in variant.tables for place in _placed(table, variant)]
+    placement = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
+    return price_plan(Problem(variant, models, default_memory()), placement, "fewest_bytes")
+
+
+def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float, of_hot: float) -> Cuts:
+    """Cuts after the last row that a rank, and a host, looks up often enough."""
     width = OUTPUT_BYTES * table.embedding_dim
     least = factor * 2 * width / (ID_BYTES + 2 * width)
-    visits = task.batch_size * table.pooling_factor / places * np.diff(curve.shares) / np.diff(curve.rows)
-    rows = int(curve.rows[1:][visits >= least].max(initial=0.0))
-    return Cuts(0, rows) if task.num_hosts > 1 else Cuts(rows, 0)
+    visits = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)
+
+    def rows(places: int, factor: float) -> int:
+        return int(curve.rows[1:][visits / places >= factor * least].max(initial=0.0))
+
+    hot = rows(task.world_size, of_hot)
+    return Cuts(hot, rows(task.num_hosts, 1.0) - hot) if task.num_hosts > 1 else Cuts(hot, 0)
 
 
 def _placed(table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:

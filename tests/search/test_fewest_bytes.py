@@ -56,5 +56,7 @@ def test_less_memory_means_fewer_copies(models):
     plenty = plan_with_fewest_bytes(replace(source.task, memory_bytes=2**40), source.curves, models)
     used = max(plenty.memory_bytes)
     scarce = plan_with_fewest_bytes(replace(source.task, memory_bytes=used - 1), source.curves, models)
-    rows = [sum(cuts.host_rows for cuts in cuts_of(plan.task).values()) for plan in (plenty, scarce)]
-    assert rows[1] < rows[0]
+    hot = [sum(cuts.hot_rows for cuts in cuts_of(plan.task).values()) for plan in (plenty, scarce)]
+    assert hot[1] < hot[0]
+    across = [bytes_of(plan.task, plan.shards, plan.ranks).across for plan in (plenty, scarce)]
+    assert across[1] == pytest.approx(across[0])
