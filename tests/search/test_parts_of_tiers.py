@@ -162,11 +162,21 @@ def test_a_host_tier_must_be_whole_on_every_host():
 
 
 def test_memory_of_host_rows():
-    """Weights and dense gradients of 20 rows, ids and outputs of the host's 16 samples, Adam's moments."""
+    """Weights and dense gradients of 20 rows, ids and outputs of the host's 16 samples, Adam's moments, and the index.
+
+    The index has 12 bytes for each of the 40 rows that the two ranks of the host hold.
+    """
     plan = planned(optimizer="adam")
     shard = next(shard for shard in plan.shards if shard.sharding_type == "host_row_wise")
     all_of_it = WEIGHTS_AND_OPTIMIZER.model_copy(update={"input_buffers": True, "output_buffers": True})
     weights = 20 * 16 * 4
-    assert WEIGHTS_AND_OPTIMIZER.shard_bytes(shard, plan.task) == 4 * weights
+    assert WEIGHTS_AND_OPTIMIZER.shard_bytes(shard, plan.task) == 4 * weights + 12 * 40
     ids = round(BATCH / 2 * shard.table.pooling_factor / 2)
-    assert all_of_it.shard_bytes(shard, plan.task) == 4 * weights + 8 * (ids + 16 + 1) + 2 * 4 * 16 * ids
+    assert all_of_it.shard_bytes(shard, plan.task) == (4 * weights + 12 * 40 + 8 * (ids + 16 + 1) + 2 * 4 * 16 * ids)
+
+
+def test_memory_of_hot_rows_with_rowwise_adagrad():
+    """Weights and dense gradients of 10 rows, one number of the optimizer's state per row, and the index."""
+    plan = planned(optimizer="rowwise_adagrad")
+    shard = next(shard for shard in plan.shards if shard.sharding_type == "data_parallel")
+    assert WEIGHTS_AND_OPTIMIZER.shard_bytes(shard, plan.task) == 2 * 10 * 16 * 4 + 4 * 10 + 12 * 10

@@ -35,8 +35,8 @@ class SuiteParams(Parameters):
         tasks: number of tasks in each of the random suites `paper_4`, `paper_8` and `tight`.
         batch_size: global batch of every task, except for the tasks of the user.
         local_world_size: ranks per host of tasks that do not say it; null if all ranks are on one host.
-        most_measured_ranks: largest number of ranks of a task whose plans are measured. Plans for several replica groups
-            are never measured.
+        most_measured_ranks: largest number of ranks of a task whose plans are measured. Plans for several replica
+            groups are never measured.
         seed: seed of the tasks that are drawn.
     """
 

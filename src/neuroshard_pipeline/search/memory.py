@@ -31,6 +31,9 @@ ADAM_STATE_BYTES = 8
 #: tables, in int32 [FBGEMM lxu_cache_state, lxu_state and cache_index_table_map].
 CACHE_SLOT_BYTES, CACHE_ROW_BYTES = 16, 4
 
+#: Every rank keeps the id of every hot and host row in int64, and its place in int32 [torchrec_bridge.tiered.index].
+POPULAR_ROW_BYTES = 12
+
 
 class MemoryModel(Parameters):
     """Computes the bytes that a shard needs on its rank, and the bytes that shards may use on each rank.
@@ -39,7 +42,9 @@ class MemoryModel(Parameters):
     `R * D * (bytes per element) + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
     weight). A replica (`data_parallel`) and rows of a host tier (`host_row_wise`) also need dense gradients, as large
-    as their weights. PyTorch's own optimizer updates them; PyTorch's Adagrad has one fp32 number per weight.
+    as their weights. PyTorch's own optimizer updates replicas; PyTorch's Adagrad has one fp32 number per weight. Hot
+    and host rows of a tier keep the state of the task's optimizer, and every rank keeps an index of all of them
+    (`POPULAR_ROW_BYTES`).
 
     A table in host memory has its weights there, and Adam's moments, too. Row-wise Adagrad's state stays in GPU memory
     [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`),
@@ -104,7 +109,9 @@ class MemoryModel(Parameters):
         ids = round(samples * seen.pooling_factor * rows / table.num_embeddings)
         total = _weight_bytes(table, rows, width) * (1 + is_replica)
         if self.optimizer_state and not (table.is_in_host_memory and task.optimizer == "adam"):
-            total += _optimizer_bytes(task.optimizer, rows, width, is_replica)
+            total += _optimizer_bytes(task.optimizer, rows, width, is_replica and table.tier is None)
+        if is_replica and table.tier is not None:
+            total += POPULAR_ROW_BYTES * rows * (task.ranks_per_host if sharding_type == "host_row_wise" else 1)
         if self.input_buffers:
             total += ID_BYTES * (ids + samples * table.num_features + 1)
         if self.output_buffers:

@@ -1,7 +1,8 @@
 """Which tier holds the row of an id, and where; and which ids the rows of a tier have.
 
-Only the popular ids, those of hot and host rows, are stored: 12 bytes each. Every other id is cold, and its row in the
-cold table is the id minus the number of popular ids of its table that are smaller.
+Only the popular ids, those of hot and host rows, are stored, 12 bytes for each id and its place
+(`search.memory.POPULAR_ROW_BYTES`). Every other id is cold, and its row in the cold table is the id minus the number of
+popular ids of its table that are smaller.
 
 Shapes: T tables, P popular ids of all of them, N ids to look up.
 """
@@ -19,9 +20,6 @@ from neuroshard_pipeline.tables.tiers import Cuts
 
 #: Ids of a table, the most popular first, such as `tables.popularity.popular_rows` gives them.
 PopularRows = torch.Tensor | IntArray
-
-#: Bytes that every rank keeps per popular id: the id and its place.
-INDEX_BYTES_PER_ROW = 12
 
 
 @dataclass(frozen=True)
