@@ -8,12 +8,16 @@ import pytest
 from neuroshard_pipeline.augment.sequences import RowPopularity, row_popularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.crossing_bound import crossing_bound
-from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.memory import POPULAR_ROW_BYTES, MemoryModel
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 WEIGHTS = MemoryModel(optimizer_state=False, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
 PLENTY = 2**40
+#: Rows of 8 columns whose weights take the memory of one copy, which also has a gradient and a place in the index, and
+#: of copies on three hosts in addition to the row itself.
+COPY = 2 + POPULAR_ROW_BYTES / 32
+ON_THREE_HOSTS = 3 * COPY - 1
 
 
 def a_task(tables, memory_bytes=PLENTY, **values):
@@ -28,7 +32,7 @@ def sequence(rows=1000, length=10.0, width=8, name="s"):
 def least_by_trial(tasks_rows, hosts, spare_rows):
     """Least bytes over all numbers of copies of every row; (visits per host, columns) of each row.
 
-    A copy has a gradient, too, so that it takes the memory of two rows.
+    A row without copies takes the memory of one row, and each copy that of `COPY` rows.
     """
     return min(
         sum(
@@ -36,21 +40,21 @@ def least_by_trial(tasks_rows, hosts, spare_rows):
             for c, (visits, width) in zip(copies, tasks_rows, strict=True)
         )
         for copies in product(range(1, hosts + 1), repeat=len(tasks_rows))
-        if sum(1 if c == 1 else 2 * c for c in copies) - len(copies) <= spare_rows
+        if sum(1 if c == 1 else COPY * c for c in copies) - len(copies) <= spare_rows
     )
 
 
-@pytest.mark.parametrize("spare_rows", [0, 3, 5, 8, 10, 100])
+@pytest.mark.parametrize("spare_rows", [0, 3, ON_THREE_HOSTS, 8, 2 * ON_THREE_HOSTS, 100])
 def test_bound_is_at_most_the_best_of_all_numbers_of_copies_and_equals_it_where_memory_allows_whole_copies(spare_rows):
     popularity = RowPopularity(np.ones(6, dtype=np.int64), np.array([0.4, 0.3, 0.2, 0.06, 0.035, 0.005]))
     table, hosts = sequence(rows=6, length=0.5), 3
-    memory_bytes = (2 * 8 * 4, 2 * 8 * 4, (2 + spare_rows) * 8 * 4)
+    memory_bytes = (2 * 8 * 4, 2 * 8 * 4, round((2 + spare_rows) * 8 * 4))
     task = a_task([table], memory_bytes, world_size=hosts, local_world_size=1)
     bound = crossing_bound(task, {"s": popularity}, WEIGHTS)
     visits = 64 * 0.5 / hosts * popularity.popularity
     best = least_by_trial([(v, 8) for v in visits], hosts, spare_rows)
     assert bound.least_bytes <= best * (1 + 1e-9)
-    if spare_rows % (2 * hosts - 1) == 0 or spare_rows == 100:
+    if spare_rows not in (3, 8):
         assert bound.least_bytes == pytest.approx(best)
 
 
@@ -66,9 +70,7 @@ def test_if_only_all_to_alls_count_the_bound_is_one_minus_the_curve_at_the_rows_
     popularity, rows, spare = row_popularity("published", 100_000), 100_000, 3000
     task = a_task([sequence(rows=rows)], memory_bytes=(rows + spare) * 8 * 4 // 4)
     bound = crossing_bound(task, {"s": popularity}, WEIGHTS)
-    assert bound.least_all_to_all_share == pytest.approx(
-        1 - popularity.share_of(spare / 3)
-    )  # two copies with gradients
+    assert bound.least_all_to_all_share == pytest.approx(1 - popularity.share_of(spare / (2 * COPY - 1)))
 
 
 def test_with_unlimited_memory_rows_get_copies_that_a_host_looks_up_more_than_once():

@@ -10,9 +10,9 @@ v_k = L (1 - (1 - p_k)^(N / W)) times; without it v_k = N p_k / H). A plan store
    knows this sum, at least c_k - 1 messages were sent, because every other copy's part has to reach it. At this moment
    the other c_k - 1 hosts do not know it, so that at least c_k - 1 messages follow: 2 (c_k - 1) 4 D bytes.
 3. A row without copies takes m_k bytes of memory: weights and optimizer state. With copies, each takes m'_k >= m_k
-   bytes, because it also has a dense gradient. The memory of all ranks bounds the sum of both. Now c_k m'_k is at least
-   m_k + (c_k - 1) (H m'_k - m_k) / (H - 1): the difference of both sides is linear in c_k, m'_k - m_k at c_k = 1, and 0
-   at c_k = H.
+   bytes, because it also has a dense gradient and a place in the index of popular rows. The memory of all ranks bounds
+   the sum of both. Now c_k m'_k is at least m_k + (c_k - 1) (H m'_k - m_k) / (H - 1): the difference of both sides is
+   linear in c_k, m'_k - m_k at c_k = 1, and 0 at c_k = H.
 
 With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are at least
 
@@ -155,7 +155,7 @@ def row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
 
 
 def _copy_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
-    """Bytes of the weights, the gradient and the optimizer state of one copy of a row."""
+    """Least bytes of one copy of a row: weights, gradient, optimizer state, and its place in one rank's index."""
     tier = replace(_one_row(table), tier=Tier("hot", table.name, 0))
     return float(_bare(memory).shard_bytes(whole(tier, "data_parallel"), task))
 
