@@ -1,10 +1,10 @@
 """Draws compute samples of derived and public tables, with several batch sizes, optimizers and data types.
 
-`varied_samples` are for training. `evaluation_samples` have tables or batch sizes that no training sample has; they
-measure how well a model generalises. A sample depends on the seed and on its own index only.
+`varied_samples` draws training samples. `evaluation_samples` draws samples that measure how well a model generalises;
+most have tables or batch sizes that no training sample has. A sample depends on the seed and on its own index only.
 
-A spread sample is what one rank looks up if all tables of the sample are row-wise or data-parallel: row shards, with
-few ids per sample of the batch, or replicas, with the batch of one rank (`tables.lookups`).
+A spread sample is what one rank looks up if all tables of the sample are row-wise or data-parallel. It has row shards,
+which get a part of the ids of the global batch, or replicas, which get the batch of one rank (`tables.lookups`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ def evaluation_samples(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Draw `varied.samples_per_group` samples for each purpose other than training.
 
-    - `unseen_tables`: held-out tables at the batch sizes of training; every second sample has derived tables
+    - `unseen_tables`: held-out tables at the batch sizes of training; derived and generated tables alternate
     - `batch_interpolation`, `batch_extrapolation`: tables not held out, at batch sizes that no training sample has
     - the name of each public table set: tables of that set, each with its width halved a random number of times
     - `row_shards`, `replicas`: spread samples of tables and batch sizes of training

@@ -28,13 +28,13 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 @dataclass(frozen=True)
 class CostModels:
-    """A compute and a communication cost model of one machine.
+    """The cost models of one machine.
 
     Attributes:
         compute: costs of lookups.
         comm: costs of collectives.
-        step: costs of the other parts of a step, or None where they were not measured. Plans then have the published
-            cost, lookups and all-to-all, and are column-wise.
+        step: costs of the other parts of a step, or None if they are unknown. Plans are then column-wise, and their
+            cost is that of lookups and all-to-alls, as in [Zha2023].
     """
 
     compute: ComputeCostModel
@@ -150,7 +150,7 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
     """
     if path in shipped_names() and not Path(path).is_dir():
         if version is not None:
-            raise CostModelError(f"the shipped cost models {path} have no versions, not {version!r}; name none")
+            raise CostModelError(f"the shipped cost models {path} have no versions; leave out version={version!r}")
         folders = [shipped_folder(str(path)) / name for name in (*MODEL_NAMES, STEP_MODEL_NAME)]
         return _loaded(folders[0], folders[1], folders[2] if folders[2].is_dir() else None)
     if not Path(path).is_dir():

@@ -22,8 +22,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Compare sharders; the result is ready for JSON.
 
-    The means are taken over the tasks that all sharders solved, because a sharder that fails on expensive tasks would
-    otherwise have a low mean. Means of measured costs leave out tasks with a failed measurement.
+    Mean costs are taken over the tasks that all sharders solved, because a sharder that fails on expensive tasks would
+    otherwise have a low mean. Mean measured costs also leave out tasks with a failed measurement.
 
     Args:
         plan_costs: `search.plan_costs`.
@@ -32,7 +32,7 @@ def summarise(
         anchors: `search.anchors`, or None.
 
     Returns:
-        `num_tasks, num_common_tasks, num_measured_tasks`. Per sharder under `sharders`: `tasks_solved, tasks_tried`;
+        `num_tasks, num_common_tasks, num_measured_tasks`. `sharders` has, by name: `tasks_solved, tasks_tried`;
         `mean_measured_ms`, `mean_predicted_ms` and `mean_step_ms` (None without tasks; `totals.plan_totals` defines
         the three costs); `mean_seconds_per_task, max_seconds_per_task`; and `failures`, the error message of every
         unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`: see `Comparison.compare_ours`; measured

@@ -7,10 +7,10 @@ Forward, one kernel that reads rows of weights, adds them up, and writes pooled 
 
     forward = launch + max(HBM, L2, latency) + host
 
-    HBM      bytes of rows that are not in L2 (whole 64-byte bursts), of ids, offsets and outputs, over the bandwidth
-    L2       bytes of all rows (whole 32-byte sectors), of ids, offsets and outputs, over the bandwidth
-    latency  8 to 32 threads handle a bag: a fixed time plus a time per id. Every SM runs 64 warps of 32 threads at the
-             same time; the last bag ends one bag's time after the average.
+    HBM      bytes of rows that are not in L2 (whole 64-byte bursts), ids, offsets and outputs, divided by the bandwidth
+    L2       bytes of all rows (whole 32-byte sectors), ids, offsets and outputs, divided by the bandwidth
+    latency  a bag occupies 8 to 32 threads for a fixed time and a time per id. Every SM runs 64 warps of 32 threads at
+             the same time. The time of one bag is added for the last bag.
     host     bytes of rows that are read over the host link, if the weights are in managed memory
 
 Backward, 19 kernels:
@@ -53,10 +53,10 @@ LEAST_WARP_SHARE = 0.25  # FBGEMM: at least 8 threads handle a bag
 IDS_PER_WARP = 32  # FBGEMM: a row with more ids is reduced by a block of threads (max_segment_length_per_warp)
 IDS_PER_BLOCK = 1024  # FBGEMM: a row with more ids is reduced by several blocks (max_segment_length_per_cta)
 _BACKWARD_KERNELS = 19  # launches of one backward pass in the published traces of A100
-_REDUCTION_KERNELS = 2  # those that reduce gradients and update rows: by warps, and by blocks of threads
+_REDUCTION_KERNELS = 2  # two of them reduce gradients and update rows, one by warps, one by blocks of threads
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(IDS_PER_WARP) + 1
 
-#: Optimizer state per row of D weights, in numbers: state of the row as a whole, and state of each weight.
+#: Optimizer state of a row, in numbers: for the row as a whole, and for each of its columns.
 _STATES = {"none": (0, 0), "sgd": (0, 0), "rowwise_adagrad": (1, 0), "adagrad": (0, 1), "adam": (0, 2)}
 
 
@@ -87,9 +87,9 @@ class KernelParams(Parameters):
     Attributes:
         forward_launch_us: shortest time of the forward kernel.
         backward_launch_us: shortest time of all backward kernels together.
-        hbm_efficiency: share of the HBM bandwidth that reads of rows and streams reach.
+        hbm_efficiency: share of the HBM bandwidth that all transfers except the update reach.
         update_efficiency: share of the HBM bandwidth that reading and writing rows and state reaches.
-        l2_efficiency: share of the L2 bandwidth that reads of rows reach.
+        l2_efficiency: share of the L2 bandwidth that all transfers reach.
         bag_latency_us: time of a bag besides its ids.
         row_latency_us: time of one id of a bag if L2 holds its row.
         miss_latency_us: further time of one id if HBM holds its row.
@@ -188,7 +188,7 @@ class ModelledDevice(Parameters):
         }
 
     def _gradients_us(self, lookup: Lookup) -> float:
-        """Every id reads the gradient of its bag. Ids are sorted by row, so that the bags are in random order."""
+        """Time in which every id reads the gradient of its bag, in random order because ids are sorted by row."""
         bag_bytes = _whole(lookup.dims * lookup.output_bytes, L2_SECTOR)
         all_bytes = lookup.bags * bag_bytes
         missed_share = np.maximum(1.0 - self.device.l2_mib * 2**20 / all_bytes, 0.0)

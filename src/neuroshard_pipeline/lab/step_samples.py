@@ -1,4 +1,4 @@
-"""Random plans of random tables with the lab's price of their steps, to fit the step cost model of a cluster to.
+"""Random plans of random tables, priced by the lab; the step cost model of a cluster is fitted to these prices.
 
 Shapes: N ranks of all plans, Q quantities of work (`tables.step_work`).
 """
@@ -26,12 +26,12 @@ _LOCAL_BATCHES = (512, 1024, 2048, 4096, 8192)
 _TABLES_PER_RANK = (1, 12)
 _MOST_REPLICA_ROWS = 50_000
 _EXCHANGED_TYPES = ("column_wise", "row_wise", "table_row_wise", "grid_shard")
-#: Tables other than those of pooled sums, and shares that each kind may have in a plan.
+#: Kinds of tables besides pooled sums without weights, and the shares that each kind may have in a plan.
 _OTHER_KINDS: tuple[dict[str, Any], ...] = ({"is_weighted": True}, {"pooling": "mean"}, {"pooling": "none"})
 _OTHER_SHARES = (0.0, 0.0, 0.3)
-_HALF_PRECISION = 0.25  # share of plans
-_SENT_ONCE, _IN_TIERS = 0.25, 0.25  # shares of plans with `index_dedup`, and with hot tiers of half of the sequences
-_HOT_ROWS = (2.0, 4.5)  # logarithms of rows
+_HALF_PRECISION = 0.25  # share of plans that communicate in fp16
+_SENT_ONCE, _IN_TIERS = 0.25, 0.25  # shares of plans with `index_dedup`, and with hot tiers (half of the tables)
+_HOT_ROWS = (2.0, 4.5)  # range of the decimal logarithm of the number of hot rows
 _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others are column-wise, some with replicas
 
 
@@ -41,10 +41,10 @@ class StepSamples:
 
     Attributes:
         work: quantities of every rank, (N, Q).
-        cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part. `module` includes what weights add
-            to the lookups, because the compute cost model predicts lookups without weights. `input_dist` is without
-            the search of ids, whose price is known (`sequences.search_us_per_id`).
-        plan: number of the plan of every rank, (N,).
+        cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part. `module` includes what weights of
+            ids add to lookups, because the compute cost model predicts lookups without them. `input_dist` leaves out
+            the search for repeated ids, whose price is known (`sequences.search_us_per_id`).
+        plan: index of the plan of every rank, (N,).
     """
 
     work: FloatArray
@@ -60,7 +60,7 @@ def step_samples(
     Args:
         device: GPU of every rank.
         network: links inside and between hosts.
-        world_size: number of ranks; several hosts must be full.
+        world_size: number of ranks; with more than one host, a multiple of the GPUs per host.
         num_plans: number of plans.
         rng: source of randomness.
     """
@@ -115,7 +115,7 @@ def _random_plan(
 
 
 def _with_sequence_options(task: ShardingTask, rng: np.random.Generator) -> ShardingTask:
-    """The task with `index_dedup` or with hot tiers, by chance. Host tiers have the prices of the ranks of one host."""
+    """The task, by chance with `index_dedup` or with hot tiers. No table gets a host tier."""
     is_sent_once, is_in_tiers = rng.random() < _SENT_ONCE, rng.random() < _IN_TIERS
     task = replace(task, index_dedup=bool(is_sent_once), tiers=bool(is_in_tiers))
     if not is_in_tiers:

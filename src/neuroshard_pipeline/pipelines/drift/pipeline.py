@@ -1,4 +1,4 @@
-"""Plans tiers for one day's ids, judges them on another day's, and says when cutting them again pays."""
+"""Plans tiers for one day's ids, judges them on another day's, and says whether it pays to cut them again."""
 
 from kedro.pipeline import Node, Pipeline
 
