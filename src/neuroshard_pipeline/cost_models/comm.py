@@ -38,7 +38,7 @@ COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
 #: of 8 ranks then take 3.8 ms on one core of an AMD EPYC, instead of 8.6 ms if all are computed together.
 _CHUNK_RANKS = 1024
 
-#: Largest accepted sum of widths. It equals 6,100 tables of the largest width, 16,384; no rank holds so many columns.
+#: Largest accepted sum of widths. It equals about 6,100 tables of the largest width, 16,384; no rank holds as many.
 MAX_DIM_SUM = 1e8
 
 
@@ -104,7 +104,7 @@ class CommCostModel:
     def forward_ms(
         self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int, ranks: IntArray | None = None
     ) -> FloatArray:
-        """The forward half of `predict`, or its part (..., K) for the K `ranks` (..., K) of every collective."""
+        """The forward half of `predict`; with `ranks` (..., K), only the costs of these ranks, (..., K)."""
         return self._evaluate("forward", dim_sums, start_skew_ms, batch_size, ranks)[0].mean(axis=0)
 
     def backward_ms(self, dim_sums: ArrayLike, batch_size: int) -> FloatArray:
@@ -212,10 +212,10 @@ def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
 
 
 def _distinct(rows: FloatArray) -> tuple[FloatArray, IntArray]:
-    """The distinct rows (D, F) of an array (R, F), and for each row the index of its equal, (R,).
+    """The distinct rows (D, F) of an array (R, F), and for each row the index of the equal distinct row, (R,).
 
-    In a backward all-to-all, ranks that send equally much have equal contexts. Rows are compared by one weighted sum
-    each; if two different rows have the same sum, all rows count as distinct.
+    In a backward all-to-all, ranks that send the same number of bytes have equal contexts. Rows are compared by one
+    weighted sum each; if two different rows have the same sum, all rows count as distinct.
     """
     sums = rows @ np.sqrt(np.arange(2.0, 2.0 + rows.shape[-1]))
     _, first, place = np.unique(sums, return_index=True, return_inverse=True)

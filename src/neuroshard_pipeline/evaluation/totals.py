@@ -15,8 +15,8 @@ import pandas as pd
 from neuroshard_pipeline.evaluation.comparison import Basis
 from neuroshard_pipeline.search.plan import Plan
 
-#: Parts of the cost of a rank. Every plan has the first three; the others are null where a plan has none of them, or
-#: where its cost models do not price them.
+#: Parts of the cost of a rank. Every plan has the first three. Another part is null where the plan does not have it,
+#: or where the cost models do not price it.
 PARTS = ("compute", "forward_comm", "backward_comm", "input_dist", "reduction", "module")
 PARTS_OF_ALL = PARTS[:3]
 #: Parts that the stages search and benchmark measure.
@@ -24,7 +24,7 @@ MEASURED_PARTS = ("compute", "forward_comm", "backward_comm", "reduction")
 PREDICTED_COLUMNS = [f"predicted_{part}_ms" for part in PARTS]
 MEASURED_COLUMNS = [f"measured_{part}_ms" for part in PARTS]
 
-#: Columns of `search.plan_costs`: the published parts come first.
+#: Columns of `search.plan_costs`: the three parts of [Zha2023] come first.
 _COLUMNS = ["task_id", "sharder", "rank", "memory_bytes", *PREDICTED_COLUMNS[:3], *MEASURED_COLUMNS[:3]]
 _COLUMNS += [*PREDICTED_COLUMNS[3:], *MEASURED_COLUMNS[3:]]
 
@@ -68,7 +68,7 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
     The cost of a rank is the sum of its parts. The embedding cost is the largest cost of a rank [Zha2023] §2.
 
     Args:
-        plan_costs: `search.plan_costs` or `benchmark.plan_costs`; columns of parts that a plan need not have may lack.
+        plan_costs: `search.plan_costs` or `benchmark.plan_costs`; columns of optional parts may be missing.
 
     Returns:
         One row per plan: `task_id, sharder` (and `seed` if the input has it), `world_size`; `measured_ms` and
@@ -102,7 +102,7 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sum_ms(costs: pd.DataFrame, kind: str, parts: Sequence[str]) -> pd.Series:
-    """Sum of some parts of every row, in which parts that a plan need not have may be null."""
+    """Sum of some parts in every row; an optional part that is null counts as 0."""
     values = {part: costs[f"{kind}_{part}_ms"] for part in parts}
     return sum(ms if part in PARTS_OF_ALL else ms.fillna(0.0) for part, ms in values.items())  # type: ignore[return-value]
 

@@ -1,16 +1,16 @@
 """The lab's price of tables in host memory: bytes over the host link, and the kernels that manage the cache.
 
-    host = bytes that the rank reads from host memory / (host link * share that reads reach)
+    host = bytes that the rank reads from host memory / (bandwidth of the host link * share that reads reach)
          + for a kernel with a cache: launches, and one sort of the ids of cached tables
 
-The bytes are those of `tables.host_memory`. Both are added to the lookups as if all rows were in GPU memory: rows are
-read again from the cache, and managed memory is read by the same kernel. Before a lookup, FBGEMM numbers the ids
-over all cached tables, sorts them, finds the distinct rows that are missing, sorts these by set, and exchanges them
-with rows in the cache [fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
+The bytes are those of `tables.host_memory`. Both terms are added to the cost of lookups with all rows in GPU memory,
+because the lookup kernel reads fetched rows again from the cache, and also reads managed memory. Before a lookup,
+FBGEMM maps the ids of all cached tables to one range, sorts them, finds the distinct rows that the cache lacks, sorts
+these by cache set, and exchanges them with rows in the cache [fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
 
-Nothing here overlaps with other work: the trainer does not prefetch. No published time tests a cache in its steady
-state: those of recsys-examples on H100 are of the first batches after the start (`lab.device`), which fetch 65 % of
-their distinct rows even if the cache has room for all of them.
+Nothing here overlaps with other work: the trainer does not prefetch. No published time was measured with a cache in
+its steady state. The times of recsys-examples on H100 belong to the first batches after the start (`lab.device`), which
+fetch 65 % of their distinct rows even if the cache has room for all of them.
 """
 
 import numpy as np
@@ -19,8 +19,8 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.step_groups import Group, Job, ids
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
 
-#: Kernels that manage a cache, counted in FBGEMM's code: numbers of ids 1, sort and run lengths 7, search 1, sort of
-#: sets 4, exchange of rows 1, places in the cache 1.
+#: Number of kernels that manage a cache, counted in FBGEMM's code: 1 maps the ids, 7 sort them and find run lengths, 1
+#: searches the cache, 4 sort by set, 1 exchanges rows, 1 finds their slots.
 _CACHE_KERNELS = 15
 
 

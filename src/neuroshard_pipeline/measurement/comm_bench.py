@@ -68,7 +68,7 @@ class CollectiveBench:
     the GPU whose number is its local rank; the agreement on the start still goes through gloo.
 
     Raises:
-        MeasurementError: `nccl` finds fewer GPUs than ranks.
+        MeasurementError: `nccl` finds fewer GPUs than ranks on this host.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CollectiveBench:
         group = GROUP_BACKENDS[params.backend]
         dist.init_process_group(group, store=store, rank=rank, world_size=world_size, timeout=timeout)
         floats = params.buffer_bytes // _BYTES_PER_FLOAT
-        # Repeated sums of zeros stay zero. `torch.zeros` would leave the memory untouched until the first visit.
+        # Reductions add in place; zeros stay zero. `torch.zeros` would leave memory untouched until the first visit.
         self._send = torch.empty(floats, device=self._device).zero_()
         self._receive = torch.empty(floats, device=self._device).zero_()
         self._clock = HostClock(rank, world_size, store)
@@ -157,7 +157,7 @@ class CollectiveBench:
             if sample.hosts != self._hosts:
                 return f"the sample needs {sample.hosts} hosts, and {sample.world_size} ranks run on {self._hosts}"
             if needed % (sample.world_size * _BYTES_PER_FLOAT):
-                return f"{needed} bytes are not {sample.world_size} equal shares of whole floats"
+                return f"{needed} bytes cannot be split into {sample.world_size} equal shares of whole floats"
         else:
             split = batch_split(sample.batch_size, sample.world_size)
             largest = max(sample.batch_size * max(sample.dim_sums), max(split) * sum(sample.dim_sums))

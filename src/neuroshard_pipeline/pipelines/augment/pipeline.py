@@ -5,12 +5,12 @@ from kedro.pipeline import Node, Pipeline
 from neuroshard_pipeline.augment import comm_samples, reduction_samples
 from neuroshard_pipeline.pipelines.augment import nodes
 
-#: Table sets in data/01_raw, in the order of `gather_public_tables`.
+#: Table sets in data/01_raw, in the order of the arguments of `gather_public_tables`.
 PUBLIC_SETS = ("mlperf_dlrm_v2", "criteo_kaggle", "hugectr_t510")
 
 
 def create_pipeline() -> Pipeline:
-    """Table pool → compute samples, communication samples, samples of reductions, sharding tasks."""
+    """Public tables → table pool → samples of lookups, all-to-alls and reductions, and sharding tasks."""
     drawing = ["params:compute_samples", "params:variation", "params:varied_samples", "params:recording"]
     stage = [
         Node(nodes.gather_public_tables, list(PUBLIC_SETS), "public_tables", name="gather_public_tables"),
