@@ -8,8 +8,8 @@ exists if f has one of two shapes.
   R + Q as for R or Q. Launch terms, which a rank pays once for any number of shards, break this shape; f leaves them
   out, which can only lower the bound. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of
   f({shard}) - f0 over all shards. Every table adds to T at least the smallest sum that any of its splits has.
-- `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k),
-  where each component of L is the smallest sum over all shards that any splits have.
+- `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k).
+  Each component of L is the smallest value that its sum over all shards has under any splits of the tables.
 
 In both cases, some rank holds the widest shard of a table and costs at least as much as that shard alone.
 
@@ -159,7 +159,7 @@ def _launch_ms(problem: Problem) -> float:
 
 
 def _widest_shard_ms(problem: Problem) -> float:
-    """A bound on the cost of some rank: the widest shard of a unit is at least as wide as in an even split."""
+    """A bound on the cost of the rank with a unit's widest shard, which is at least as wide as in an even split."""
     costs = []
     for index, unit in enumerate(problem.units):
         alone = _alone_ms(index, problem)
@@ -185,7 +185,7 @@ def _widths_of(unit: Unit) -> list[int]:
 
 
 def _least_sum(values: FloatArray, unit: Unit) -> FloatArray:
-    """For each component of an embedding, the smallest sum over the parts of a unit that any split has, (H,).
+    """For each component of an embedding, its smallest sum over the parts of a unit under any split, (H,).
 
     Args:
         values: (N, H) for a part of every width in `_widths_of(unit)`.

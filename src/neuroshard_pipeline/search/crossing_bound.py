@@ -1,8 +1,8 @@
 """The fewest bytes that sequence tables must send between hosts in one step, whatever plan of whole rows is used.
 
-Setting: H hosts of L ranks, N ids of a table per step, D columns of 4 bytes. Row k of the table gets an id with
-probability p_k, and every host looks it up N p_k / H times in its samples (with `index_dedup` every rank asks once, so
-v_k = L (1 - (1 - p_k)^(N / W)) times; without it v_k = N p_k / H). A plan stores row k on c_k hosts, 1 <= c_k <= H.
+Setting: H hosts of L ranks, W = H L ranks, N ids of a table per step, D columns of 4 bytes. An id is row k of the table
+with probability p_k. Every host asks for row k v_k times per step: v_k = N p_k / H or, with `index_dedup`, where a rank
+asks for a row once, v_k = L (1 - (1 - p_k)^(N / W)). A plan stores row k on c_k hosts, 1 <= c_k <= H.
 
 1. A host without row k sends each of the v_k ids (8 bytes), gets the row (4 D bytes) and sends its gradient back
    (4 D bytes): (H - c_k) v_k (8 + 8 D) bytes.
@@ -11,8 +11,8 @@ v_k = L (1 - (1 - p_k)^(N / W)) times; without it v_k = N p_k / H). A plan store
    the other c_k - 1 hosts do not know it, so that at least c_k - 1 messages follow: 2 (c_k - 1) 4 D bytes.
 3. A row without copies takes m_k bytes of memory: weights and optimizer state. With copies, each takes m'_k >= m_k
    bytes, because it also has a dense gradient and a place in the index of popular rows. The memory of all ranks bounds
-   the sum of both. Now c_k m'_k is at least m_k + (c_k - 1) (H m'_k - m_k) / (H - 1): the difference of both sides is
-   linear in c_k, m'_k - m_k at c_k = 1, and 0 at c_k = H.
+   the total of both kinds. Now c_k m'_k is at least m_k + (c_k - 1) (H m'_k - m_k) / (H - 1): the difference of both
+   sides is linear in c_k, m'_k - m_k at c_k = 1, and 0 at c_k = H.
 
 With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are at least
 
@@ -169,7 +169,7 @@ def _bare(memory: MemoryModel) -> MemoryModel:
 
 
 def _most_saved(found: Sequence[_Classes], saved: Sequence[FloatArray], capacity: float) -> float:
-    """The optimum of the fractional knapsack: bytes that copies save, which take at most `capacity` bytes of memory.
+    """The optimum of the fractional knapsack: most bytes saved by copies that take at most `capacity` bytes of memory.
 
     Args:
         found: classes of all tables.

@@ -1,16 +1,16 @@
 """The parts of a step's cost on every rank, for shards of any sharding type.
 
-Tables of one module with the same sharding type share collectives, a *group*. In order of time, a step pays on every
-rank:
+Tables of one module with the same sharding type form a *group*, which shares collectives. A step has these parts on
+every rank:
 
-    input dist     the exchange of ids (`StepCostModel.prices`); nothing if the trainer hides it
+    input dist     the exchange of ids (`StepCostModel.prices`); free if the trainer overlaps it
     lookups        one per group, data type, pooling and place of the weights; a replica looks up the samples of its
                    rank only
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
                    data_parallel: all_reduce of the dense gradients;
-                   host_row_wise: all_reduce of theirs among the ranks with the same place on every host;
-                   replica groups: all_reduce of weights and optimizer state, divided by the steps between two
+                   host_row_wise: all_reduce of dense gradients among the ranks with the same place on every host;
+                   replica groups: all_reduce of weights and optimizer state, divided by sync_interval
     all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
                    grid_shard tables, and per group of sequence tables of any type except data_parallel; among the
                    ranks of each host if it is host_row_wise.
@@ -56,11 +56,11 @@ class Parts:
         compute_ms: forward and backward compute, (W, 2).
         compute_bounds_ms: prediction intervals of their sums per kernel: (predicted (W,), bounds (W, 2)) pairs.
         dim_sums: 4-byte words per sample that every rank sends in each all-to-all, by group: (W,), or (hosts, ranks per
-            host) if the ranks of each host have one of their own, with their samples.
+            host) if there is one all-to-all inside each host, for the samples of that host.
         input_dist_ms: (W,), or None where nothing prices it.
         module_ms: (W,), or None where nothing prices it.
         reduction_ms: (W,), or None where the plan has no reductions.
-        reduction_bounds_ms: their prediction intervals, (W, 2); the errors of all reductions count as equal.
+        reduction_bounds_ms: their prediction intervals, (W, 2). The bounds of all reductions are added.
     """
 
     compute_ms: FloatArray
@@ -150,7 +150,7 @@ def _single_ids(shard: Shard) -> Shard:
 
 
 def outputs_per_sample(shard: Shard, task: ShardingTask) -> float:
-    """Floats of output that a sample gets from the shard; of a `host_row_wise` one, a sample of its host."""
+    """Floats of output that a sample gets from the shard; for `host_row_wise`, a sample of the shard's host."""
     table = exchanged(shard, task).table
     bags = table.pooling_factor * shard.row_share if table.pooling == "none" else table.num_features
     return bags * shard.embedding_dim
@@ -217,7 +217,7 @@ class GroupReduction:
 
     @property
     def priced_as(self) -> tuple[Reduction, FloatArray, int, int]:
-        """Collective, bytes, ranks and ranks per host of one collective of all ranks that takes about as long.
+        """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
 
         Collectives between hosts share the network cards of a host, if every place on it takes part in one. Together,
         they then send as much as one collective of all ranks, which is what cost models know (in the lab's formulas,
@@ -263,7 +263,7 @@ def _reductions(task: ShardingTask, placed: PlacedShards, gpus_per_host: int | N
 
 
 def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> FloatArray:
-    """(W,) floats of the buffer of the reduction of one group in which each rank takes part."""
+    """(W,) floats in the buffer of the reduction of one group, for the collective that each rank takes part in."""
     module, sharding_type = group
     if sharding_type in ("data_parallel", "host_row_wise"):  # the dense gradients of the rank's rows
         return placed.per_rank(np.array([float(shard.num_rows * shard.embedding_dim) for shard in placed.shards]))
@@ -277,7 +277,7 @@ def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> F
 def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel) -> None:
     """Add the input dist, the module's own work with dense gradients, and reductions.
 
-    Shards that only exchange with ranks of their host have the prices of as many ranks.
+    Shards that exchange only inside a host have the prices for the number of ranks per host.
     """
     hidden = 0.0 if task.pipelines_input_dist else 1.0
     parts.input_dist_ms = parts.module_ms = np.zeros(task.world_size)

@@ -59,10 +59,10 @@ def column_part(placement: Placement) -> Placement:
 def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory: MemoryModel) -> Spread:
     """Give tables of these types their shards and ranks.
 
-    Replicas and rows of a row-wise table lie on all ranks, and so do those of a host-row-wise table, on every host.
-    The tables that lie on one host are distributed in descending order of bytes, each to the host whose fullest rank
-    has most memory left. The column blocks of a grid-sharded table, one per host or fewer, are distributed in the same
-    way.
+    Replicas lie on all ranks. The rows of a row-wise table are spread over all ranks, those of a host-row-wise table
+    over the ranks of every host. The tables that lie on one host are distributed in descending order of bytes, each to
+    the host whose fullest rank has most memory left. The column blocks of a grid-sharded table, one per host or fewer,
+    are distributed in the same way.
 
     Raises:
         DoesNotFitError: a rank has too little memory.
@@ -112,7 +112,7 @@ def _everywhere(
 def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     """The problem of the tables that are not spread, beside those that are; None if all tables are spread.
 
-    Its costs are those of the whole step if the models price it, and otherwise the published ones.
+    Its costs are those of the whole step if the models price it, and otherwise those of [Zha2023].
 
     Raises:
         DoesNotFitError: the spread tables leave a rank without memory.
@@ -175,7 +175,7 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
 
 def _background(task: ShardingTask, models: Models, spread: Spread) -> Background:
     parts = step_parts(task, spread.shards, spread.ranks, models)
-    # An all-to-all inside hosts is one of its own, however many columns the others exchange.
+    # The cost of an all-to-all inside hosts does not depend on the columns that other all-to-alls exchange.
     on_hosts = {group: dims for group, dims in parts.dim_sums.items() if dims.ndim > 1}
     everywhere = [dims for dims in parts.dim_sums.values() if dims.ndim == 1]
     own_ms = parts.own_ms
