@@ -1,11 +1,11 @@
-r"""Tasks larger than all GPU memory, in the lab (modelled H100): plans with tables in host memory, ours and TorchRec's.
+r"""Compares plans of NeuroShard and of TorchRec's planner on modelled H100s that need tables in host memory.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_host_memory.py --world-sizes 2 8 --shares 0.5 0.25
 
 The ranks have `--shares` of the GPU memory that the tables of MLPerf DLRM-v2 need, and 128 GiB of host memory each.
-Both sharders see the same limits, memory model and shipped cost models. The judge is `lab.step`, explicit formulas for
-the whole step. Prints, per task and sharder, the modelled step, the part for host memory, and the time of transfers for
-the lower and the upper bound of the rows that cross the host link, for the rank that pays most.
+Both sharders get the same limits, memory model and shipped cost models. The explicit formulas of `lab.step` give the
+costs of the plans. The script prints the modelled step of every task and sharder, the largest host-memory part of any
+rank, and two times of transfers: for the lower and the upper bound of the bytes over the host link of the busiest rank.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def bounds_ms(plan: Plan) -> tuple[float, float]:
 
 
 def report(task: ShardingTask, sharder: str, models: Models) -> None:
-    """Print the judged plan of one sharder, or why there is none."""
+    """Print the modelled costs of one sharder's plan, or why there is none."""
     start = time.perf_counter()
     try:
         plan = shard(task, models, sharder)
@@ -77,7 +77,7 @@ def report(task: ShardingTask, sharder: str, models: Models) -> None:
 
 
 def main() -> None:
-    """Plan all tasks and print the judged plans."""
+    """Plan all tasks and print the modelled costs of the plans."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 8])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.25])

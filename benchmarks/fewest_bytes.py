@@ -57,7 +57,7 @@ def _plan(variant: ShardingTask, models: Models) -> Plan:
 
 
 def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float, of_hot: float) -> Cuts:
-    """Cuts after the last row that a rank, and a host, looks up often enough."""
+    """Cuts after the least popular rows that a rank and that a host still look up often enough."""
     width = OUTPUT_BYTES * table.embedding_dim
     least = factor * 2 * width / (ID_BYTES + 2 * width)
     visits = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)

@@ -35,8 +35,8 @@ class ComputeSampleParams(Parameters):
         num_samples: number of samples.
         batch_size: global batch size, for which the reuse profiles of the pool hold.
         dimensions: widths that every table can be drawn with.
-        min_tables: smallest number of augmented tables of a sample.
-        max_tables: largest number of augmented tables of a sample.
+        min_tables: smallest number of (table, width) pairs of a sample.
+        max_tables: largest number of (table, width) pairs of a sample.
         memory_bytes: memory of one device; the weights of a sample do not exceed it.
         seed: seed of the draws.
     """

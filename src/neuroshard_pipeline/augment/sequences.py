@@ -1,8 +1,8 @@
 """Sequence tables whose row popularity has a stated distribution, and ids that are drawn from it.
 
 A reuse profile says how often the rows of one batch are looked up, but not which rows the next batch looks up. Tiers
-of rows pay because popular rows stay popular. Here, ids are independent draws from one distribution over the rows of a
-table, so that all batches share their popular rows. Shapes: K buckets of equally popular rows, N ids.
+of rows save time only if popular rows stay popular. Here, ids are independent draws from one distribution over the rows
+of a table, so that all batches share their popular rows. Shapes: K buckets of equally popular rows, N ids.
 """
 
 import math
@@ -27,9 +27,9 @@ ZIPF_EXPONENTS: dict[str, float] = {"steep": 1.2, "flat": 0.7}
 #: Names of the distributions.
 POPULARITIES: tuple[str, ...] = ("published", *ZIPF_EXPONENTS)
 
-#: Lookups per batch of the popularity classes of the published data: two per octave, from 1/256 to beyond the last bin.
+#: Lookups per batch of a row, for each class of equally popular rows: from 1/256 to beyond the edge of the last bin.
 _CLASS_COUNTS: FloatArray = 2.0 ** np.arange(-8, 16.5, 0.5)
-#: Weights in the fit of the classes: of the sums over all classes, of the number of rows, and of smoothness.
+#: Weights of terms in the fit of the classes: their ids sum to 1, their rows sum to the table's, their ids are smooth.
 _SUM_WEIGHT, _ROWS_WEIGHT, _SMOOTHNESS = 10.0, 0.3, 0.1
 
 
@@ -97,9 +97,9 @@ def row_popularity(name: str, num_embeddings: int) -> RowPopularity:
 
 @lru_cache(maxsize=1)
 def _published_classes() -> tuple[FloatArray, FloatArray]:
-    """Shares of a table's rows in each class of popularity, and the popularities, which need a common factor.
+    """Shares of a table's rows in each class of popularity, and the popularities, which the caller must normalise.
 
-    The rows of a class are looked up Binomial(N, p) times by the N ids of a published batch. The classes' shares of ids
+    Each row of a class is looked up Binomial(N, p) times by the N ids of a published batch. The classes' shares of ids
     are the smoothest ones that reproduce the published rows of every reuse bin (least squares of relative errors,
     shares not negative, second differences penalised).
     """
@@ -123,8 +123,8 @@ class SequenceIds:
     Attributes:
         table: the table.
         popularity: the distribution of its ids.
-        swapped_share: share of the rows that have changed places with others: a row of the upper half of the order of
-            popularity with the row at the same place in the lower half. With 0, the popular rows of all days are equal.
+        swapped_share: share of the rows that have swapped their popularity with another row: the k-th most popular row
+            swaps with the k-th of the less popular half. With 0, all days have the same popular rows.
     """
 
     table: Table

@@ -99,7 +99,7 @@ def _pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatA
     truth = np.asarray(measured, dtype=np.float64).ravel()
     guess = np.asarray(predicted, dtype=np.float64).ravel()
     if truth.shape != guess.shape or not truth.size:
-        raise CostModelError(f"metrics need predictions and as many measurements, got {guess.size} and {truth.size}")
+        raise CostModelError(f"metrics need as many predictions as costs, at least one; got {guess.size}, {truth.size}")
     if not (np.all(truth > 0) and np.all(np.isfinite(guess))):
         raise CostModelError("metrics need measured costs above 0 and finite predictions")
     return truth, guess

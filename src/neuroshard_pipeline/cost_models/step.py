@@ -1,4 +1,4 @@
-"""The step cost model: what a training step pays beside lookups and the all-to-all of pooled rows.
+"""The step cost model: the costs of a training step besides lookups and the all-to-all of pooled rows.
 
 It has two parts. Prices per unit of work (`tables.step_work`) are fitted to steps of TorchRec's own embedding module,
 or to the formulas of the lab. Costs of reductions (`cost_models.reductions`) come from measured collectives.
@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: The parts of a step that have prices, and the quantities that each part depends on.
 #: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
-#: `dense`: replicas: the launches that they add, and for their gradients zeros, sums over the batch, and the optimizer.
+#: `dense`: the launches that replicas add, and their gradients: zeroing, summation over the batch, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": (
         *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),
@@ -44,7 +44,7 @@ Prices = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class StepCostModel:
-    """Prices of the further parts of a step, and costs of reductions.
+    """Prices of the `PARTS` of a step, and costs of reductions.
 
     Attributes:
         prices: by world size. Between two measured world sizes, a price is interpolated in log2(world size); beyond the

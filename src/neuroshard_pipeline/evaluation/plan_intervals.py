@@ -22,7 +22,7 @@ def plan_intervals_frame(plans: Sequence[Plan], models: CostModels) -> pd.DataFr
     """`search.plan_intervals`: `task_id, sharder, rank`, and `low_<part>_ms, high_<part>_ms` of every part.
 
     The interval of the forward collective assumes the predicted start skews. Plans without a predicted cost are left
-    out. The compute interval of an empty rank is [0, 0]. Parts that a plan does not have are null.
+    out. The compute interval of an empty rank is [0, 0]. Bounds of parts that a plan does not have are null.
     """
     frames = []
     for plan in plans:

@@ -85,7 +85,7 @@ def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[ComputeSample]:
-    """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share one.
+    """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share a sample.
 
     Raises:
         MeasurementError: a plan has tables in host memory, which no backend measures.
@@ -230,7 +230,7 @@ def _shard_key(shard: Shard) -> str:
 def _collectives(
     plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None], marks: Marks
 ) -> PlanSamples[CommSample]:
-    """The all-to-alls of plans by rank. Ranks enter a plan's first one with the start skew, later ones together."""
+    """The all-to-alls of plans by rank. The first of a plan has the start skew; ranks enter the others together."""
     found = []
     for plan, skew in zip(plans, skews, strict=True):
         none = (0.0,) * plan.task.world_size

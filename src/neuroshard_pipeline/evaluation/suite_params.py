@@ -32,9 +32,9 @@ class SuiteParams(Parameters):
     Attributes:
         names: the suites from `SUITES` that are run.
         user: suites of the user; maps the name of a suite to the path of a file of sharding tasks (`tables.task_file`).
-        tasks: number of tasks in each of the random suites `paper_4`, `paper_8` and `tight`.
+        tasks: number of tasks in each of the suites `paper_4`, `paper_8` and `tight`.
         batch_size: global batch of every task, except for the tasks of the user.
-        local_world_size: ranks per host of tasks that do not say it; null if all ranks are on one host.
+        local_world_size: ranks per host of tasks that do not state it; null if all their ranks are on one host.
         most_measured_ranks: largest number of ranks of a task whose plans are measured. Plans for several replica
             groups are never measured.
         seed: seed of the tasks that are drawn.
@@ -62,7 +62,7 @@ class PaperSuiteParams(TableLimits):
     """Tasks of `paper_4` and `paper_8`, drawn as in [Zha2023] §4, with one group of tasks per maximum dimension.
 
     Attributes:
-        dimensions: widths of tables; the group with maximum dimension d draws from the widths up to d.
+        dimensions: values of `embedding_dim`; the group with maximum dimension d draws from the values up to d.
         min_tables_per_4_ranks: minimum number of tables of a task per 4 ranks.
         max_tables_per_4_ranks: maximum number of tables of a task per 4 ranks.
         memory_bytes: memory of every rank.
@@ -74,7 +74,7 @@ class PaperSuiteParams(TableLimits):
 
 
 class TightSuiteParams(Parameters):
-    """Tasks that fit only if some table is split by columns.
+    """Tasks whose largest table exceeds the memory of a rank, so that it must be split.
 
     Attributes:
         world_sizes: numbers of ranks; the tasks cycle through them.
@@ -92,7 +92,7 @@ class GiantNarrowSuiteParams(Parameters):
         tasks: number of tasks.
         world_sizes: numbers of ranks; the tasks cycle through them.
         giants_per_4_ranks: number of giant tables for every 4 ranks.
-        widths: columns of a giant table, drawn uniformly.
+        widths: values of `embedding_dim` of giant tables; each table gets one of them at random.
         excess: size of a giant table's narrowest column shard, as a multiple of the memory of a rank.
         memory_fill: size of all tables, as a share of the memory of all ranks.
     """
@@ -114,8 +114,8 @@ class ManyTinySuiteParams(Parameters):
         min_tables: smallest number of tables of a task.
         max_tables: largest number of tables of a task.
         min_rows: smallest number of rows; the logarithm of the rows is drawn uniformly.
-        memory_fill: size of all tables, as a share of the memory of all ranks. Replicas of all tables, with their
-            gradients, fit up to `1 / (2 * world_size)`.
+        memory_fill: size of all tables, as a share of the memory of all ranks. If it is at most
+            `1 / (2 * world_size)`, every rank can hold replicas of all tables and their gradients.
     """
 
     tasks: int = Field(ge=1, le=10_000)
@@ -148,7 +148,7 @@ class SeveralHostsSuiteParams(Parameters):
     def _check(self) -> Self:
         if len(self.world_sizes) != len(self.local_world_sizes):
             raise ValueError(
-                f"world_sizes {self.world_sizes} and local_world_sizes {self.local_world_sizes} need one value per turn"
+                f"world_sizes {self.world_sizes} and local_world_sizes {self.local_world_sizes} need equal lengths"
             )
         return self
 

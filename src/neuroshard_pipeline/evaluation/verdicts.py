@@ -127,7 +127,7 @@ def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rival(verdict: Mapping[str, Any]) -> str | None:
-    """The sharder of a suite that is none of `OURS` and has the lowest mean cost on the common tasks."""
+    """The sharder with the lowest mean cost on the common tasks that is none of `OURS`; None without such a cost."""
     costs = {name: values["cost_ms"] for name, values in verdict["sharders"].items() if name not in OURS}
     known = {name: cost for name, cost in costs.items() if cost is not None}
     return min(known, key=known.__getitem__, default=None)

@@ -1,10 +1,10 @@
-"""The lab's price of a whole training step of TorchRec's embedding modules: explicit formulas, no measurement.
+"""Models the cost of a training step of TorchRec's embedding modules by explicit formulas; nothing is measured.
 
-    step = largest sum over ranks of the parts below and of waiting for other ranks
+    step = maximum over the ranks of (the sum of the parts below + waiting for other ranks)
 
     forward_compute, backward_compute   one fused lookup per module, sharding type, data type and pooling
                     (`lab.device`):
-                    row shards see their share of the ids, replicas the ids of their rank's samples (`tables.lookups`)
+                    a row shard gets its share of the ids, a replica the ids of its rank's samples (`tables.lookups`)
     input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`,
                     `lab.sequences`)
     dense           gradients of replicas. G bytes are written as zeros, copied into the buffer of the all_reduce (2 G),
@@ -12,12 +12,12 @@
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
-Replica groups average weights and optimizer states every `sync_interval` steps; each step pays its part of that.
+Replica groups average weights and optimizer states every `sync_interval` steps; a step has that share of the cost.
 
 A step starts with the gradients of the outputs, which all ranks get at the same time: backward output dist, backward
 lookups, all_reduce and optimizer of replicas; then input dist, forward lookups and forward output dist of the next
-batch. Nothing overlaps, except that a task with `pipelines_input_dist` pays nothing for the input dist. All of the
-numbers come from the lab's GPUs and networks, except `host_sync_us`. W ranks.
+batch. Nothing overlaps, except that the input dist of a task with `pipelines_input_dist` costs nothing. All numbers but
+`host_sync_us` come from the lab's models of GPUs and networks. W is the number of ranks.
 """
 
 from collections.abc import Sequence
@@ -57,11 +57,11 @@ _GRADIENT_PASSES = 3  # zeros are written; the buffer of the all_reduce is a cop
 
 
 class StepParams(Parameters):
-    """What a training step pays besides kernels and collectives.
+    """Costs of a training step other than kernels and collectives.
 
     Attributes:
-        host_sync_us: time for which a GPU has no work because the host waits for one of its results, and then launches
-            the next kernels.
+        host_sync_us: time in which a GPU has no work, because the host first waits for a result of the GPU and launches
+            the next kernels only then.
     """
 
     host_sync_us: float = Field(ge=0)
@@ -81,7 +81,7 @@ class StepCost:
         module_ms: copies and conversions of outputs and their gradients.
         dense_ms: dense gradients of replicas.
         host_ms: transfers of rows between host and GPU memory, and the kernels that manage caches.
-        waiting_ms: waiting for other ranks. A measured collective includes its part of it.
+        waiting_ms: waiting for other ranks before collectives. The measured time of a collective includes its wait.
     """
 
     input_dist_ms: FloatArray
@@ -107,7 +107,7 @@ class StepCost:
 
 
 def step_params() -> StepParams:
-    """The shipped numbers."""
+    """The values that the package ships."""
     return StepParams(**lab_values()["step"])
 
 
@@ -168,7 +168,7 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
 def weighted_lookups_ms(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
 ) -> FloatArray:
-    """What weights of ids add to the lookups of every rank (W,): lookups with weights, less those without.
+    """Milliseconds that the weights of ids add to the lookups of every rank, (W,): with weights minus without.
 
     Arguments as for `step_cost_ms`.
     """
@@ -184,7 +184,7 @@ def weighted_lookups_ms(
 def searches_ms(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
 ) -> FloatArray:
-    """The part of the input dist of every rank (W,) in which it searches ids (`lab.sequences`).
+    """Milliseconds of the input dist that every rank spends on the search of ids (`lab.sequences`), (W,).
 
     Arguments as for `step_cost_ms`.
     """
@@ -228,7 +228,7 @@ def _lookup(shards: Sequence[Shard], group: Group, job: Job) -> Lookup:
 
 
 def _dense(group: Group, job: Job) -> list[Phase]:
-    """Gradients of replicas and host tiers: zeros, copy and all_reduce, pass of the optimizer."""
+    """Dense gradients of replicas and host tiers, which are zeroed, copied, all-reduced and read by the optimizer."""
     if not group.is_dense:
         return []
     gradients = FLOAT_BYTES * group.on_ranks(lambda shard: shard.num_rows * shard.embedding_dim, job.world_size)

@@ -73,9 +73,9 @@ class Job:
         return np.arange(self.world_size) // self.network.gpus_per_host
 
     def kernels_us(self, num_bytes: FloatArray | float, kernels: int = 1) -> FloatArray:
-        """Time of kernels that read and write `num_bytes` of GPU memory altogether, per rank (W,); none for 0 bytes.
+        """Microseconds of kernels that together read and write `num_bytes` of GPU memory, per rank (W,); 0 for 0 bytes.
 
-        kernels * shortest kernel + bytes / (bandwidth * share that streams reach)
+        kernels * shortest kernel + bytes / (bandwidth * the share of it that streaming kernels reach)
         """
         moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
         rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * BYTES_PER_US
@@ -157,7 +157,7 @@ def features(shard: Shard) -> float:
 
 
 def whole_features(shard: Shard) -> float:
-    """Features of the shard before ids are sorted by rows: row shards of one table are one part of it each."""
+    """Features of the shard before ids are sorted by rows; a row shard counts for its share of the table's."""
     return shard.table.num_features * shard.row_share
 
 
@@ -174,7 +174,7 @@ def columns(shard: Shard) -> float:
 
 
 def whole_columns(shard: Shard) -> float:
-    """Numbers per sample of the output that the shard contributes to; row shards of one table count for a part each."""
+    """Numbers per sample of the output that the shard contributes to; a row shard counts for its share of them."""
     return columns(shard) if shard.table.pooling == "none" else columns(shard) * shard.row_share
 
 

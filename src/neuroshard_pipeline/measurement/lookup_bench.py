@@ -38,7 +38,7 @@ ALIGNMENT_FLOATS = 16
 LEARNING_RATE = 1e-6
 _INITIAL_WEIGHT = 0.01
 _SETTLING_BATCH = 512
-#: Errors that a sample would raise in every run. A RuntimeError or MemoryError may pass, for example a lack of memory.
+#: Errors that a sample raises in every run. A RuntimeError or MemoryError, such as a lack of memory, may not recur.
 _PERMANENT = (MeasurementError, ValueError, IndexError)
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -190,7 +190,7 @@ class LookupBench(ABC):
             raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured; use {known}")
         needed, available = 4 * _floats(sample), 4 * self._weights.numel()
         if needed > available:
-            raise MeasurementError(f"out of memory: the weights need {needed} bytes, but the arena has {available}")
+            raise MeasurementError(f"out of memory: weights need {needed} bytes; raise arena_bytes above {available}")
         shape = (
             sample.optimizer,
             _data_type(sample),
@@ -234,7 +234,7 @@ class LookupBench(ABC):
         return torch.from_numpy(numbers).to(self._device).long()
 
     def _gradient(self, shape: torch.Size) -> torch.Tensor:
-        """Ones of the given shape: a view of one buffer, which grows as needed."""
+        """Ones of the given shape: a view of one buffer, which is replaced by a larger one if needed."""
         if self._ones.numel() < shape.numel():
             self._ones = torch.ones(shape.numel(), device=self._device)
         return self._ones[: shape.numel()].view(shape)

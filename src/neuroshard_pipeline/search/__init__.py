@@ -10,13 +10,14 @@ their rows cut, `spread` places them, and the other tables are searched beside t
 rejected changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs
-- `memory`: `MemoryModel`, the bytes that a shard takes on a rank
+- `memory`: `MemoryModel`, the bytes that a shard takes on a rank; `host_memory`: which tables go to host memory
 - `params`: `SearchParams`, `LocalSearchParams`, and the defaults of all parameters
 - `room`: refuses tasks that are too large for the memory of this machine
 - `units`: tables, or tables kept together, with their constraints
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks
-- `parts`: the parts of a step's cost, for every sharding type; `step_prices`: those of a shard, for a search
+- `parts`: the parts of a step's cost, for every sharding type; `step_prices`: what a shard adds to them, for a search
+- `volumes`: bytes that the ranks of a plan send; `crossing_bound`: the fewest bytes between hosts of any plan
 - `spread_choice`, `spread_estimate`, `spread`: which tables are spread, what that costs, and on which ranks
 - `tier_choice`, `tier_prices`: variants of a task with tiers of sequence tables, and where their rows are cut
 - `presplit`: starting points whose tables are split beforehand

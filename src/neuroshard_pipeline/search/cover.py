@@ -12,7 +12,7 @@ Placed = list[tuple[Shard, int]]
 
 
 def cover_problems(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
-    """Descriptions of tables that the shards do not cover, or not as their sharding type demands."""
+    """Describes the tables that the shards do not cover, or do not cover as their sharding type requires."""
     placed: dict[str, Placed] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         placed[shard.table.name].append((shard, rank))
@@ -44,7 +44,7 @@ def _table_problems(table: Table, placed: Placed, task: ShardingTask) -> Iterato
 
 
 def _rectangle_problems(table: Table, placed: Placed) -> Iterator[str]:
-    """The column blocks cover all columns once, and the shards of each block all rows once."""
+    """Problems unless the column blocks cover all columns once, and the shards of each block cover all rows once."""
     blocks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for shard, _ in placed:
         block = (shard.column_offset, shard.column_offset + shard.embedding_dim)
@@ -68,7 +68,7 @@ def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str
 
 
 def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
-    """Rows are cut as `row_shards` cuts them, because TorchRec sends ids to ranks by that rule, whatever plans say."""
+    """Problems unless rows are cut as by `row_shards`: TorchRec sends ids to ranks by that rule, whatever plans say."""
     sharding_type = placed[0][0].sharding_type
     if sharding_type == "column_wise":
         return

@@ -1,12 +1,12 @@
 """Chooses the tables that go to host memory where a task does not fit the GPU memory of its ranks.
 
 Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
-frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). Starting from all tables in
-GPU memory, the choice takes the steps with the fewest additional bytes per freed byte, table by table along the lower
-convex hull of its options, until the rest fits. What the last step frees too much is given to caches again.
+frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). The choice begins with all
+tables in GPU memory. It repeatedly moves one table to its next option on the lower convex hull: the table with the
+fewest additional bytes per freed byte, until all fits. Memory that the last move freed in excess is given to caches.
 
 All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
-widest cached table. So tables of one width only are cached, the width with most bytes; others may be `fused_uvm`.
+widest cached table. Only tables of one width, that with most bytes, are therefore cached; others may be `fused_uvm`.
 """
 
 import heapq
@@ -23,11 +23,11 @@ from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
 #: Load factors of caches that are tried.
 LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 
-#: Shares of the memory of all ranks together that the tables may need in GPU memory, one variant each: as few tables as
-#: possible go to host memory, or some more, which leaves room to balance the ranks.
+#: One variant of the task for each share of all ranks' GPU memory that its tables may fill. With the largest share, the
+#: fewest tables go to host memory; the others leave room to balance the ranks.
 _SHARES = (0.99, 0.9, 0.75)
 
-#: A task with more tables times ranks gets variants for the first shares only, because each is searched for long.
+#: A task with more tables times ranks gets variants for the first shares only, because each search takes long.
 _LARGE, _NUM_SHARES_IF_LARGE = 20_000, 2
 _LOAD_FACTORS_IF_LARGE = (0.5, 0.2, 0.05)
 
@@ -45,7 +45,7 @@ class _Option:
 def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingTask]:
     """Variants of a task that does not fit, with some tables in host memory, from the fewest moved bytes to the most.
 
-    Empty if the task has no `host_memory_bytes`, or if nothing can be moved that would help.
+    The list is empty if the task has no `host_memory_bytes`, or if no move makes it fit.
     """
     if task.host_memory_bytes is None:
         return []
@@ -136,7 +136,8 @@ def _price(hull: Sequence[_Option], at: int) -> float:
 def kernel_choices(task: ShardingTask) -> list[tuple[str, ...]]:
     """The kernels that a search may give to each table, the table's own first.
 
-    A table keeps its kernel if it is in host memory already, if it must stay in GPU memory, or if it is a tier.
+    A table keeps its kernel if it is in host memory already, must stay in GPU memory, is a tier or can only be
+    replicated. All tables keep theirs in a task without host memory.
     """
     widths = _cache_widths(task.tables)
     found: list[tuple[str, ...]] = []
@@ -169,7 +170,7 @@ def _option(table: Table, task: ShardingTask, memory: MemoryModel) -> _Option:
 
 
 def _hull(options: Sequence[_Option]) -> list[_Option]:
-    """The lower convex hull of the options: ever less GPU memory at ever more bytes over the link per freed byte."""
+    """The lower convex hull of the options: each next one takes less GPU memory at more link bytes per freed byte."""
     hull = [options[0]]
     for option in sorted(options[1:], key=lambda each: (-each.gpu_bytes, each.link_bytes)):
         if option.gpu_bytes >= hull[-1].gpu_bytes:
@@ -194,7 +195,7 @@ def _cache_widths(tables: Sequence[Table]) -> dict[tuple[object, ...], int]:
 
 
 def _too_large(task: ShardingTask, memory: MemoryModel) -> set[int]:
-    """Tables that no rank can hold a shard of, however their columns are cut, and whose rows may not be cut."""
+    """Indices of tables whose rows may not be cut, and whose narrowest column shard no rank can hold."""
     most = max(memory.limits(task))
     found = set()
     for unit in units_of(task):

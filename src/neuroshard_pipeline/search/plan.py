@@ -34,7 +34,7 @@ KERNEL_COLUMNS = ("compute_kernel", "cache_load_factor")
 #: The column with the kinds of tiers, only where a plan has tiers; empty for other tables.
 TIER_COLUMN = "tier"
 
-#: All columns that not every plan has as a frame.
+#: All columns that only some plans have as a frame.
 OPTIONAL_COLUMNS = (*KERNEL_COLUMNS, TIER_COLUMN)
 
 
@@ -216,7 +216,7 @@ class Plan:
     def to_frame(self) -> pd.DataFrame:
         """One row per shard and rank, with `FRAME_COLUMNS` and, where tables have them, `OPTIONAL_COLUMNS`.
 
-        A shard of a tier has the name of the parent, and its rows in the parent's order of popularity.
+        A shard of a tier gets the name of the parent table; its `row_offset` is in the parent's order of popularity.
         """
         values = (self.task.task_id, self.sharder)
         rows = []

@@ -120,7 +120,7 @@ class Problem:
 
     @property
     def is_cut(self) -> BoolArray:
-        """(Y,) whether a kind has some of its unit's columns only."""
+        """(Y,) whether a kind has only some of its unit's columns."""
         return self.width < self.width[self.whole_tables][self.unit]
 
     @cached_property

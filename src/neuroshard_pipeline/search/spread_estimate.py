@@ -1,11 +1,11 @@
 """Estimates the cost of a step from the sharding types of its tables, as if all ranks could be balanced.
 
-    cost = lookups and own work of a rank + all-to-alls + reductions + what all ranks pay alike
+    cost = lookups and own work of a rank + all-to-alls + reductions + costs that all ranks share
 
 A column-wise table that alone costs more than a balanced rank is split into halves, quarters and so on, each with the
-ids of the whole table. Replicas load all ranks alike. Tables with cut rows load all ranks, or are spread over hosts.
+ids of the whole table. Replicas load all ranks alike. Tables with cut rows load all ranks, or all ranks of one host.
 
-Shapes: T tables, L levels (2**level column shards), W ranks, H numbers of a shard embedding and its own ms.
+Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those of a shard embedding, then the own ms.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Sharding
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _LEVELS = 5
-#: A table is split further while one of its shards costs this multiple of a balanced rank.
+#: A table is split further while one of its shards costs more than this multiple of a balanced rank.
 _TOO_LARGE = 1.1
 #: Number of points between which the cost of an all-to-all is interpolated.
 _POINTS = 16
@@ -57,7 +57,7 @@ class SpreadEstimate:
         )
 
     def order(self, which: IntArray) -> IntArray:
-        """Places in `which`, in descending order of what a table saves per ms that it costs as a replica."""
+        """Positions in `which`, in descending order of the ms that a replica of a table saves per ms that it costs."""
         if not len(which):
             return which
         world = self._task.world_size
@@ -114,7 +114,7 @@ class SpreadEstimate:
         return max(balanced_ms, most_ms) + shared + reorder + self._group_ms + exchange
 
     def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
-        """Cost of tables with cut rows on all ranks, or on as many hosts as there are."""
+        """Cost of tables whose rows are cut over all ranks, or each over the ranks of one host."""
         task = self._task
         sums, shared = self._rows[kind]
         dims = float(self._dims[cut[~self._is_sequence[cut]]].sum())
@@ -224,7 +224,7 @@ def _may_split(table: Table) -> bool:
 
 
 def _is_possible(shard: Shard) -> bool:
-    """Whether the table can have shards of this type; constraints are left out."""
+    """Whether the table can have shards of this type; constraints are ignored."""
     table = shard.table
     kinds = SEQUENCE_TYPES if table.tier is None else TIER_TYPES[table.tier.kind]
     return table.pooling != "none" or shard.sharding_type in kinds

@@ -5,7 +5,8 @@
 - `whole_step`: the search over all sharding types; `variants`: the best plan over variants of a task
 - `random`, `greedy`: baselines
 - `torchrec`: TorchRec's planner as a rival, with its own numbers or with numbers that `perf_fit` fits to cost models
-- `embark`: HugeCTR's planner as a rival; `embark_rows`: its whole tables, ranges of rows and replicas
+- `embark`: HugeCTR's planner as a rival; `embark_rows`: the forms that it gives to tables
+- `in_host_memory`: plans with tables in host memory
 - `usable_types`: the sharding types among which rivals may choose
 - `milp`: integer programming
 - `policies`: `autoshard` and `dreamshard`, the learned rivals

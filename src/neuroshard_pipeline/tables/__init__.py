@@ -4,6 +4,8 @@
   TableConstraint), `samples` (ComputeSample, CommSample, ReductionSample)
 - ids and reuse: `profile` (measured and default reuse profiles), `ids` (one batch of ids with a given profile)
 - sequence tables: `popularity` (popularity curves), `tiers` (tables cut by popularity), `dedup` (ids sent once)
+- work of shards: `lookups` (rows, ids and bags of a shard), `step_work` (work besides lookups), `row_blocks` (rows of a
+  rank), `placed` (distinct shards of a plan), `host_memory` (tables in host memory), `replica_groups`
 - a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`
   (links between ranks); `records` reads the CSV, Parquet and JSON files of tables and tasks
 - ids of several batches: `id_batches` (click logs, Parquet files)

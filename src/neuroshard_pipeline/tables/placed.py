@@ -37,7 +37,7 @@ class PlacedShards:
         return np.asarray(self.counts.sum(axis=0), dtype=np.int64)
 
     def per_rank(self, values: np.ndarray) -> np.ndarray:
-        """(W, ...) sums over the shards of every rank of a value per distinct shard, (D, ...); integers stay exact."""
+        """(W, ...) for every rank, the sum of the `values` (D, ...) of the shards it holds; integers stay exact."""
         return np.asarray(self.counts @ values)
 
     def by(self, key_of: Callable[[Shard], Key]) -> dict[Key, "PlacedShards"]:
@@ -60,9 +60,9 @@ def placed_shards(shards: Sequence[Shard], ranks: Sequence[int], world_size: int
 
 
 def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
-    """The shards of one plan that differ in what they cost, and the index (S,) of each shard's equal among them.
+    """The distinct shards of a plan, and for each shard, (S,), the index of the distinct shard that equals it.
 
-    Where a shard begins in its table plays no role.
+    Shards of a table are equal if they have the same type and size, wherever they begin. Equal shards cost the same.
     """
     identities = np.fromiter(map(id, shards), dtype=np.int64, count=len(shards))
     _, first, same = np.unique(identities, return_index=True, return_inverse=True)

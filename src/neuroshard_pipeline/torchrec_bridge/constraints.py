@@ -30,7 +30,7 @@ KERNEL_SETTINGS = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode")
 
 #: Fields that plans cannot meet, and why.
 _UNSUPPORTED_FIELDS = {
-    "cache_params": "only compute_kernels of fused_uvm_caching alone has a cache that it could set",
+    "cache_params": "they set a cache, which is certain only if compute_kernels contains fused_uvm_caching alone",
     "key_value_params": "tables are held in memory",
     "use_virtual_table": "tables have a fixed number of rows",
     "device_group": "all tables are on the devices of the topology",

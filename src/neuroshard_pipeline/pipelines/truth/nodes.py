@@ -27,7 +27,7 @@ def solve_tasks(
     params: TruthStepParams,
     task_params: TruthTaskParams,
 ) -> Solutions:
-    """Solve every task with every sharder; models of another kind of device than the ranks' are refused."""
+    """Solve every task with every sharder. Cost models must be for the kind of device that the ranks have."""
     check_hardware(models, params.compute_device)
     solved = solve_all(
         tasks_from_frame(tasks),
@@ -46,7 +46,7 @@ def tabulate_plans(solutions: Solutions) -> pd.DataFrame:
 
 
 def measure(solutions: Solutions, params: TruthStepParams) -> pd.DataFrame:
-    """Time steps under all plans in turns."""
+    """Measure training steps of all plans, alternating between the plans."""
     return measure_steps(
         solutions.plans,
         task_batches(solutions.plans, params),

@@ -155,7 +155,7 @@ def _describe(shard: dict[Any, Any]) -> str:
 
 
 def _part_bars(costs: pd.DataFrame, part: str, basis: Basis) -> go.Bar | None:
-    """Bars of one part, None if the plan does not have it. A part that only TorchRec's run measures is predicted."""
+    """Bars of one part, None if the plan does not have it. A part that no campaign measures is shown as predicted."""
     is_predicted = basis == "predicted" or part not in MEASURED_PARTS
     column = f"{'predicted' if is_predicted else 'measured'}_{part}_ms"
     if column not in costs or costs[column].isna().all():
