@@ -1,14 +1,14 @@
-r"""Seconds of `neuroshard_plus` over all sharding types against the numbers of tables and ranks, and its costs.
+r"""Duration and predicted cost of `neuroshard_plus` with all sharding types, by number of tables and ranks.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py                                  # all sizes
     OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py --sizes 1000x128 5000x512 10000x1024
     OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py --sizes --suites published tiny --world-sizes 8 16 128
 
-Costs come from the shipped models of `--device`, or from `--models`, a folder of trained ones. Tables of a size are
-HugeCTR's 510, repeated, with 8 ranks per host and a local batch of 1,024; they fill 60 % of the memory. `--suites` are
-those of `whole_cost_tasks`. Prints one row per task: seconds of the wall clock and of the processor, predicted cost,
-number of tables of each sharding type, and the peak memory of the process. `--profile` adds the functions with most
-time. Other programs of the machine change processor seconds less than those of the wall clock.
+Costs come from the shipped models of `--device`, or from `--models`, a folder of trained ones. The tasks of `--sizes`
+repeat HugeCTR's 510 tables, which fill 60 % of the memory, and have 8 ranks per host and 1,024 samples per rank. The
+names of `--suites` are those of `whole_cost_tasks`. The program prints one row per task: wall and CPU seconds,
+predicted cost, peak memory of the process, and number of tables of each sharding type. With `--profile`, it also prints
+the functions with most time. Other programs on the machine change CPU seconds less than wall seconds.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--suites", nargs="*", choices=list(SUITES), default=[])
     parser.add_argument("--world-sizes", nargs="*", type=int, default=[8], help="ranks of the tasks of the suites")
     parser.add_argument("--tasks", type=int, default=3, help="tasks per suite and number of ranks")
-    parser.add_argument("--device", default="h100", help="whose shipped models to use")
+    parser.add_argument("--device", default="h100", help="device of the shipped models")
     parser.add_argument("--models", type=Path, help="folder of trained cost models, in place of shipped ones")
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="print the N functions with most time")
     arguments = parser.parse_args()

@@ -144,7 +144,7 @@ def test_a_change_beyond_the_host_memory_of_a_rank_is_not_offered():
 def test_caveats_state_the_traffic_and_whether_it_is_priced():
     task = replace(tight_task(), tables=[Table("a", 1000, 32, 1.0, compute_kernel="fused_uvm")])
     (unpriced,) = host_memory(task, step_models().step)
-    assert "'a' in host memory: these cost models know no host link" in unpriced
+    assert "'a' in host memory: these cost models have no price for host links" in unpriced
     (priced,) = host_memory(task, load_cost_models("h100").step)
     assert "modelled: table 'a' in host memory: all ranks together read" in priced
     assert list(host_memory(tight_task(), step_models().step)) == []

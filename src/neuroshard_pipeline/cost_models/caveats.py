@@ -1,4 +1,4 @@
-"""Sentences about predicted costs that were not measured as they will be paid: modelled, extrapolated, approximated."""
+"""Sentences about predicted costs that are modelled, extrapolated, assumed, approximated or left out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Key of a step cost model's provenance: the origin of its `prices` and of its `reductions`, `measured` or `modelled`.
 COSTS_ARE = "costs_are"
 
-#: What the two origins of `COSTS_ARE` belong to, in words.
+#: The costs to which the two origins in `COSTS_ARE` belong, in words.
 _STEP_COSTS = {"prices": "input dist and module costs", "reductions": "costs of reductions"}
 
 
@@ -38,7 +38,7 @@ def modelled(hardware: Mapping[str, Any], step: StepCostModel | None) -> Iterato
 
 
 def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """What a step cost model did not measure: the number of ranks, or reductions across hosts."""
+    """What was not measured for a step cost model: the task's number of ranks, or reductions across hosts."""
     if step is None:
         return
     groups = {group for curves in step.reductions.curves.values() for group in curves}
@@ -54,7 +54,7 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
 
 
 def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """What the predicted costs of tables in host memory rest on: an assumed popularity of rows, and any host link."""
+    """What the predicted costs of tables in host memory assume: bytes that depend on the popularity of rows."""
     tables = [table for table in task.tables if table.is_in_host_memory]
     if not tables:
         return
@@ -66,8 +66,8 @@ def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]
         yield f"modelled: {names} in host memory: all ranks together read {traffic} over their host links"
     else:
         yield (
-            f"not priced: {names} in host memory: these cost models know no host link, over which all ranks together "
-            f"read {traffic}"
+            f"not priced: {names} in host memory: these cost models have no price for host links, over which all ranks "
+            f"together read {traffic}"
         )
 
 

@@ -1,7 +1,7 @@
 """Bytes that ranks receive if a table changes its tiers, its cold shards, or the rows that count as popular.
 
-Row numbers are those of the whole table. A shard of the cold tier has row numbers of its own: the tier numbers its rows
-in the table's order without the popular rows. Shapes: R popular rows, ascending.
+Row numbers are those of the whole table. A shard of the cold tier counts the rows of this tier only, in
+the order of the table. Shapes: R popular rows, ascending.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class RowPlaces:
     Attributes:
         hot: rows that every rank has.
         host: rows that every host has once, spread over its ranks.
-        shards: shards of all other rows; every one is on `ranks[i]`.
+        shards: shards of all other rows; `shards[i]` is on `ranks[i]`.
         ranks: ranks of the shards.
     """
 
@@ -51,9 +51,9 @@ class RowPlaces:
 def received_bytes(old: RowPlaces, new: RowPlaces, row_bytes: float, world_size: int, num_hosts: int) -> float:
     """Bytes that all ranks together receive if the rows of a table move from `old` to `new` places.
 
-    A rank receives only what it does not have. Rows that stay in the host tier stay on their ranks, because the order
-    of rows within a tier is free. A row that comes from the host tier or goes into it counts as one that no rank of the
-    right place has, although one of a host's ranks may have it.
+    A rank receives only what it does not have. Because the order of rows within a tier is free, rows that stay in the
+    host tier stay on their ranks, and a cold row that enters it stays on its rank. A row that leaves the host tier for
+    a cold shard counts as received, although the rank of this shard may have it.
 
     Args:
         old: places under the plan that is trained.
@@ -79,7 +79,7 @@ def received_bytes(old: RowPlaces, new: RowPlaces, row_bytes: float, world_size:
 
 
 def _received_cold_rows(old: RowPlaces, new: RowPlaces, popular: IntArray) -> float:
-    """Rows (fractions of a row for some of its columns) in no popular tier before and after that ranks receive."""
+    """Received rows outside the popular tiers before and after; some columns of a row count as a fraction."""
     received = 0.0
     for shard, rank in zip(new.shards, new.ranks, strict=True):
         first, last = _bounds(new, shard)

@@ -3,13 +3,13 @@
 In formulas: b samples per rank, B = b * W, f features and P ids per sample, D columns, o bytes per number on the links.
 
 Input dist [dist_data.py `KJTAllToAll`; embeddingbag.py `input_dist`]
-    per module   features are put into the order of the groups, again for every column shard: reads and writes
+    per module   features are put into the order of the groups, once per column shard: reads and writes
                  4 b f + 8 b P bytes (lengths are int32, ids int64); the host waits for the number of ids per feature
     per group    row types first sort ids by rows (`block_bucketize_sparse_features`: ids are read twice and written
                  once, lengths of n buckets are read, written and summed up), and the host waits again
                  all_to_all of 3 int64 per rank (how much follows), after which the host waits
                  all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of weights if there are
-                 what came is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
+                 received data is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
 
 Output dist of pooled rows [comm_ops.py], forward and backward
     column_wise     all_to_all: rank i sends o * D_i * b bytes to every rank
@@ -17,12 +17,13 @@ Output dist of pooled rows [comm_ops.py], forward and backward
     table_row_wise, grid_shard   reduce_scatter of o * B * D_host inside each host (backward all_gather), then an
                     all_to_all of o * b * D_host bytes between the ranks of the same place on all hosts
     data_parallel   none
-Copies (`module`), each of which reads and writes its data: the buffer that is sent, the outputs of all ranks side by
-side (`torch.cat`), columns in the order of the model where tables are cut by columns, outputs of several groups side by
-side, and all of this backward, where gradients are also divided by the number of ranks. With o < 4, both sides convert.
+Copies (`module`) each read and write their data once: the buffer that is sent, the outputs of all ranks side by side
+(`torch.cat`), columns in the order of the model where tables are cut by columns, and outputs of several groups side by
+side. The backward pass repeats them and divides gradients by the number of ranks. With o < 4, both sides convert.
 
-Sequence tables: all_to_all of o * b * D * P bytes; what is sent is permuted before, and row shards are put into the
-order of the ids afterwards. If every rank sends each id once, P are these ids. Host tiers: the same inside every host.
+Sequence tables need an all_to_all of o * b * D * P bytes. Its input is permuted before, and the rows of row shards are
+put into the order of the ids afterwards. If every rank sends each id once, P counts these ids only. Host tiers need the
+same inside every host.
 """
 
 from collections.abc import Sequence
@@ -245,7 +246,7 @@ def _together(part: str, collective: Collective, size: float, job: Job) -> Symme
 
 
 def _among(group: Group, messages: FloatArray, job: Job) -> FloatArray:
-    """Messages (W, W) between ranks that exchange with each other: of the same host only, if it has all rows."""
+    """Messages (W, W), without those between hosts if every host has all rows of the group."""
     if group.kind != "host_row_wise":
         return messages
     return np.where(job.host_of[:, None] == job.host_of, messages, 0.0)

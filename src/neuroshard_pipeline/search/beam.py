@@ -58,7 +58,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
 
 
 def _require_room_for_runs(problem: Problem, params: SearchParams) -> None:
-    """Refuse a task with too many ranks for the memory left: a step has one greedy run per state and column cap."""
+    """Refuse a task with too many ranks for the free memory: a step has one greedy run per state and column cap."""
     num_shards, size = len(problem.units) + params.max_steps, problem.embedding.shape[1]
     num_states = params.beam_width * min(2 * params.num_candidates, num_shards) if params.max_steps else 1
     num_runs = num_states * params.num_caps

@@ -1,7 +1,7 @@
-"""Starting points of a search in which no shard is large beside the mean load of a rank.
+"""Starting points of a search in which no shard is large relative to the mean load of a rank.
 
-A beam search of a few steps splits a few tables. Where there are many ranks and few tables, most tables must be split
-before the ranks can be balanced at all.
+A beam search of a few steps splits only a few tables. Where there are many ranks and few tables, most tables must be
+split before the ranks can be balanced at all.
 """
 
 import numpy as np

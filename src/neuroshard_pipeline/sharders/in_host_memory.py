@@ -1,7 +1,7 @@
 """Plans for tasks that do not fit GPU memory: some of their tables are in host memory (`search.host_memory`).
 
-Searches place shards by GPU memory. If a plan then needs more host memory of a rank than there is, the search is
-repeated with each table of host memory bound to one rank that has room for it, or cut by rows over all ranks.
+Searches place shards by GPU memory. If a plan then exceeds the host memory of a rank, the search is
+repeated with each table in host memory bound to one rank that has room for it, or cut by rows over all ranks.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -48,7 +48,7 @@ def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesN
     if given is None:
         remedy = f"or allow tables in host memory: host_memory_bytes of about {needed} per rank"
     else:
-        remedy = f"no plan with tables in host memory was found either, which need about {needed} bytes there per rank"
+        remedy = f"no plan with tables in host memory was found either; they need about {needed} bytes there per rank"
         remedy += f" and have {given}; raise host_memory_bytes" if given < needed else f" and have {given}"
     return DoesNotFitError(f"{refusal}; {remedy}")
 

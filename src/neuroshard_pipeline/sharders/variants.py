@@ -1,8 +1,8 @@
 """The best plan over variants of a task.
 
 Some choices are neither shards nor ranks, such as the cuts of a sequence table into tiers. A *variant* is the task with
-such a choice made: its tables say what was chosen. A maker of variants returns the promising ones of a problem. Each of
-them is solved like any other task, and the cheapest plan is kept.
+such a choice made, and its tables state the choice. A maker of variants returns the promising ones of a problem. Each
+of them is solved like any other task, and the cheapest plan is kept.
 
 Makers take turns. Each one starts from the best variant that was found before its turn, so that choices of several
 makers can be combined.
@@ -46,7 +46,7 @@ def best_variants(
     If no maker returns a variant, these are the placements of `whole_step_placements`.
 
     Raises:
-        DoesNotFitError: no way was found in which the task or one of its variants fits the memory of the ranks.
+        DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.
     """
     found: list[Placement] = []
     refusal: DoesNotFitError | None = None

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple, get_args
 
 from neuroshard_pipeline.errors import TaskError
 
-#: Kinds of tiers, from the most popular rows of a sequence table to the others: replicated on every rank, replicated on
-#: every host and cut over its ranks, and sharded once.
+#: Kinds of tiers, from the most popular rows of a sequence table to the least popular: replicated on every rank;
+#: sharded over the ranks of every host; sharded over all ranks.
 TierKind = Literal["hot", "host", "cold"]
 TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
 

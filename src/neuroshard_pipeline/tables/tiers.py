@@ -65,7 +65,7 @@ class _Part:
 
 
 def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurve | None = None) -> tuple[Table, ...]:
-    """The tiers of a sequence table, hottest first; a tier without rows is left out. The table itself without cuts.
+    """The tiers of a sequence table, hottest first; a tier without rows is left out. Without cuts, the table itself.
 
     Args:
         table: the table; without a reuse profile, it gets the default one.
@@ -106,7 +106,7 @@ def tiered_task(
         curves: popularity curves by table; a table that is not named has that of its profile.
 
     Raises:
-        TaskError: the task does not allow tiers, or the cuts or constraints of a table do not.
+        TaskError: the task or a table does not allow these tiers, or a cut is impossible.
     """
     if not task.tiers:
         raise TaskError(f"{task.task_id}: the task does not allow tiers; set tiers to true")
@@ -118,7 +118,7 @@ def tiered_task(
         asked = [kind for kind, rows in (("hot", own.hot_rows), ("host", own.host_rows)) if rows]
         refused = [kind for kind in asked if kind not in possible_tiers(task, table)]
         if refused:
-            raise TaskError(f"{task.task_id}: the constraints of table {table.name!r} allow no {refused[0]} tier")
+            raise TaskError(f"{task.task_id}: properties or constraints of {table.name!r} allow no {refused[0]} tier")
     of_table = {
         table.name: tier_tables(table, cuts.get(table.name, Cuts()), task.batch_size, (curves or {}).get(table.name))
         for table in task.tables
@@ -202,8 +202,8 @@ def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     """The most popular `num_rows` rows, which get `share` of the ids, and the others.
 
     Which rows of a batch are among the most popular ones is not known exactly. If the reuse bins are taken hottest
-    first, the ids come from the fewest distinct rows; if each bin gives `share` of its rows, from many. The mixture of
-    both is taken that has the expected number of distinct rows, if the ids look up the popular rows at random.
+    first, the ids come from the fewest distinct rows; if each bin gives `share` of its rows, from many. The result is
+    the mixture of both with the number of distinct rows that is expected if ids are drawn evenly from the popular rows.
     """
     if num_rows in (0, part.num_rows):
         none = _Part(0, np.zeros_like(part.rows), np.zeros_like(part.ids))

@@ -26,7 +26,7 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
 
 #: Plans of one task are held out together; every task is held out once.
 _FOLDS = 4
-#: Which rank is the slowest, and how long it waits, depends on the prices, and the prices on that; the fit is repeated.
+#: Prices are fitted for the slowest rank and its waits, which depend on the prices; the fit is therefore repeated.
 _FITS = 3
 
 PricesOfParts = dict[str, dict[str, float]]
@@ -50,7 +50,7 @@ class MeasuredSteps(NamedTuple):
         return cls(tuple(found), costs)
 
     def of_world_size(self, world_size: int) -> list[Plan]:
-        """The plans on so many ranks."""
+        """The plans on `world_size` ranks."""
         return [plan for plan in self.plans if plan.task.world_size == world_size]
 
 
@@ -130,7 +130,8 @@ def fit_step_costs(
 
     The prices of the input dist are fitted to its measured time. Those of the module and of dense gradients are fitted
     to the rest of the whole step: the step of the slowest rank without its predicted lookups, all-to-alls, reductions
-    and input dist. The measured parts of a rank contain waiting for other ranks, so they do not tell these prices.
+    and input dist. The measured parts of a rank contain waiting for other ranks, so these prices cannot be fitted to
+    them.
 
     Args:
         measured: plans and their measured steps.
@@ -140,8 +141,8 @@ def fit_step_costs(
         provenance: provenance of the model.
 
     Returns:
-        The model. Per number of ranks, the relative errors of whole steps and of input dists of held-out tasks, and of
-        whole steps of lookups, all-to-alls and reductions alone.
+        The model, and metrics by number of ranks: the relative errors of whole steps and of input dists of held-out
+        tasks, and of whole steps that are predicted from lookups, all-to-alls and reductions alone.
     """
     prices, metrics, errors = {}, Metrics(), []
     models = CostModels(compute, comm, StepCostModel({2: _UNPRICED}, reductions))
@@ -216,7 +217,7 @@ def _metrics(data: StepData, predicted: Prediction) -> Metrics:
 
 
 def _errors(data: StepData, predicted: Prediction) -> dict[str, float]:
-    """Mean relative errors; the module's is that of the whole step, as a share of the module's cost."""
+    """Mean relative errors; that of the module is the error of the whole step divided by the module's cost."""
     used = data.has_input_dist
     off = np.abs(predicted.step_ms - data.step_ms)
     return {

@@ -17,7 +17,7 @@ from torchrec.optim.fused import EmptyFusedOptimizer
 
 
 class Replicas(nn.Module):
-    """Rows that the ranks of a group hold alike.
+    """Rows of which every rank of a group holds the same copy.
 
     The gradients of the ranks are added up as soon as they are known, while the rest of the backward pass goes on. At
     its end the optimizer updates the rows, as the fused optimizer of TorchRec updates sharded rows. Gradients are
@@ -54,7 +54,7 @@ class Replicas(nn.Module):
         return self.weight.index_select(0, rows)  # on CPUs its backward is several times faster
 
     def _load_from_state_dict(self, *_: Any) -> None:
-        """Nothing: `state.TieredState` reads whole tables and fills the rows."""
+        """Do nothing: `state.TieredState` reads whole tables and fills the rows."""
 
     def _reduce(self, weight: torch.Tensor) -> None:
         if self._group.size() > 1:

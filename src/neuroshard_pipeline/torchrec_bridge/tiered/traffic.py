@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-#: Collectives that are recorded, and whether their second tensor is the one that is sent.
+#: Collectives that are recorded, and whether the second tensor argument is counted; otherwise, the first one is.
 _RECORDED = {
     "all_to_all_single": True,
     "all_reduce": False,
@@ -31,8 +31,8 @@ class Collective:
             splits. For reductions and gathers they are those of a ring, which gloo uses and NCCL prefers for large
             buffers: every rank sends 2 * (n - 1) / n of the buffer of an all-reduce of n ranks to the next rank, and
             (n - 1) / n of the large buffer of a reduce-scatter or an all-gather.
-        total_ms: from the call to the end of the collective, including the wait for other ranks; of an unfinished
-            collective, or one on GPUs, nan.
+        total_ms: from the call to the end of the collective, including the wait for other ranks; nan if it is
+            unfinished or runs on GPUs.
         waited_ms: time in which the calling thread stood still for it.
     """
 
@@ -80,7 +80,7 @@ class _TimedWork(dist.Work):
 
 @contextlib.contextmanager
 def recorded_traffic() -> Iterator[list[Collective]]:
-    """Record the collectives that Python code of this process starts meanwhile.
+    """Record the collectives that Python code of this process starts in this context.
 
     TorchRec's and this package's collectives are among them. Those of `DistributedDataParallel` start in C++ and are
     not; TorchRec uses it for dense parameters and for `data_parallel` tables.
@@ -118,7 +118,7 @@ def _finish(record: Collective) -> None:
 
 def _record(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Collective:
     tensors = [each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor)]
-    buffer = tensors[1] if _RECORDED[name] else tensors[0]  # that of a ring is the larger one
+    buffer = tensors[1] if _RECORDED[name] else tensors[0]  # for a ring, the larger one
     ranks = tuple(dist.get_process_group_ranks(options.get("group") or dist.group.WORLD))
     rank, size = dist.get_rank(), buffer.numel() * buffer.element_size()
     at = ranks.index(rank)
