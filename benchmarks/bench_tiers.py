@@ -1,9 +1,9 @@
-r"""Sequence tables with tiers against plans without them: bytes across hosts, communication time, memory, a bound.
+r"""Compares plans of sequence tables with and without tiers: bytes across hosts, communication time, memory, a bound.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 (2 min) and 16 x 8 (8 min) modelled H100
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes, after `make run`; 8 min
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root; 12 min
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity, 2 x 8; also elsewhere
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity; also for gloo, hosts
 
 Suites are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: the best one
 of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank sends each id of its samples once
@@ -16,10 +16,10 @@ popularities and get their ids. Measured tiers hold the rows that were most popu
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
   the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted.
-- `GiB/rank`: weights and optimizer state of the fullest rank, which the memory limit is about; `+ buffers`: also the
+- `GiB/rank`: weights and optimizer state of the fullest rank, which the memory limit bounds; `+ buffers`: also the
   ids and rows that ranks exchange.
-- `bound`: no plan of whole rows sends fewer bytes across hosts (`search.crossing_bound`); the first number counts the
-  reductions of gradients, the second one does not.
+- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`); the first number
+  counts the reductions of gradients, the second one does not.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--mbit", type=float, default=None, help="bandwidth between emulated hosts")
     parser.add_argument("--models", help="a folder of trained cost models, or the name of shipped ones")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=3, help="steps of a turn; the first one is not timed")
+    parser.add_argument("--steps", type=int, default=3, help="steps of a plan in each round; the first is not timed")
     parser.add_argument("--quick", action="store_true", help="one popularity, small tables, few steps")
     arguments = parser.parse_args()
     if arguments.quick:

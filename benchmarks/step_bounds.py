@@ -9,17 +9,17 @@ table and type; the bound is the smallest, over all U, of the constant plus the 
 - Ids, copies, dense gradients: linear in the shards of a rank, with prices of 0 or more (`tables.step_work`). Of the
   costs that a plan has once, the groups of U and the joined outputs of a single module count.
 - All-to-alls: a rank pays work times price times a correction of at least exp(-`MAX_LOG_CORRECTION`). The mean work is
-  linear in the floats that all ranks send. The mean over k of W ranks falls with k, because `_per_rank` is checked.
+  linear in the floats that all ranks send. One part is divided by k, and its least value over k counts.
 - Reductions: their curves of cost against bytes lie above every line of their lower convex hull. Each line has a
-  constant, which a plan with this type pays, and a price per byte of each table. The best line of each U counts. In
-  hosts, only lines through the origin count, because not every host has tables with cut rows.
+  constant, which a plan with this type pays, and a price per byte of each table. The best line of each U counts. For
+  reductions inside hosts, only lines through the origin count, because not every host has tables with cut rows.
 
-A rank costs at least as much as each of its shards alone, beside what every rank pays for the other tables. A plan
+A rank costs at least as much as each of its shards alone, plus what every rank pays for the other tables. A plan
 that costs C therefore has no shard that alone costs more. The result is the smallest C that the bound on the mean over
 ranks does not exceed if such shards, and shards that exceed the memory of every rank, are left out. Otherwise memory,
 constraints on ranks, waiting, imbalance and reordered outputs are ignored; each of them can only raise the cost.
 
-Bounds of plans of the task itself; variants with tiers or with tables in host memory are other tasks.
+The bounds hold for the task itself; its variants with tiers or with tables in host memory are other tasks.
 
     OMP_NUM_THREADS=1 python benchmarks/step_bounds.py --world-sizes 8 16 --tasks 2
 """
@@ -61,7 +61,7 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Sharding
 from neuroshard_pipeline.tables.task import ShardingTask
 
 TYPES: tuple[ShardingType, ...] = ("column_wise", "data_parallel", "row_wise", "table_row_wise", "grid_shard")
-#: Types that are exchanged in all-to-alls; whether pooled tables are, depends on the hosts.
+#: Types whose row blocks are on the ranks of one host. Pooled tables need an all-to-all only if there are more hosts.
 _ON_HOSTS = ("table_row_wise", "grid_shard")
 #: What a bound consists of.
 PARTS = ("fixed", "lookups", "work", "exchange", "reductions")
@@ -307,7 +307,7 @@ def _shard_values(shards: Sequence[Shard], problem: Problem) -> tuple[FloatArray
 
 
 def _cheapest_split(values: FloatArray) -> list[int]:
-    """Indices of the widths that cost least together, where width i + 1 costs `values[i]`, and all make the last."""
+    """Indices of widths that add up to the last one at the least cost; width i + 1 costs `values[i]`."""
     least, last = np.zeros(len(values) + 1), np.zeros(len(values) + 1, dtype=np.int64)
     for total in range(1, len(values) + 1):
         sums = values[:total] + least[total - 1 :: -1][:total]
@@ -440,7 +440,7 @@ def main() -> None:
     parser.add_argument("--suites", nargs="*", choices=list(SUITES), default=list(SUITES))
     parser.add_argument("--world-sizes", nargs="*", type=int, default=[8, 16])
     parser.add_argument("--tasks", type=int, default=2, help="tasks per suite and number of ranks")
-    parser.add_argument("--device", default="h100", help="whose shipped models to use")
+    parser.add_argument("--device", default="h100", help="GPU whose shipped models are used")
     parser.add_argument("--models", type=Path, help="folder of trained cost models, in place of shipped ones")
     arguments = parser.parse_args()
     models: Models = load_cost_models(arguments.models or arguments.device)

@@ -43,8 +43,8 @@ class Job:
         plans: plans of one task, by name.
         popular: the most popular rows of every table, hottest first.
         batches: global batches of ids, in the order of the model's tables.
-        rounds: rounds in which every plan has a turn.
-        steps: steps of a turn, the first of which is not timed.
+        rounds: number of rounds; in each one, every plan runs.
+        steps: steps of a plan in one round, the first of which is not timed.
     """
 
     plans: Mapping[str, Plan]
@@ -59,9 +59,9 @@ class Measured:
     """Medians over steps of what one plan costs.
 
     Attributes:
-        step_ms: whole step of the slowest rank.
-        comm_ms: its collectives alone, of the slowest rank.
-        across_bytes: bytes that collectives send to other hosts, or to other ranks if there is one host, of all ranks.
+        step_ms: the whole step on the slowest rank.
+        comm_ms: the collectives of the step alone, on the slowest rank.
+        across_bytes: bytes that all ranks send to other hosts in collectives, or to other ranks if there is one host.
         reduced_bytes: the part of `across_bytes` that reductions of gradients send.
         inside_bytes: bytes that ranks send to other ranks of their host, if there are several hosts.
         wire_bytes: bytes that the wire between two hosts carried, in both directions; None with one host.

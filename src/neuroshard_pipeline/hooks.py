@@ -90,7 +90,7 @@ def _refuse_unknown_export(search: dict[str, Any]) -> None:
     exported, sharders = dict(search["torchrec"])["sharder"], dict(search["contest"])["sharders"]
     if exported not in sharders:
         raise UnknownParameterError(
-            f"parameter search.torchrec.sharder={exported!r}: must be one of search.contest.sharders: "
+            f"parameter search.torchrec.sharder={exported!r} must be one of search.contest.sharders: "
             f"{', '.join(sharders)}"
         )
 

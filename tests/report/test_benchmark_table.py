@@ -35,11 +35,11 @@ def test_the_cheapest_comes_first_and_sharders_without_a_cost_last():
 def test_sharders_that_cannot_be_distinguished_are_named_together():
     verdict = verdict_of(factors={"neuroshard": 0.9, "milp": 0.9, "random": 1.5})
     told = suite_verdict(verdict)
-    assert told.startswith("no measurable difference between the best sharders, neuroshard and milp (mean measured")
+    assert told.startswith("there is no measurable difference between the best sharders, neuroshard and milp (mean")
 
 
 def test_few_tasks_give_no_verdict():
-    assert suite_verdict(verdict_of(count=4)) == "4 tasks: too few to name a best sharder."
+    assert suite_verdict(verdict_of(count=4)) == "there are too few common tasks (4) to name a best sharder."
 
 
 def test_a_suite_without_a_common_task_says_so():

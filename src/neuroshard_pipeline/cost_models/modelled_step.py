@@ -25,7 +25,7 @@ class ModelledStepParams(Parameters):
 
     Attributes:
         world_sizes: numbers of ranks that have prices of their own.
-        ranks_per_size: number of ranks of all random plans of one world size, about.
+        ranks_per_size: approximate number of ranks of all random plans of one world size.
     """
 
     world_sizes: tuple[int, ...] = Field(min_length=1)
@@ -40,7 +40,7 @@ _FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
 #: Ranks per host of the groups whose all_reduce has a cost of its own, beside groups that fill hosts.
 _RANKS_PER_HOST = (1, 2, 4)
-#: One of so many plans only tells the error of the prices.
+#: One of so many plans is held out: it serves to estimate the error of the prices.
 _HELD_OUT = 4
 
 
@@ -69,7 +69,7 @@ def modelled_step_model(
         device: GPU of every rank.
         network: links inside and between hosts.
         world_sizes: numbers of ranks, each at least 2.
-        ranks_per_size: number of ranks of all plans of one world size, about.
+        ranks_per_size: approximate number of ranks of all plans of one world size.
         hardware: the hardware in the provenance of the cluster's other cost models.
     """
     prices: dict[int, dict[str, dict[str, float]]] = {}

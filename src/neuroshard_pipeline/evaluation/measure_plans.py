@@ -5,10 +5,10 @@
 3. Forward all-to-alls: each rank enters with a delay, its start skew, which follows from the costs of lookups,
    reductions and backward all-to-alls [Zha2023] §4, and from the predicted costs of the parts that are not measured.
 
-All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If any
-of them changes, all are measured again (`session_marks`). Within a task, ranks with the same shards, and plans with the
-same volumes and start skews, are measured once. Samples of the training campaign (`anchors`) can be measured again
-between the samples of the plans.
+All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If one
+plan of a task changes, all plans of this task are measured again (`session_marks`). Within a task, ranks with the same
+shards, and plans with the same volumes and start skews, are measured once. Samples of the training campaign (`anchors`)
+can be measured again between the samples of the plans.
 """
 
 from collections.abc import Iterator

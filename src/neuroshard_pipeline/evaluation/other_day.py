@@ -84,7 +84,7 @@ def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> d
 def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table:
     """The table with the mean pooling factor and reuse profile of batches of ids (N,).
 
-    If there are no ids, half an id per `batches` stands for them, because a table without ids is none.
+    If there are no ids, half an id in all `batches` stands for them, because a pooling factor of 0 is not allowed.
     """
     rows, ids = np.mean([reuse_counts(own) for own in batches], axis=0)
     if not ids.sum():
@@ -137,7 +137,7 @@ def shares_of(task: ShardingTask, rows: PopularRows, day: DayIds) -> dict[str, T
 
 
 def planned_shares(tiers: Sequence[Table]) -> TierShares:
-    """Shares of the ids that look up each of the tiers of one table, by the tables' pooling factors."""
+    """Shares of the ids that look up each of the tiers of one table, from their pooling factors."""
     ids = np.array([tier.pooling_factor for tier in tiers])
     return _as_shares(tiers, ids / ids.sum())
 

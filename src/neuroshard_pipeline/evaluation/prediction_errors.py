@@ -68,7 +68,7 @@ def _relative_errors(plan_costs: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _known(costs: pd.DataFrame) -> list[str]:
-    """The measured parts; files of older versions have three."""
+    """The measured parts; files of older versions lack reductions."""
     return [part for part in MEASURED_PARTS if f"measured_{part}_ms" in costs]
 
 

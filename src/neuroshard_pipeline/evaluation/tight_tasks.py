@@ -19,7 +19,7 @@ _TIGHT_STREAM = 11
 
 
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task whose largest table fits no rank, although all tables together fill only the share `memory_fill`.
+    """Draw a task whose largest table fits no rank, although all tables fill only the share `memory_fill`.
 
     Args:
         pool: tables to draw from.
@@ -58,7 +58,7 @@ def random_tables(
 
 
 def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
-    """Whether only column splits can solve `task`: its largest table fits no rank, but its narrowest shards all fit.
+    """Whether whole tables cannot solve `task` and column splits can: its largest table fits no rank, its shards do.
 
     The second condition is checked by packing shards of the minimum width of all tables, ordered by size.
     """

@@ -57,7 +57,7 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
 
 
 def many_tiny_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task of many tables, each with fewer rows than the batch has samples; arguments as above."""
+    """Draw a task of many tables, each with fewer rows than the batch has samples (as `giant_narrow_task`)."""
     tiny, batch_size = settings.many_tiny, settings.suites.batch_size
     rng = np.random.default_rng([_TINY_STREAM, settings.suites.seed, *task_id.encode()])
     count = int(rng.integers(tiny.min_tables, tiny.max_tables + 1))

@@ -12,7 +12,7 @@ _STEP_PLACE = 6
 
 
 def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
-    """The benchmark as text: a table and one sentence about the best sharder for every suite, then the noise floor.
+    """The benchmark as text: for every suite a table and one sentence about its best sharder, then the noise floor.
 
     Args:
         verdicts: `benchmark.verdicts`.
@@ -70,8 +70,8 @@ def suite_verdict(verdict: Mapping[str, Any]) -> str:
         return f"{verdict['best']} is best {basis}."
     if possibly_best:
         names = f"{', '.join(possibly_best[:-1])} and {possibly_best[-1]}"
-        return f"no measurable difference between the best sharders, {names} {basis}."
-    return f"{plural(common, 'task')}: too few to name a best sharder."
+        return f"there is no measurable difference between the best sharders, {names} {basis}."
+    return f"there are too few common tasks ({common}) to name a best sharder."
 
 
 def suite_note(verdict: Mapping[str, Any]) -> str:

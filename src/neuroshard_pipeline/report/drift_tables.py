@@ -9,7 +9,7 @@ _BYTES_PER_MB = 1e6
 
 
 def drift_text(drift: Drift) -> str:
-    """Two tables, the shares of the ids per tier and the ways to cut again, and a verdict."""
+    """A table of the shares of the ids per tier, a table of the ways to cut again, and a verdict."""
     return "\n\n".join([aligned_table(share_rows(drift)), aligned_table(recut_rows(drift)), verdict(drift)])
 
 
@@ -41,12 +41,12 @@ def verdict(drift: Drift) -> str:
     """Whether to cut again, and in which way."""
     best = drift.worth_it
     if best is None:
-        return "Not worth it: no way to cut the tiers again saves enough in the time until popularity changes again."
+        return "It is not worth it: no way to cut the tiers again saves enough before popularity changes again."
     before = drift.drifted.predicted_cost_ms
     share = MISSING if not before else percent(best.saved_ms / before)
     return (
-        f"Cut again ({best.name}): {_moved(best)} take {amount(best.move_ms)} ms once, and every step is predicted to "
-        f"take {share} less."
+        f"Cut again ({best.name}): moving {_moved(best)} takes {amount(best.move_ms)} ms once, and every step is "
+        f"predicted to take {share} less."
     )
 
 

@@ -128,7 +128,7 @@ def _hindrance(move: Moves, layout: Layout, problem: Problem, host_free: IntArra
 
 
 def _host_bytes_added(move: Moves, layout: Layout, problem: Problem) -> dict[int, int]:
-    """Bytes of host memory that both ranks of a move need more."""
+    """Additional bytes of host memory that each rank of a move needs."""
     source, target, other = int(move.source[0]), int(move.target[0]), int(move.other[0])
     leaving = int(layout.kinds[move.shard[0]])
     added = {source: _host_bytes(int(move.to_source[0]), problem) - _host_bytes(leaving, problem)}

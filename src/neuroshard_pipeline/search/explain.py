@@ -105,7 +105,7 @@ def _link_lines(task: ShardingTask) -> list[str]:
         every = "in every step" if task.sync_interval == 1 else f"every {task.sync_interval} steps"
         lines.append(
             f"replica groups: {task.num_replica_groups} groups of {task.world_size} ranks average their weights "
-            f"{every}; reductions include one step's share of it"
+            f"{every}; the cost of reductions includes one step's share of this"
         )
     return lines
 
@@ -241,7 +241,7 @@ def _pricing_notes(plan: Plan) -> list[str]:
     if not plan.predicted.input_dist_ms:
         return ["not priced: input dist and TorchRec's own work, because the cost models have no step cost model"]
     if plan.task.pipelines_input_dist:
-        return ["input dist: no cost, because the trainer sends the ids while it computes on the batch before"]
+        return ["input dist: no cost, because the trainer sends the ids while it computes on the previous batch"]
     return []
 
 

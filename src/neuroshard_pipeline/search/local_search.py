@@ -104,7 +104,7 @@ def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -
 def cheapest_set(
     layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem
 ) -> tuple[int, float]:
-    """The best of some `sets` of indices of moves, and the embedding cost after its moves in units of 1e-9 ms."""
+    """The best of some `sets` of indices of moves, and the embedding cost, in units of 1e-9 ms, after its moves."""
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
     plan = np.repeat(np.arange(len(sets)), [len(members) for members in sets])

@@ -133,7 +133,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
 
 def placement_cost_ms(problem: Problem, placement: Placement) -> float:
-    """The predicted cost of a placement for the task of `problem`, which is not validated; see `price_plan`."""
+    """The predicted cost of a placement, which is not validated, for the task of `problem`; see `price_plan`."""
     parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.embeddings_of)
     return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms
 
@@ -167,9 +167,9 @@ def _samples(dims: FloatArray, batch_size: int) -> int:
 
 
 def _forward_exchanges(parts: Parts, backward_ms: ArrayLike) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Dimension sums and start skews of every forward all-to-all; only the first one of all ranks has skews.
+    """Dimension sums and start skews of every forward all-to-all; only the first one among all ranks has skews.
 
-    If there is none of all ranks, the ranks of each host wait for each other in the first one.
+    If there is none among all ranks, the ranks of each host wait for each other in the first one.
     """
     groups = list(parts.dim_sums.values())
     first = next((number for number, dims in enumerate(groups) if dims.ndim == 1), 0)

@@ -2,15 +2,15 @@
 
 Three kinds of tables are spread:
 
-- Tables that columns cannot hold, because their narrowest column shard exceeds every rank, have their rows cut. So have
-  host tiers, on every host.
-- The few most expensive tables, or all, may have their rows cut: column shards would receive all their ids again.
-- Tables that cost least as replicas for what they save become replicas. They are ordered by this ratio, and every
-  prefix of the order is a candidate.
+- Tables whose narrowest column shard exceeds the memory of every rank have their rows cut. Host tiers have their rows
+  cut on every host.
+- The few most expensive tables, or all, may have their rows cut, because each column shard would receive all their ids.
+- Tables become replicas in the order of the ratio of what a replica costs to what it saves. Every prefix of this order
+  is a candidate.
 
 `SpreadEstimate` estimates the cost of every candidate. The search then solves the best ones, so that the estimate only
-has to rank them. A step has fixed costs for every type of table that occurs; therefore whole sets are compared, and not
-single tables.
+has to rank them. A step has fixed costs for every sharding type that occurs; therefore whole sets are compared, and
+not single tables.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ class SpreadChoice:
     Args:
         problem: the problem of all tables.
         step: the step cost model.
-        usable: the sharding types of a table.
+        usable: gives the sharding types that a table may have.
     """
 
     def __init__(self, problem: Problem, step: StepCostModel, usable: Usable) -> None:
@@ -115,7 +115,7 @@ class SpreadChoice:
         return kind in self._types[table.name] and (kind != _REPLICA or self._problem.task.world_size > 1)
 
     def _priced(self, types: Mapping[str, ShardingType]) -> Candidate:
-        """The candidate of these types; where tables are cut in several ways, the estimate knows the first one only."""
+        """The candidate of these types; where tables are cut in several ways, the estimate takes the first for all."""
         assert self._estimate is not None
         of = [types.get(table.name, "column_wise") for table in self._tables]
         replicas = np.array([i for i, kind in enumerate(of) if kind == _REPLICA], dtype=np.int64)

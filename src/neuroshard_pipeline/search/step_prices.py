@@ -50,7 +50,7 @@ class StepPrices:
         return self.sync_ms_per_byte * synced_bytes(shard, self.task)
 
     def reorder_ms(self, whole_tables: Sequence[Shard]) -> float:
-        """Time in ms that every rank needs to reorder the outputs of column-wise tables, some of which are cut."""
+        """Time in ms that every rank needs to reorder the outputs of column-wise tables if one of them is cut."""
         return self._returned(whole_tables) * float(self.per_unit[_REORDERED])
 
     def joined_at_most_ms(self, whole_tables: Sequence[Shard]) -> float:

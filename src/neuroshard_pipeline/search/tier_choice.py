@@ -3,9 +3,9 @@
 `tier_prices` reduces the choice to two numbers, the multiples of the prices of a hot row and of a host row. The cost of
 a step is estimated for a coarse grid of hot rows alone, then for host rows beside the best hot rows, and then for
 multiples around the best. Every estimate prices the whole step and all types of the other tables (`SpreadChoice`).
-The best cuts without and with a host tier are the variants. Each must fit the memory that the task has anyway.
+The best cuts without and with a host tier are the variants. Each must fit the memory limit of the task.
 
-Tables with pooling have no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
+Pooled tables get no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts
 
-#: Multiples of the price of a row: a coarse grid, and factors of the steps from the best one.
+#: Multiples of the price of a row: a coarse grid, and the factors by which the best one is then changed.
 _MULTIPLES = tuple(4.0**power for power in range(-2, 3))
 _STEPS = (4.0, 2.0, 2.0**0.5)
 
@@ -52,8 +52,8 @@ def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
     """The most promising variants of a task with tiers, the one with the lowest estimated cost first.
 
     Args:
-        problem: the problem of a task that allows tiers; any other has no such variants.
-        usable: the sharding types of a table.
+        problem: the problem of a task; there are no variants if the task does not allow tiers.
+        usable: gives the sharding types that a table may have.
     """
     step, tables = problem.models.step, cuttable_tables(problem.task)
     if step is None or not tables or problem.task.world_size == 1:
@@ -94,7 +94,7 @@ class _TierSearch:
         return [hot, self._descended(host)]
 
     def _descended(self, trial: _Trial) -> _Trial:
-        """The cheapest trial that changes of the prices lead to, with ever smaller steps.
+        """The cheapest trial that changes of the prices lead to, by ever smaller factors.
 
         One of the prices changes, or both in opposite directions, as if hot and host rows exchanged memory.
         """

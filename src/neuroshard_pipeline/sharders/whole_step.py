@@ -109,7 +109,7 @@ def _cheapest(problem: Problem, found: list[tuple[_Start, list[PlacedState]]]) -
 
 
 def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], search: SearchParams) -> list[_Start]:
-    """Starting points after the cheapest one has changed the types of single tables, while that lowers its cost."""
+    """The starting points, and those found by changing types of single tables while that lowers the least cost."""
     for _ in range(_MOST_CHANGES):
         tried: list[_Start] = []
         for candidate in choice.neighbours(starts[0].spread.types)[:_NUM_NEIGHBOURS]:

@@ -1,4 +1,4 @@
-"""Constraints on plans besides memory limits: ranks and sharding types of tables, limits on splits, tables together."""
+"""Constraints on plans besides memory: ranks and sharding types of tables, limits on splits, groups of tables."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -205,7 +205,7 @@ def _type_hindrances(
         if table.pooling == "mean" and name in (*_USES_A_HOST, "row_wise"):
             return "TorchRec trains a table with mean pooling wrongly if its rows are cut"
         if table.is_in_host_memory and name == "data_parallel":
-            return "replicas are in GPU memory, and its compute_kernel keeps it in host memory"
+            return "replicas are in GPU memory, but the table's compute_kernel keeps it in host memory"
         if constraints.is_grouped(table.name) and name != "column_wise":
             return "tables that are kept together are column_wise"
         if name in _USES_EVERY_RANK and not is_anywhere:

@@ -90,7 +90,7 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> floa
 
 @lru_cache(maxsize=4096)
 def _rates(num_rows: int, hot: float, others: float) -> tuple[FloatArray, FloatArray]:
-    """Rows that are not hot, in buckets (K,), and their lookups per batch (K,), of `others` distinct ones per batch."""
+    """Rows that are not hot, in buckets (K,), and their lookups per batch (K,), which reach `others` distinct rows."""
     rows, _ = zipf_buckets(num_rows, DEFAULT_POPULARITY_EXPONENT)
     last = np.cumsum(rows)
     first = np.maximum(last - rows, hot)

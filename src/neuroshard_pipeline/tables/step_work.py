@@ -106,7 +106,7 @@ def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
     """Quantities of ids that are not sent as they are: every rank finds repetitions, or divides ids among tiers.
 
     A rank does this for all ids of its samples, and then copies a row for each to its place. Shards of one table count
-    for a part each. TorchRec finds repetitions for every column shard again, because it copies the ids before.
+    for a part each. TorchRec finds repetitions for every column shard again, because it copies the ids first.
     """
     table = shard.table
     is_tier, is_sent_once = table.tier is not None, exchanged(shard, task) is not shard
@@ -155,7 +155,7 @@ def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
 
 
 def _reordered_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
-    """The quantity `reordered` from distinct shards and their part of `returned`; rows that are cut do not count."""
+    """The quantity `reordered` from distinct shards and their part of `returned`; pure row shards do not count."""
     returned: dict[Group, float] = defaultdict(float)
     cut = set()
     for shard, floats in returned_by:

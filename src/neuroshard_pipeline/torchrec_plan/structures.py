@@ -38,11 +38,11 @@ def sharding_plan(
 ) -> ShardingPlan:
     """The `ShardingPlan` of a task's shards on their ranks.
 
-    `Plan.to_torchrec` documents the other arguments.
+    `Plan.to_torchrec` documents the arguments.
 
     Raises:
-        PlanError: the task and the model differ in the name, rows or columns of a table, only one of them has a
-            sequence table, a table has tiers, or TorchRec cannot train the plan.
+        PlanError: the task and the model differ in the name, rows or columns of a table, or in whether it is a
+            sequence table; a table has tiers; or TorchRec cannot train the plan.
     """
     of_model = {entry.table.name: entry for entry in read_module_tables(module, leave_out=leave_out)}
     _check_tables(task, [entry.table for entry in of_model.values()])
@@ -117,8 +117,8 @@ def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
     ends = [max(s.shard_offsets[axis] + s.shard_sizes[axis] for s in shards) for axis in (0, 1)]
     if ends != [table.num_embeddings, table.embedding_dim]:
         raise PlanError(
-            f"table {table.name!r} has {table.num_embeddings} rows of {table.embedding_dim} columns, but in TorchRec's "
-            f"plan {ends[0]} of {ends[1]}"
+            f"table {table.name!r} has {table.num_embeddings} rows of {table.embedding_dim} columns, but TorchRec's "
+            f"plan has {ends[0]} of {ends[1]}"
         )
     placed = []
     for shard, rank in zip(shards, parameter.ranks, strict=True):

@@ -127,8 +127,8 @@ def with_equal_widths(placed: _Placed) -> _Placed:
     TorchRec 1.8 assumes that all shards of a table on one rank are as wide as the first of them
     (`batched_embedding_kernel._gen_named_parameters_by_table_fused`). If they are not, `DistributedModelParallel`
     fails, or an `init_fn` overwrites other tables. If any rank has shards of several widths, every rank with shards
-    of the table gets a single shard of the same total width. Ranks may then hold other columns than before, which
-    does not change their cost. The dimension sums stay the same, and no rank needs more memory.
+    of the table gets a single shard of the same total width. Ranks may then hold other columns, which does not
+    change their cost. The dimension sums stay the same, and no rank needs more memory.
 
     Args:
         placed: the table's shards and their ranks, in the order of their columns.
@@ -249,7 +249,7 @@ def _mean_pooling_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[
 
     If the rows of a mean-pooled table are cut, ranks add up their partial sums, and the module divides its outputs by
     the numbers of ids afterwards (`embeddingbag._create_mean_pooling_divisor`). For `grid_shard` tables it does not
-    divide. Otherwise it divides the outputs of all tables of other types as well, whose outputs were right before.
+    divide. Otherwise it divides the outputs of all tables of other types as well, which need no division.
     """
     types = {name: form["sharding_type"] for name, form in forms.items()}
     mean = {name: sharding_type for name, sharding_type in types.items() if pooling[name] == "mean"}

@@ -1,4 +1,4 @@
-"""The checks of nodes: files, sharders, recordings and measurements that their parameters name."""
+"""Checks of the files, sharders, recordings and measurements that the parameters of nodes name."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -116,7 +116,7 @@ def _steps(run: PlannedRun, node: Node) -> Problems:
 
 
 def _plan_campaigns(run: PlannedRun, node: Node) -> Problems:
-    """Campaigns that measure plans, with the overrides of their pipeline."""
+    """Problems of campaigns that measure plans, with the overrides of their pipeline."""
     (name, compute), (changes, overrides) = run.given(node, ComputeMeasureParams), run.given(node, ComputeOverrides)
     compute = compute.overridden(overrides)
     lookups = run.nodes_of(node.namespace, {PlanMeasurement.run_compute})
@@ -238,7 +238,7 @@ def _sharder_problems(run: PlannedRun, name: str, sharders: Iterable[str]) -> Pr
 
 
 def _file_problems(run: PlannedRun, name: str, path: str) -> Problems:
-    """The problem of a file that is too large to be read now."""
+    """The problem of a file that is too large to be read before the run."""
     if not Path(path).is_file():
         yield f"{run.setting(name, path)}: no such file; correct the path"
     elif not os.access(path, os.R_OK):
@@ -257,7 +257,7 @@ def _set_by(stage: str, overriding: str, overridden: set[str]) -> Callable[[str]
     return lambda field: f"{overriding if field in overridden else stage}.{field}"
 
 
-#: The check of every function that nodes call.
+#: The check of each function that a node calls and that can fail for its parameters.
 CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     augment.provide_table_pool: _table_pool,
     augment.provide_compute_samples: _recording,

@@ -81,7 +81,7 @@ def fit_step_costs(
     hardware: Json,
     lineage: Json,
 ) -> tuple[list[StepCostModel], Json]:
-    """Return the step cost model, measured or of a modelled cluster, and its accuracy; an empty list if neither is."""
+    """Return the step cost model, measured or of a modelled cluster, and its accuracy; an empty list for none."""
     if is_modelled(hardware):
         model = step_model_of_hardware(hardware, modelled)
         return [model], dict(model.errors)
@@ -99,7 +99,7 @@ def fit_step_costs(
 
 
 def choose_step_model(found: list[StepCostModel]) -> Iterator[StepCostModel]:
-    """Save the step cost model, if there is one."""
+    """Yield the step cost model, if there is one; Kedro saves it."""
     yield from found
 
 

@@ -22,7 +22,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
 
-#: Tables with the most ids that are drawn.
+#: Number of tables that are drawn: those whose looked-up rows have the most floats.
 _TABLES_SHOWN = 4
 
 _TIER_COLOURS: dict[TierKind, str] = {"hot": "#D55E00", "host": "#E69F00", "cold": "#56B4E9"}
@@ -131,7 +131,7 @@ def _add_curve(figure: go.Figure, row: int, table: Table, tiers: Sequence[Table]
                 name=_TIER_NAMES[kind],
                 legendgroup=kind,
                 showlegend=_is_new(figure, kind),
-                hovertemplate="%{y:.1f} % of the ids look up %{x:,} rows<extra></extra>",
+                hovertemplate="%{y:.1f} % of the ids look up the %{x:,} most popular rows<extra></extra>",
             ),
             row=row,
             col=1,

@@ -13,7 +13,7 @@ order of the ids.
 
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
 module: cold rows by FBGEMM's fused form of it, hot and host rows by its dense form. SGD, Adagrad and row-wise Adagrad
-compute the same in both forms; a column shard, though, has row-wise sums of its own columns only. Adam differs: its
+compute the same in both forms; but row-wise Adagrad of a column shard sums its own columns only. Adam differs: its
 dense form also updates rows that no id of the batch looks up. The optimizers' state is not part of `state_dict`.
 """
 
@@ -225,7 +225,7 @@ def _pooled(module: EmbeddingBagCollection, work: _Work) -> TieredEmbeddingBagCo
 def _pooled_features(
     config: EmbeddingBagConfig, table: TieredTable, outputs: Sequence[str], place: tuple[int, int], weighs_means: bool
 ) -> list[PooledFeature]:
-    """The features of a table. If `weighs_means`, a mean is a sum in which every id of a bag weighs 1 / (its ids)."""
+    """The features of a table. If `weighs_means`, a mean is a sum in which ids weigh 1 / (number in the bag)."""
     cold = _name_of_cold_rows(table)
     is_mean = weighs_means and config.pooling == PoolingType.MEAN
     return [

@@ -102,7 +102,7 @@ def _parent(table: Table) -> str:
 
 
 def _check_tables(plan: Plan, entries: Sequence[ModuleTable]) -> None:
-    """Refuse a model whose tables differ from those of the plan in name, rows or columns, or that is a collection."""
+    """Refuse a model that is itself a collection, or whose tables differ from the plan's in name, rows or columns."""
     if any(not entry.module_path for entry in entries):
         raise PlanError("the model is itself a collection, which cannot be replaced; give the module that holds it")
     in_plan, in_model = (

@@ -62,7 +62,7 @@ class TruthStepParams(StepParams):
     """How the steps of sharders' plans are timed and compared.
 
     Attributes:
-        quantile: the quantile of a plan's timed steps that counts as its cost. Predicted costs are trained on lower
+        quantile: the quantile of a plan's timed steps that counts as its cost. Cost models are fitted to lower
             quartiles, 0.25; other programs on the same cores disturb a low quantile less than the median, 0.5.
     """
 

@@ -1,6 +1,6 @@
 """Variants of a sharder's plans in which some tables have another sharding type.
 
-They show on real ranks what replicas and row shards cost, also where every sharder prefers column-wise tables.
+They show on real ranks what replicas and row shards cost, even if every sharder prefers column-wise tables.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
 from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Number of tables with most ids that one of the variants makes row-wise.
+#: Number of tables with most ids that some variants make row-wise.
 _MOST_IDS = 5
 
 #: Table names by the sharding type that they get; all other tables keep their shards.
