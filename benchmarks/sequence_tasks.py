@@ -3,8 +3,8 @@
 - `published`: the skew of Meta's dlrm_datasets, in which 2 % of a batch's distinct rows get 49 % of the ids
 - `steep`, `flat`: Zipf's law with exponents 1.2 and 0.7
 
-Every rank has memory for a quarter more than its even share of weights and optimizer state: tiers must fit into what
-other plans have, too.
+Every rank has memory for a quarter more than its even share of weights and optimizer state. Plans with tiers get no
+more memory than other plans.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SequenceTask:
 
     @property
     def curves(self) -> dict[str, PopularityCurve]:
-        """The popularity curve of every table, as if it were known exactly."""
+        """The exact popularity curve of every table."""
         return {
             name: PopularityCurve(
                 np.append(0.0, np.cumsum(own.rows)), np.append(0.0, np.cumsum(own.rows * own.popularity)).clip(0.0, 1.0)
@@ -124,9 +124,9 @@ def sequence_task(
 
 
 def judged(plan: Plan, sources: Mapping[str, SequenceIds]) -> tuple[ShardingTask, tuple[Shard, ...]]:
-    """The task and the shards of a plan, whose tiers get the ids that the popularities of their rows give them.
+    """The task and the shards of a plan, with the lookups of every tier that follow from the popularities of its rows.
 
-    A search knows the reuse profile of one batch, which proves less than the popularities.
+    A search knows only the reuse profile of one batch, which does not determine the popularities.
     """
     size = plan.task.batch_size
     tables = {t.name: t if t.tier is None else _true_tier(t, sources[t.tier.parent], size) for t in plan.task.tables}

@@ -1,14 +1,14 @@
-"""The lab's price of sequence tables whose ids are not sent as they are: sent once per rank, or divided among tiers.
+"""Models the costs of sequence tables whose repeated ids are sent once per rank, or whose ids are divided among tiers.
 
 In formulas: N ids of one rank's samples, D columns.
 
-Ids that are sent once [FBGEMM jagged_unique_indices]: a sort of the ids with their places, then numbers of the distinct
-ones and their scatter: `sort_bytes_per_id` and 5 numbers of 8 bytes per id; the host waits for their number.
-Ids of tiers [`torchrec_bridge.tiered.index`]: a search among the popular ids of all tables of a module, and the places
-of every tier: 24 numbers of 8 bytes per id, counted in the code; the host waits for three numbers.
-
-Rows at their places: forward, N D floats are read and written. Backward, gradients are read and added to those of the
-rows that were exchanged once (3 N D), or read and written if every id has a row of its own (2 N D).
+Ids that are sent once [FBGEMM jagged_unique_indices]: the ids are sorted with their positions, which moves
+`sort_bytes_per_id`; numbering the distinct ids and scattering the numbers moves 5 numbers of 8 bytes per id. The host
+waits for the number of distinct ids.
+Ids of tiers [`torchrec_bridge.tiered.index`]: a search among the popular ids of all tables of a module finds the
+positions of every tier; it moves 24 numbers of 8 bytes per id, counted in the code. The host waits for three numbers.
+Rows at the positions of their ids: forward, N D floats are read and written. Backward, gradients are read and added to
+those of the rows that were exchanged once (3 N D), or read and written if every id has a row of its own (2 N D).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _SPLIT_KERNELS, _SPLIT_NUMBERS, _SPLIT_SYNCS = 30, 24, 3
 
 
 def search_of_ids(groups: Sequence[Group], job: Job) -> list[Phase]:
-    """Work that finds repetitions among the ids of one module, and divides them among tiers."""
+    """Work that finds repeated ids among those of one module, and divides the ids among tiers."""
     of_tiers = sum(_of_rank(group, job, _ids_of_table, _is_tier) for group in groups)
     us = _search_us(of_tiers, _SPLIT_KERNELS, _SPLIT_NUMBERS * _NUMBER_BYTES, _SPLIT_SYNCS, job)
     sort_bytes = job.device.kernels.sort_bytes_per_id + _UNIQUE_NUMBERS * _NUMBER_BYTES
@@ -38,13 +38,13 @@ def search_of_ids(groups: Sequence[Group], job: Job) -> list[Phase]:
 
 
 def search_us_per_id(device: ModelledDevice) -> float:
-    """Microseconds per id of a search for repetitions, without launches; a division among tiers takes as long."""
+    """Microseconds per id of a search for repeated ids, without launches; division among tiers takes about as long."""
     rate = device.device.hbm_gb_per_s * device.kernels.hbm_efficiency * BYTES_PER_US
     return (device.kernels.sort_bytes_per_id + _UNIQUE_NUMBERS * _NUMBER_BYTES) / rate
 
 
 def rows_at_places(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
-    """Copies of the group's rows to the places of their ids, forward and backward."""
+    """Copies of the group's rows to the positions of their ids, forward and backward."""
     floats = _of_rank(group, job, _floats, _any if group.is_sent_once else _is_tier)
     if not floats:
         return [], []
@@ -62,12 +62,12 @@ def _of_rank(group: Group, job: Job, value: Callable[[Shard], float], chosen: Ca
 
 
 def _ids(shard: Shard) -> float:
-    """Ids per sample of the shard's rows, before any of them are found to be repeated."""
+    """Ids per sample of the shard's rows, repeated ids included."""
     return shard.table.pooling_factor * shard.row_share
 
 
 def _ids_of_table(shard: Shard) -> float:
-    """The same; column shards of one table are one part of it each."""
+    """The same, but a column shard counts for its share of the table's columns."""
     return _ids(shard) * shard.embedding_dim / shard.table.embedding_dim
 
 

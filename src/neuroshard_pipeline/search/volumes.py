@@ -4,11 +4,11 @@
     outputs     looked-up rows or their sums, and backward their gradients, in all-to-alls
     reductions  partial sums of row shards, dense gradients of replicas and host tiers, averages of replica groups
 
-What a rank keeps for itself is not sent. Every collective also exchanges how much follows, a few numbers per pair of
-ranks, which do not count. A reduction of S bytes on n ranks of H hosts sends as few bytes between hosts as possible:
+What a rank keeps for itself is not sent. The few numbers per pair of ranks that announce the sizes of messages do not
+count. A reduction of S bytes on n ranks of H hosts is assumed to send as few bytes between hosts as possible:
 S (H - 1) between hosts and S (n - H) inside them, and twice as many in an all_reduce. A tree over hosts does this
-(`lab.network`). A ring in the order of the ranks sends as much in total, but S H (n - 1) / n between hosts. Bytes of
-reductions count for all of their ranks alike.
+(`lab.network`). A ring in the order of the ranks sends as much in total, but S H (n - 1) / n between hosts. The bytes
+of a reduction are divided evenly among its ranks.
 
 A table in tiers has `BAGS_OF_COLD_TIERS` bags per rank in its cold tier, and none in its host tier, because
 `torchrec_bridge.tiered` sends ids without the bags of their samples.
@@ -148,7 +148,7 @@ def _outputs(sharding_type: ShardingType, placed: Placed, task: ShardingTask) ->
 
 
 def _among(sharding_type: ShardingType, messages: FloatArray, task: ShardingTask) -> FloatArray:
-    """Messages (W, W) between ranks that exchange with each other: those of a host only, if it has all rows."""
+    """Messages (W, W) between ranks that exchange with each other: only those inside hosts if a host has all rows."""
     if sharding_type != "host_row_wise":
         return messages
     host = np.arange(task.world_size) // task.ranks_per_host

@@ -38,7 +38,7 @@ class TorchRecSharder:
     Attributes:
         name: the name of the sharder.
         is_fitted: whether the numbers of TorchRec's cost formulas are fitted to the cost models, for the tables of the
-            task. Expensive tables are then placed first, and not large ones, which lowers the costs of plans.
+            task. The planner then places the most expensive tables first, not the largest ones, which lowers the costs.
         options: other arguments of `stock_planner.stock_plan`; without them, TorchRec's defaults apply.
     """
 

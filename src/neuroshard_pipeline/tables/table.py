@@ -42,7 +42,7 @@ COMPUTE_KERNELS: tuple[str, ...] = ("fused", "fused_uvm", "fused_uvm_caching")
 #: TorchRec's default share of rows that a cache has room for [UVM_CACHING_RATIO; FBGEMM cache_load_factor].
 DEFAULT_CACHE_LOAD_FACTOR = 0.2
 
-#: Columns of files and frames that only tables with other values than these have, and these values.
+#: Optional columns of files and frames, and their defaults. A frame has such a column only if a table needs it.
 TABLE_DEFAULTS: dict[str, str | int | float | bool] = {
     "data_type": DEFAULT_DATA_TYPE,
     "pooling": "sum",
@@ -77,8 +77,8 @@ class Table:
             shares sum to 1. None if unknown.
         data_type: storage type of the weights, a key of `BYTES_PER_ELEMENT`.
         pooling: one of `POOLINGS`.
-        module: name of the embedding module that holds the table. Tables of one module and sharding type share a
-            kernel and collectives.
+        module: name of the embedding module that holds the table. Tables of one module and sharding type share
+            collectives, and a kernel if they also have the same data type and pooling.
         num_features: number of features whose ids look up the table; `pooling_factor` is the sum over all of them.
         is_weighted: whether every id has a weight.
         compute_kernel: one of `COMPUTE_KERNELS`, for types other than `data_parallel`.
@@ -147,8 +147,8 @@ class Shard:
         embedding_dim: number of columns, a multiple of 4.
         row_offset: first row.
         num_rows: number of rows; None stands for all rows from `row_offset` on.
-        sharding_type: TorchRec's name of the way in which the whole table is sharded. A `data_parallel` table has one
-            shard with all rows and columns on every rank, a `host_row_wise` table has row shards on every host.
+        sharding_type: the way in which the whole table is sharded (`SHARDING_TYPES`). A `data_parallel` table has one
+            shard with all rows and columns on every rank. A `host_row_wise` table has row shards on every host.
 
     Raises:
         TaskError: the rectangle does not lie inside the table, or its type does not cut tables in this way.

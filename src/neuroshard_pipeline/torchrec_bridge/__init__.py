@@ -5,17 +5,17 @@
 | `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
-| `torchrec_sharders` | TorchRec's sharders with a number format for the links | yes |
-| `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's own planner with our costs | yes |
+| `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's planner with this project's costs | yes |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
 | `ranks` | one process per rank, for `train_check` and `truth` | no |
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 | `truth` | times the embedding module alone under plans, beside their predicted costs | when it runs |
+| `step_costs` | measures steps under random plans, and fits the step cost model to them | when it measures |
 | `tiered` | embedding modules whose tables are cut by rows into tiers | yes |
 
-`neuroshard_pipeline.torchrec_plan` writes and reads TorchRec's own structures. This module imports the names below on
-first use, so that `plan_json` works without TorchRec.
+`neuroshard_pipeline.torchrec_plan` writes and reads TorchRec's own structures, and has `torchrec_sharders`. This module
+imports the names below on first use, so that `plan_json` works without TorchRec.
 """
 
 from importlib import import_module

@@ -6,6 +6,7 @@
 | `writer` | `torchrec_form`: module path → table → the fields of `ParameterSharding`; `Devices` | no |
 | `structures` | `sharding_plan`, `read_sharding_plan`: TorchRec's `ShardingPlan` | yes |
 | `modules` | tables and optimizer of an unsharded model | yes |
+| `comm_precision` | `torchrec_sharders`: TorchRec's sharders with a number format for the links | yes |
 | `left_out` | tables and memory of the modules that a plan leaves out | no |
 | `stock_planner` | `stock_plan`: the plan of TorchRec's own planner | yes |
 | `perf_formula` | TorchRec's cost formulas, and the numbers in them | no |

@@ -7,7 +7,7 @@ sum over its shards:
     backward      = the same with three other coefficients
     communication = bytes / bandwidth of the collective, once per direction
 
-These formulas know neither launches of kernels nor the reuse of rows.
+These formulas ignore launches of kernels and the reuse of rows.
 
 Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
 """
@@ -35,7 +35,7 @@ class LookupFormula:
     Attributes:
         bytes_per_ms: bandwidth of lookups.
         coefficients: (D, 3) of the bytes of ids, rows and outputs.
-        least_width: fewest columns that the forward formula counts for the rows that it reads.
+        least_width: the forward formula counts at least this many columns for every row that it reads.
     """
 
     bytes_per_ms: float

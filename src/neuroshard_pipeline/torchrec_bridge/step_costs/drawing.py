@@ -33,12 +33,13 @@ class StepPlanParams(Parameters):
         plans_per_task: plans of every set of tables.
         batch_size: global batch size of most tasks; the pool has tables of this and of the other batch sizes.
         other_batch_sizes: global batch sizes of the other tasks.
-        other_batch_share: share of the other tasks.
+        other_batch_share: share of the tasks that have one of `other_batch_sizes`.
         min_tables: smallest number of tables of a task.
         max_tables: largest number of tables of a task.
         dimensions: widths of the tables.
-        weighted_share: share of tasks in which every other table, on average, has weighted ids.
-        mean_share: share of tasks in which every other table, on average, has mean pooling.
+        weighted_share: share of tasks with weighted ids: of half of the tables on average, or of a quarter of them if
+            the task has mean pooling, too.
+        mean_share: share of tasks in which, on average, half of the tables have mean pooling.
         half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes: largest total size of the tables of a task.
         spread_share: share of plans in which tables may be row-wise or data-parallel.
@@ -128,7 +129,7 @@ def _with_other_kinds(tables: Sequence[Table], params: StepPlanParams, rng: np.r
     weighted, mean = rng.random() < params.weighted_share, rng.random() < params.mean_share
     found = []
     for table in tables:
-        kind = int(rng.integers(4))  # of two kinds, each has half of the tables
+        kind = int(rng.integers(4))
         if weighted and kind < (1 if mean else 2):
             found.append(replace(table, is_weighted=True))
         else:
@@ -137,7 +138,7 @@ def _with_other_kinds(tables: Sequence[Table], params: StepPlanParams, rng: np.r
 
 
 def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> Iterator[Table]:
-    """Tables in their order, without those that would exceed `max_bytes`; at least the smallest one."""
+    """The smallest tables, as many as `max_bytes` allow, in ascending order of size; at least one."""
     used = 0
     for table in sorted(tables, key=lambda table: table.weight_bytes):
         if used and used + table.weight_bytes > max_bytes:

@@ -1,4 +1,4 @@
-"""Which tier holds the row of an id, and where; and which ids the rows of a tier have.
+"""Maps every id to its tier and the row there, and the rows of every tier to their ids.
 
 Only the popular ids, those of hot and host rows, are stored, 12 bytes for each id and its place
 (`search.memory.POPULAR_ROW_BYTES`). Every other id is cold, and its row in the cold table is the id minus the number of
@@ -70,7 +70,7 @@ class TierRows(NamedTuple):
 
 
 class TierIndex:
-    """The tiers of T tables. The hot rows of all tables are numbered through, table after table; so are the host rows.
+    """The tiers of T tables. Hot rows of all tables are numbered consecutively, table after table; so are host rows.
 
     Attributes:
         tables: the tables.
@@ -92,14 +92,14 @@ class TierIndex:
             host = torch.arange(len(table.host)) + self.num_hot + self._host_base[at]
             keys.append(order.values + offsets[at])
             places.append(torch.cat([hot, host])[order.indices].int())
-        # The last entry is larger than every key, so that the place of a search lies always inside.
+        # The last entry is larger than every key, so that every search finds a place inside.
         self._keys = torch.cat([*keys, torch.tensor(offsets[-1:])]).to(device)  # (P + 1,)
         self._places = torch.cat([*places, torch.zeros(1, dtype=torch.int32)]).to(device)  # (P + 1,)
         self._offsets = torch.tensor(offsets, device=device)  # (T + 1,)
         self._popular_before = torch.tensor(self._first, device=device)  # (T + 1,)
 
     def keys_of(self, ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """Numbers (N,) of the rows of all tables, table after table.
+        """Numbers (N,) of the ids if the rows of all tables are numbered consecutively, table after table.
 
         Args:
             ids: (N,) ids.
@@ -203,5 +203,5 @@ def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: PopularRows 
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
-    """The first number of every group when groups of these sizes are numbered through, and the number of all."""
+    """The first number of every group if groups of these sizes are numbered consecutively, and the number of all."""
     return [0, *accumulate(counts)]

@@ -15,10 +15,10 @@ class TierOptions:
     """Options of a module with tiers.
 
     Attributes:
-        index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once, as TorchRec's
-            `use_index_dedup` does it, which runs on GPUs only. It is for an `EmbeddingCollection`.
-        comm_precision: number format of cold rows, host rows and their gradients between ranks, such as
-            `ShardingTask.comm_precision`. TorchRec has no bf16 on CPUs; it is fp16 there.
+        index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once, as with
+            TorchRec's `use_index_dedup`, which runs on GPUs only. Only an `EmbeddingCollection` may have it.
+        comm_precision: number format of cold rows, host rows and their gradients between ranks: a value of
+            `ShardingTask.comm_precision`. On CPUs, bf16 is replaced by fp16, because TorchRec has no bf16 there.
         device: the device of this rank.
 
     Raises:

@@ -61,7 +61,7 @@ def _collection(tables: Sequence[Table]) -> EmbeddingBagCollection | EmbeddingCo
 
 
 class RankIds:
-    """This rank's ids of one global batch, from which every step builds tensors without cached sums."""
+    """This rank's ids of one global batch, from which every step builds new tensors, so that no step reuses sums."""
 
     def __init__(self, tables: Sequence[Table], ids: Sequence[TableIds], part: slice, device: torch.device) -> None:
         of_table = {table.name: own for table, own in zip(tables, ids, strict=True)}
@@ -117,7 +117,7 @@ class ShardedEmbeddings:
 
     Args:
         plan: the plan.
-        params: learning rate of the tables, whose optimizer is that of the plan's task.
+        params: learning rate of the tables and kind of device. The optimizer is that of the plan's task.
         device: the device of this rank.
     """
 

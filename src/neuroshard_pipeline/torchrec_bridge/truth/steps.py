@@ -48,7 +48,7 @@ def measure_steps(
     """Time steps of TorchRec's embedding module alone under every plan.
 
     A step distributes the ids of one batch, looks up and pools the rows, distributes the pooled rows, and runs the
-    backward of all this with gradients of ones and the optimizer. The ranks wait for each other before every step.
+    backward pass with gradients of ones, and the optimizer. The ranks wait for each other before every step.
     Plans of a task take turns; at most `params.most_plans_held` plans are held at the same time.
 
     Args:

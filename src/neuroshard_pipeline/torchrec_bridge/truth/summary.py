@@ -49,9 +49,9 @@ def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: TruthStep
     Returns:
         `plans`, one entry per plan: `task_id, sharder, predicted_ms, measured_ms, ratio` (predicted / measured) and
         `same_plan_as`, an earlier sharder with the same plan; `agreement`: see `_agreement`; `parts`: see `_parts`;
-        `sharders`, mean costs over the tasks that all sharders solved, except those that solved few; `pairs`,
-        comparisons of the first of `OURS` with every other sharder, measured and predicted; `failures`, number of
-        unsolved tasks by sharder.
+        `sharders`, mean costs over the common tasks, solved by all sharders that solved at least half of the tasks;
+        `pairs`, comparisons of the first of `OURS` with every other sharder, measured and predicted; `failures`, number
+        of unsolved tasks by sharder.
     """
     timed = steps[steps["timed"]]
     slowest = timed.groupby([*_PLAN, "round", "step"], sort=False)["step_ms"].max().reset_index()
@@ -147,7 +147,7 @@ def _parts(timed: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> dict[
 
     The measured part of a rank is the quantile of its timed steps. It includes the time in which a collective waits for
     other ranks. `output dist, reductions` is the forward of the output dist and the whole backward without the lookups.
-    A part is None where nothing predicts it, or where it is measured as a share of other parts.
+    A predicted value is None where nothing predicts the part; a measured one, where other parts contain its time.
     """
     timed = timed.assign(other_backward_ms=timed["backward_ms"] - timed["lookup_backward_ms"])
     names = list({name for _, columns in PARTS.values() for name in columns})
