@@ -94,7 +94,7 @@ class _Campaign(ABC, Generic[Sample]):
         return CampaignSummary(str(date), relative_disagreement(rows, samples, self.params.visit_statistic))
 
     def identity(self) -> Identity:
-        """What the timings of this campaign depend on, on this machine."""
+        """Everything that the timings of this campaign on this machine depend on."""
         return identity_of(self.params, self.seed, fingerprint(self.params.backend))
 
     def _rows(self, records: Records) -> pd.DataFrame:
@@ -233,5 +233,5 @@ class CommCampaign(_Campaign[CollectiveSample]):
 
 @cache
 def _warn_once(doubt: str) -> None:
-    """Warn once per program, even if the doubt concerns several campaigns."""
+    """Warn once per process, even if the doubt concerns several campaigns."""
     _LOGGER.warning(doubt)

@@ -1,4 +1,4 @@
-"""Parameter types of the pipelines `search`, `plan` and `train_check`."""
+"""Parameter types that several pipelines share, such as `search`, `plan`, `drift`, `truth` and `train_check`."""
 
 from typing import Annotated, Literal
 

@@ -38,8 +38,8 @@ class Layout:
         sums: (W, H) sum of the shard embeddings of every rank.
         dims: (W,) floats per sample that the shards of every rank send.
         free: (W,) bytes that further shards may use on every rank.
-        compute_ms: (W,) predicted compute cost, with that of the background.
-        rank_ms: (W,) the same with communication, without what all ranks pay alike.
+        compute_ms: (W,) predicted compute cost, including `Problem.background`.
+        rank_ms: (W,) compute and communication cost, without costs that are equal on all ranks.
         cost: predicted embedding cost in units of 1e-9 ms.
     """
 
@@ -173,7 +173,7 @@ def loads_after(layout: Layout, moves: Moves, problem: Problem) -> Loads:
 def shared_ms_added(layout: Layout, moves: Moves, problem: Problem) -> FloatArray:
     """(P,) ms that each move adds to every rank of the task (`Problem.added_to_all_ms`).
 
-    Only the first cut of a layout adds the reordering of outputs; no merge takes it away.
+    Only the first cut of a layout adds the reordering of outputs; no merge is credited with removing it.
     """
     of_kind = np.append(problem.shared_ms, 0.0)
     shard_kinds = np.append(layout.kinds, NONE)

@@ -1,17 +1,17 @@
 """Prices of tiers per row and per id, and the cuts of all sequence tables that follow from them.
 
 A row in a tier costs the reduction of its gradient in every step, and saves the exchange of its ids and of their rows.
-Both are proportional to the columns of the table, nearly. Let n be the number of ids per step that look up a row and
+Both are nearly proportional to the columns of the table. Let n be the number of ids per step that look up a row and
 that ranks send each other (with `index_dedup`, every rank sends an id once). A row is worth a place
 
     in the host tier     if n * (exchange among all ranks - exchange inside a host) >= gradient in the host tier
     in the hot tier      if n * exchange inside a host >= gradient in the hot tier - gradient in the host tier
 
-or, without a host tier, if n * exchange among all ranks >= gradient in the hot tier. So one price per tier cuts all
-tables where their popularity curves have the slope n. Multiples of the prices give a nested family of cuts: costs are
-not linear, and memory may allow fewer rows. `search.tier_choice` tries several multiples.
+or, without a host tier, if n * exchange among all ranks >= gradient in the hot tier. One price per tier thus cuts every
+table where the slope of its popularity curve falls to n. Because costs are not linear, and memory may allow fewer rows,
+`search.tier_choice` tries several multiples of the prices, which give nested cuts.
 
-Shape: K stretches of a popularity curve.
+Shape: K segments of a popularity curve.
 """
 
 import math
@@ -34,7 +34,7 @@ from neuroshard_pipeline.tables.tiers import Cuts, possible_tiers, tiered_task
 
 _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
 
-#: Sizes of the dense gradients between which their price is taken.
+#: Sizes of dense gradients between which the price of a byte is taken.
 _LEAST_BYTES, _MOST_BYTES = 2.0**22, 2.0**26
 
 
@@ -58,7 +58,7 @@ class TierPrices:
     host_ms: float
 
     def least_ids(self, width: int, hot_price: float, host_price: float | None) -> tuple[float, float]:
-        """Least number n of ids per step that a row needs for the hot tier, and for one of both tiers.
+        """Least number n of ids per step that a row needs for the hot tier, and for either tier.
 
         Args:
             width: columns of the table.
@@ -108,22 +108,21 @@ def _exchange_slope_ms(comm: CommModel, floats: float, ranks: int, batch_size: i
 
 
 def _reduction_slope_ms(step: StepCostModel, ranks: int, ranks_per_host: int) -> float:
-    """What a byte of an all_reduce costs."""
+    """Cost of a byte of an all_reduce, ms."""
     costs = step.reductions.predict_ms("all_reduce", [_LEAST_BYTES, _MOST_BYTES], ranks, ranks_per_host)
     return float(costs[1] - costs[0]) / (_MOST_BYTES - _LEAST_BYTES)
 
 
 @dataclass(frozen=True)
 class CuttableTable:
-    """A sequence table that may be cut into tiers; its popularity curve has K stretches.
+    """A sequence table that may be cut into tiers; its popularity curve has K segments.
 
     Attributes:
         table: the table.
         curve: its popularity curve.
-        kinds: the tiers that its constraints allow.
-        rows: rows up to the end of every stretch of the curve, (K,). All rows of the last stretch count as equally
-            popular.
-        ids: ids per step that ranks send each other for a row of each stretch, falling, (K,).
+        kinds: the tiers that it may have.
+        rows: rows up to the end of every segment of the curve, (K,). All rows of a segment count as equally popular.
+        ids: ids per step that ranks send each other for a row of each segment, descending, (K,).
     """
 
     table: Table
@@ -140,13 +139,13 @@ class CuttableTable:
         return cls(table, curve, possible_tiers(task, table), curve.rows[1:], _sent(ids, task))
 
     def rows_with(self, least_ids: float) -> int:
-        """The number of rows that are looked up often enough."""
+        """Number of rows that at least `least_ids` ids per step look up."""
         count = int(np.searchsorted(-self.ids, -least_ids, side="right"))
         return int(self.rows[count - 1]) if count else 0
 
 
 def cuttable_tables(task: ShardingTask) -> list[CuttableTable]:
-    """The tables of a task that may have a hot tier; none if the task does not allow tiers.
+    """The tables of a task that may have a hot and a cold tier; none if the task does not allow tiers.
 
     `torchrec_bridge.tiered` holds popular rows in fp32 only.
     """
@@ -175,7 +174,7 @@ class CutFamily:
             own_price = host_price if "host" in each.kinds else None
             ends = self.prices.least_ids(each.table.embedding_dim, hot_price, own_price)
             hot, upto = (each.rows_with(least) for least in ends)
-            # All ranks of a host get as many rows. Where no cold rows are left, the remaining ones are hot.
+            # All ranks of a host get equally many rows. Where no cold rows are left, the remaining ones are hot.
             uneven = (upto - hot) % self.task.ranks_per_host
             host = upto - hot - uneven
             hot += uneven if upto == each.table.num_embeddings else 0

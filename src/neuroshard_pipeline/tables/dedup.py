@@ -24,8 +24,8 @@ def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
     """What the shards of a sequence table see if each of `world_size` ranks sends every id of its samples once.
 
     The ids are the expected distinct rows of all ranks' samples (`lookups.local_table`). Distinct rows are those of the
-    whole batch, and a row is looked up by as many ids as ranks have it in their samples: k lookups that fall on the
-    ranks independently.
+    whole batch. The number of ids that look up a row is the number of ranks whose samples have it, if its k lookups
+    fall on the ranks independently.
     """
     table = with_profile(table, batch_size)
     of_rank = local_table(table, batch_size, world_size).unique_rows or 0.0
@@ -35,7 +35,7 @@ def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
 
 
 def exchanged(shard: Shard, task: ShardingTask) -> Shard:
-    """The shard with the ids that it receives; `shard` itself unless the task has `index_dedup` and it is exchanged."""
+    """The shard with the ids that it receives; `shard` itself if its ids are not deduplicated."""
     table = exchanged_table(shard.table, shard.sharding_type, task)
     return shard if table is shard.table else replace(shard, table=table)
 
@@ -50,7 +50,7 @@ def exchanged_table(table: Table, sharding_type: ShardingType, task: ShardingTas
 def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
     """What the kernel of a shard sees, as a column-wise shard of a table of its own, and the number of samples.
 
-    A shard of a host's rows sees the ids of its host's samples, which are a part of `1 / num_hosts` of the batch.
+    A shard of a host's rows sees the ids of its host's samples, which are `1 / num_hosts` of the batch.
     """
     batch_size, world_size = task.batch_size, task.world_size
     if shard.sharding_type != "host_row_wise":
@@ -71,7 +71,7 @@ def _deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
 
 @lru_cache(maxsize=256)
 def _ranks_of_bins(world_size: int) -> FloatArray:
-    """For a row of each reuse bin of the batch (17), the probability of each reuse bin of its number of ranks (17).
+    """Probability that a row of each reuse bin of the batch (17) has each reuse bin by its number of ranks (17).
 
     P(k + 1 lookups fall on n ranks) = P(k on n) * n / W + P(k on n - 1) * (W - n + 1) / W.
     """

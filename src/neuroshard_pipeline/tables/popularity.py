@@ -1,12 +1,12 @@
 """Popularity curves: which share of a table's ids looks up its most popular rows.
 
-A curve promises a share for ids that come later than those which it was derived from. Among rows that were looked up
-often, some were looked up often by chance. Good (Biometrika 1953) estimates what the later ids do without assumptions
-about popularities: of the rows that N ids looked up at least `a` times, the next N ids make
+A curve states a share for ids that come later than those which it was derived from. Among rows that were looked up
+often, some were looked up often by chance. Good (Biometrika 1953) estimates the later lookups without assumptions about
+popularities. If N ids looked up some rows at least `a` times each, the next N ids look up these rows
 
     sum over k > a of k * (number of rows with k lookups) = ids of these rows - a * (rows with exactly a lookups)
 
-lookups on average, if ids are independent. A curve has one point for every threshold `a`, with these rows and lookups.
+times on average, if ids are independent. A curve has one point for every threshold `a`, with these rows and lookups.
 The line between two points is below the curve of the rows in between, because popular rows come first. Rows with fewer
 than `LEAST_LOOKUPS` lookups count as unknown, because ids are not quite independent: the same sample may have an id
 twice. All ids beyond the last point count as spread evenly over all rows beyond it.
@@ -36,7 +36,7 @@ LEAST_LOOKUPS = 3
 #: probability of 3e-5 (a normal distribution's).
 _STANDARD_ERRORS = 4.0
 
-#: Thresholds per factor of 2 of counted ids, for which a curve has a point.
+#: Number of thresholds, and thus of points of a curve, per factor of 2 in the number of lookups.
 _POINTS_PER_OCTAVE = 4
 #: Largest exponent of the counts in a reuse bin: nearly all rows then have the lowest count.
 _STEEPEST = 30.0
@@ -51,7 +51,7 @@ class PopularityCurve:
 
     Attributes:
         rows: numbers of rows, ascending from 0 to all rows of the table, (K,).
-        shares: expected share of the ids that look up as many of the most popular rows, from 0 to 1, (K,).
+        shares: expected share of the ids that look up this number of most popular rows, from 0 to 1, (K,).
     """
 
     rows: FloatArray
@@ -88,7 +88,7 @@ class IdCounts:
 
 
 def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
-    """The curve that the reuse profile of one batch proves (see the top of this file).
+    """The curve that the reuse profile of one batch supports (see the top of this file).
 
     The profile does not tell how many rows have exactly the lowest count of a bin. The counts k of a bin are assumed to
     be distributed as k**-s, where s is the steeper of the slopes towards the bins below and above (`_slopes`). Nor does
@@ -110,7 +110,7 @@ def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
 
 
 def curve_of_counts(counts: IdCounts) -> PopularityCurve:
-    """The curve that counted ids prove (see the top of this file).
+    """The curve that counted ids support (see the top of this file).
 
     Raises:
         TaskError: no ids were counted.
@@ -174,7 +174,7 @@ def merged_counts(first: IdCounts, second: IdCounts) -> IdCounts:
 
 
 def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
-    """The most popular rows, hottest first, (num_rows,); of rows with as many lookups, the first in the table.
+    """The most popular rows, hottest first, (num_rows,); rows with equal lookups are in the order of the table.
 
     Rows without lookups follow in the order of the table.
 
@@ -196,8 +196,8 @@ def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
 def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]:
     """Distinct rows of one batch in every reuse bin, and the ids that look them up, (17,) each.
 
-    The counts of each bin are distributed as `_slopes` says. What the sum of all bins lacks or has too much of the
-    batch's ids changes bins in proportion to the variances of their ids (`_deviations`), within the limits of their
+    The counts of each bin are distributed as `_slopes` says. The difference between the batch's ids and the sum of
+    all bins is distributed in proportion to the variances of the bins' ids (`_deviations`), within the limits of their
     counts; if that does not suffice, all ids are scaled.
 
     Raises:
@@ -222,8 +222,8 @@ def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]
 def _deviations(rows: FloatArray) -> FloatArray:
     """Standard deviations (17,) of the ids of bins with these rows (17,).
 
-    Counts that are spread evenly over a bin have a variance of width**2 / 12. The mean of a bin's counts is
-    `_MEAN_ERROR` of the width wrong, because no popularity follows a power law exactly.
+    Counts that are spread evenly over a bin have a variance of width**2 / 12. The mean of a bin's counts has
+    an error of `_MEAN_ERROR` of the width, because no popularity follows a power law exactly.
     """
     widths = (HIGHEST_COUNTS - LOWEST_COUNTS).astype(float)
     return np.asarray(widths * np.sqrt(rows / 12.0 + (_MEAN_ERROR * rows) ** 2))
@@ -233,8 +233,8 @@ def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatAr
     """Numbers of the reuse bins, and s of each, (17,): a bin's counts k are distributed as k**-s.
 
     Bins have twice the width of those below, so that k**-s gives them 2**(1 - s) times as many rows. s is the mean of
-    those towards the bin below and above, or the larger of the two if `is_steep`. Towards a bin without rows, it is
-    `_STEEPEST`, or left out of the mean.
+    the slopes towards the bins below and above, or the larger of the two if `is_steep`. The slope towards a bin without
+    rows is left out, or is `_STEEPEST` towards the bin above if `is_steep`.
     """
     found = np.ones(NUM_REUSE_BINS)
     for place in range(2, NUM_REUSE_BINS):
@@ -254,7 +254,7 @@ def _counts_of_bin(place: int, slope: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_at: ArrayLike) -> FloatArray:
-    """Lookups that as many later ids make at least of the rows above each threshold `a` (...).
+    """Least number of lookups of the rows above each threshold `a` by as many later ids, (...).
 
     Good's estimate, lowered by two standard errors of the rows with exactly `a` lookups. No row loses more than
     `_STANDARD_ERRORS` of its own.

@@ -24,7 +24,7 @@ MOST, MOST_BYTES = 2**31, 2**60
 TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
 
 
-#: Columns of files and frames that only tasks with other values than these have, and these values.
+#: Optional columns of files and frames, and the values that tasks have without them.
 TASK_DEFAULTS: dict[str, str | int | bool | None] = {
     "optimizer": DEFAULT_OPTIMIZER,
     "local_world_size": None,
@@ -61,7 +61,7 @@ class ShardingTask:
             (`DMPCollection`). The task describes one group; all groups have the same plan and batches of their own.
         sync_interval: number of steps after which the groups average their weights and optimizer states.
         tiers: whether sequence tables may be cut into tiers by popularity, which `torchrec_bridge.tiered` trains.
-        index_dedup: whether every rank sends each id of a sequence table once that its samples have
+        index_dedup: whether every rank sends each distinct id of its samples once for a sequence table
             (`tables.dedup`), as TorchRec's `EmbeddingCollectionSharder(use_index_dedup=True)` does.
 
     Raises:
@@ -126,7 +126,7 @@ class ShardingTask:
 
 
 def on_hosts(task: ShardingTask, ranks_per_host: int | None) -> ShardingTask:
-    """The task on hosts of so many ranks each; the same task if it has its own `local_world_size`.
+    """The task on hosts of `ranks_per_host` ranks; the same task if it has its own `local_world_size`.
 
     It is also the same task if `ranks_per_host` is None, or if its ranks fit on one host or do not fill hosts.
     """

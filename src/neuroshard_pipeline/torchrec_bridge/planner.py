@@ -61,7 +61,7 @@ class PlannerOptions:
         leave_out: fully qualified names of modules that are planned elsewhere. A rank loses the memory of their shards
             that `left_out_plan` places on it. If that plan lacks a module, every rank loses the module's whole memory.
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
-        pipelines_input_dist: whether the trainer hides the exchange of ids behind the batch before, as TorchRec's
+        pipelines_input_dist: whether the trainer overlaps the exchange of ids with the previous batch, as TorchRec's
             `TrainPipelineSparseDist` does.
         comm_precision: number format of rows and gradients on the links, as in `ShardingTask`; None to read it from the
             sharders, whose `qcomm_codecs_registry` has it.
@@ -251,11 +251,11 @@ class NeuroShardPlanner(ShardingPlanner):
 
 
 def check_hosts(plan: ShardingPlan, topology: Topology) -> None:
-    """Refuse a plan that keeps tables on hosts other than those that TorchRec reads from the environment."""
+    """Refuse a plan that cuts tables inside hosts if TorchRec reads other ranks per host from the environment."""
     types = {sharding.sharding_type for module in plan.plan.values() for sharding in module.values()}
     local = get_local_size(topology.world_size)
     if types & {"table_row_wise", "grid_shard"} and local != topology.local_world_size:
         raise PlanError(
-            f"the plan has tables on hosts of {topology.local_world_size} ranks, as the topology says, but TorchRec "
+            f"the plan cuts tables on hosts of {topology.local_world_size} ranks, as the topology says, but TorchRec "
             f"reads {local} ranks per host from the environment; set LOCAL_WORLD_SIZE to the topology's number"
         )

@@ -87,8 +87,8 @@ def join_ranks(
         rank: number of this rank.
         world_size: number of ranks.
         params: how the ranks run.
-        store_file: path of the file that the ranks meet at.
-        ranks_per_host: number of ranks that TorchRec takes for the ranks of one host; None for all of them.
+        store_file: path of the file through which the ranks find each other.
+        ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
     """
     warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
     for name in ("torch.fx", "torchrec"):

@@ -28,8 +28,8 @@ def torchrec_sharders(comm_precision: str = DEFAULT_COMM_PRECISION, device: str 
     """The sharders of `EmbeddingBagCollection` and `EmbeddingCollection`, for `DistributedModelParallel`.
 
     Args:
-        comm_precision: number format on the links, forward and backward, such as `ShardingTask.comm_precision`.
-        device: kind of device of the ranks. TorchRec has no bf16 on CPUs; it is fp16 there.
+        comm_precision: number format on the links, forward and backward, as in `ShardingTask.comm_precision`.
+        device: kind of device of the ranks. TorchRec has no bf16 on CPUs; fp16 is used there instead.
 
     Raises:
         PlanError: the number format is unknown.

@@ -39,7 +39,7 @@ class TableChoice:
         table: the table.
         sharding_types: TorchRec's names of the types that it may have.
         min_partition: fewest columns of a column block.
-        compute_kernels: those of `COMPUTE_KERNELS` that it may have.
+        compute_kernels: those of `tables.table.COMPUTE_KERNELS` that it may have.
     """
 
     table: Table
@@ -61,7 +61,7 @@ class Memory(Protocol):
 
 
 class _StorageEstimator(ShardEstimator):
-    """Sets the storage of every shard to what a memory model says; a shard without rows takes none."""
+    """Sets the storage of every shard to that of a memory model; a shard without rows takes none."""
 
     def __init__(self, tables: Mapping[str, Table], task: ShardingTask, memory: Memory) -> None:
         self._tables = tables
@@ -114,7 +114,7 @@ def stock_plan(
 
     Args:
         task: the task, whose constraints are not read. Its `host_memory_bytes` limit tables in host memory.
-        choices: what may become of each table, by the name that it gets in the plan.
+        choices: sharding types and kernels of each table, by its name in the plan.
         memory_limits: bytes that tables may use on each rank.
         memory: the memory model.
         make_estimator: makes the performance estimator from `topology` and `constraints`.
@@ -167,7 +167,7 @@ def topology_of(task: ShardingTask, memory_limits: Sequence[int], **bandwidths: 
 
 @contextmanager
 def _without_replica_warnings() -> Iterator[None]:
-    """Drop TorchRec's warning that a replicated table has no sharding specification, which none of them has."""
+    """Drop TorchRec's warning that a replicated table has no sharding specification; such tables never have one."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith("Sharding spec not found")

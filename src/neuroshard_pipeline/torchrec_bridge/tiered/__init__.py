@@ -1,8 +1,8 @@
 """Embedding modules for TorchRec whose tables are cut by rows into tiers, after FlexShard (Sethi et al. 2023).
 
 A few rows of a table get most of its lookups. The hottest rows are on every rank, further popular rows are on every
-host, and all others are cold: sharded over all ranks. A lookup of a hot row needs no network, one of a host row none
-outside the host. The modules have run with gloo on CPUs only.
+host, and all others are cold: sharded over all ranks. A lookup of a hot row needs no network, and a lookup of a
+host row only that inside the host. The modules have run with gloo on CPUs only.
 
 | module | holds |
 | --- | --- |
