@@ -56,7 +56,7 @@ def test_what_has_no_price_is_said():
 def test_the_number_format_of_the_links_and_replica_groups_are_said():
     said = planned(stepping_models(), comm_precision="fp16", num_replica_groups=3, sync_interval=5).explain()
     assert "communication: rows and their gradients are fp16 on the links\n" in said
-    assert "replica groups: 3 groups of 4 ranks average their weights every 5 steps; reductions include" in said
+    assert "replica groups: 3 groups of 4 ranks average their weights every 5 steps; the cost of" in said
     assert "replica groups" not in planned(stepping_models()).explain()
     assert "on the links" not in planned(stepping_models()).explain()
 
