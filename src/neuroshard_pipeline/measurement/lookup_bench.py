@@ -190,7 +190,7 @@ class LookupBench(ABC):
             raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured; use {known}")
         needed, available = 4 * _floats(sample), 4 * self._weights.numel()
         if needed > available:
-            raise MeasurementError(f"out of memory: weights need {needed} bytes; raise arena_bytes above {available}")
+            raise MeasurementError(f"out of memory: weights need {needed} of {available} bytes; raise arena_bytes")
         shape = (
             sample.optimizer,
             _data_type(sample),
