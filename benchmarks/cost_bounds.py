@@ -4,8 +4,8 @@ Let f(R) be the predicted compute cost of a rank with shards R, and f0 the cost 
 exists if f has one of two shapes.
 
 - `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: one part of
-  the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), which are at least as far open for
-  R + Q as for R or Q. Launch terms, which a rank pays once for any number of shards, break this shape; f leaves them
+  the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), whose values for R + Q are at
+  least those for R or Q. Launch terms, which a rank pays once for any number of shards, break this shape; f leaves them
   out, which can only lower the bound. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of
   f({shard}) - f0 over all shards. Every table adds to T at least the smallest sum that any of its splits has.
 - `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k).

@@ -6,9 +6,9 @@ Input dist [dist_data.py `KJTAllToAll`; embeddingbag.py `input_dist`]
     per module   features are put into the order of the groups, once per column shard: reads and writes
                  4 b f + 8 b P bytes (lengths are int32, ids int64); the host waits for the number of ids per feature
     per group    row types first sort ids by rows (`block_bucketize_sparse_features`: ids are read twice and written
-                 once, lengths of n buckets are read, written and summed up), and the host waits again
-                 all_to_all of 3 int64 per rank (how much follows), after which the host waits
-                 all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of weights if there are
+                 once, and so are lengths of one bucket per rank), and the host waits again
+                 all_to_all of 3 int64 per rank (how much follows), 4 with weights; then the host waits
+                 all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of any weights
                  received data is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
 
 Output dist of pooled rows [comm_ops.py], forward and backward
@@ -22,8 +22,7 @@ Copies (`module`) each read and write their data once: the buffer that is sent, 
 side. The backward pass repeats them and divides gradients by the number of ranks. With o < 4, both sides convert.
 
 Sequence tables need an all_to_all of o * b * D * P bytes. Its input is permuted before, and the rows of row shards are
-put into the order of the ids afterwards. If every rank sends each id once, P counts these ids only. Host tiers need the
-same inside every host.
+put into the order of the ids afterwards. P counts ids after deduplication. Host tiers do the same inside hosts.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The fewest bytes that sequence tables must send between hosts in one step, whatever plan of whole rows is used.
+"""The fewest bytes that sequence tables must send between hosts in one step, under any plan that keeps rows whole.
 
 Setting: H hosts of L ranks, W = H L ranks, N ids of a table per step, D columns of 4 bytes. An id is row k of the table
 with probability p_k. Every host asks for row k v_k times per step: v_k = N p_k / H or, with `index_dedup`, where a rank

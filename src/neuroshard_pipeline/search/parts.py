@@ -132,7 +132,7 @@ def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models
         by_batch[batch_size].append(looked)
     found: dict[tuple[Shard, int], FloatArray] = {}
     for batch_size, batch in by_batch.items():
-        # At least two shards per call, so that BLAS rounds alike for any number of shards (see `Problem`).
+        # At least two shards per call, so that rounding in BLAS does not depend on the number (see `Problem`).
         made = models.compute.shard_embeddings(batch if len(batch) > 1 else batch * 2, batch_size, task.optimizer)
         found |= {(shard, batch_size): row for shard, row in zip(batch, made, strict=False)}
     return np.array([found[key] for key in seen])[[place[_lookup_key(shard)] for shard in shards]]

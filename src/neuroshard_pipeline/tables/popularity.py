@@ -210,7 +210,7 @@ def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]
     means = np.array([float(counts @ shares) for counts, shares in map(_counts_of_bin, *_slopes(rows))])
     ids, lowest, highest = rows * means, rows * LOWEST_COUNTS, rows * HIGHEST_COUNTS
     variances = _deviations(rows) ** 2
-    for _ in range(NUM_REUSE_BINS):  # as many bins can reach a limit
+    for _ in range(NUM_REUSE_BINS):  # a round moves bins until one reaches a limit
         movable = variances * ((ids < highest) if total > ids.sum() else (ids > lowest))
         if movable.any():
             ids = np.clip(ids + (total - ids.sum()) * movable / movable.sum(), lowest, highest)

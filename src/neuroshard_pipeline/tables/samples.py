@@ -10,7 +10,7 @@ from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER
 #: (`augment.varied_draws`).
 TRAINING = "training"
 
-#: Collectives to which all ranks contribute alike.
+#: Collectives to which all ranks contribute equally.
 Reduction = Literal["reduce_scatter", "all_gather", "all_reduce"]
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
@@ -65,7 +65,7 @@ class CommSample:
 
 @dataclass(frozen=True)
 class ReductionSample:
-    """One collective to which all ranks contribute alike.
+    """One collective to which all ranks contribute equally.
 
     Attributes:
         sample_id: name.
@@ -73,7 +73,7 @@ class ReductionSample:
         size_bytes: the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather
             and reduce_scatter. Every rank has an equal share.
         world_size: number of ranks.
-        hosts: number of hosts, with equally many ranks on each.
+        hosts: number of hosts, with the same number of ranks on each.
     """
 
     sample_id: str
