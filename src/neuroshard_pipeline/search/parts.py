@@ -4,8 +4,8 @@ Tables of one module with the same sharding type form a *group*, which shares co
 every rank:
 
     input dist     the exchange of ids (`StepCostModel.prices`); free if the trainer overlaps it
-    lookups        one per group, data type, pooling and place of the weights; a replica looks up the samples of its
-                   rank only
+    lookups        one per group, data type, pooling, compute kernel and width of sequence tables; a replica looks up
+                   the samples of its rank only
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
                    data_parallel: all_reduce of the dense gradients;

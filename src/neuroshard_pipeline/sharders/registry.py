@@ -114,7 +114,7 @@ def shard(
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
-        NeuroShardError: the sharder is unknown, its policy is missing, or `torchrec` is given a task with constraints.
+        NeuroShardError: the sharder is unknown, its policy is missing, or it does not support the task's constraints.
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
@@ -222,7 +222,7 @@ def solve_all(
         policies: as in `shard`.
 
     Raises:
-        NeuroShardError: an unknown sharder or a missing policy (before the first task), or constraints with `torchrec`.
+        NeuroShardError: an unknown sharder or a missing policy (before the first task), or unsupported constraints.
     """
     from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
 
