@@ -1,4 +1,4 @@
-"""The `kedro` command of this project: Kedro's own `run`, with error messages that name the problem and the remedy."""
+"""This project's `kedro` commands `run` (Kedro's own) and `prune`; their errors name the problem and the remedy."""
 
 import copy
 import functools
@@ -76,9 +76,9 @@ def parameter_problems(text: str) -> str:
 
 
 def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Leave out problems `(field, message, value)` that follow from others.
+    """Leave out problems `(field, message, value)` that may follow from others.
 
-    Pydantic also reports the list of an invalid item. For a mistyped name, it also reports the correct one as missing.
+    These are the list of an invalid item, which is too short without it, and all missing names beside an unknown one.
     """
     messages = {message for _, message, _ in problems}
     return [
@@ -133,7 +133,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _with_plain_errors(command: click.Command) -> click.Command:
-    """The same command, which reports errors that the user can correct without a traceback and exits with status 1."""
+    """A copy of the command. An error that the user can correct ends it with status 1 and without a traceback."""
     callback: Callable[..., Any] = command.callback  # type: ignore[assignment]
 
     @functools.wraps(callback)

@@ -1,4 +1,4 @@
-"""Draws compute samples of derived and public tables, with several batch sizes, optimizers and data types.
+"""Draws compute samples of derived, public and held-out tables, with several batch sizes, optimizers and data types.
 
 `varied_samples` draws training samples. `evaluation_samples` draws samples that measure how well a model generalises;
 most have tables or batch sizes that no training sample has. A sample depends on the seed and on its own index only.
@@ -239,7 +239,7 @@ def _groups(pool: pd.DataFrame) -> list[_Group]:
 def _of_batch(groups: Sequence[_Group], batch_size: int) -> list[_Group]:
     found = [group for group in groups if group["batch_size"][0] == batch_size]
     if not found:
-        raise TaskError(f"there are no derived tables for batch size {batch_size}; raise tables_per_batch_size")
+        raise TaskError(f"too few derived tables for batch size {batch_size}; raise tables_per_batch_size")
     return found
 
 

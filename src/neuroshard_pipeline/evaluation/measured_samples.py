@@ -19,12 +19,12 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 @dataclass(frozen=True)
 class MeasuredSamples:
-    """Compute and communication samples with their costs. Each frame has the columns of the dataset that is named here.
+    """Samples and costs in the format of these datasets; those of refined samples also have `refinement.EXTRA_COLUMNS`.
 
     Attributes:
         table_pool: `augment.table_pool`; it contains every table of the samples.
         compute_samples: `augment.compute_samples`.
-        compute_settings: `augment.compute_sample_settings`.
+        compute_settings: `augment.compute_sample_settings`; `sharding_type` and `world_size` may be missing.
         compute_costs: `measure.compute_costs`.
         comm_samples: `augment.comm_samples`.
         comm_costs: `measure.comm_costs`.

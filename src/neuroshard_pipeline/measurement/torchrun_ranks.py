@@ -4,8 +4,8 @@ r"""The program that torchrun starts on every host: a rank that measures the col
         -m neuroshard_pipeline.measurement.torchrun_ranks <first host>:29400
 
 The ranks read the orders of a campaign (`torchrun_team`) from a store at that endpoint, and stay for the next campaign.
-They need neither the project's conf nor its data. When a rank dies, or hangs in a chunk, torchrun ends all ranks and
-starts them again, up to --max-restarts times. The variable GLOO_SOCKET_IFNAME names gloo's network interface.
+They need neither the project's conf nor its data. A rank that hangs exits. When a rank exits or dies, torchrun starts
+all ranks again, up to --max-restarts times. The variable GLOO_SOCKET_IFNAME names gloo's network interface.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class _Worker:
         self._bench: CollectiveBench | None = None
 
     def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return the timings of an order, or the reason why this rank is unfit. Exit if a measurement hangs."""
+        """Return the timings of an order, or why this rank is unfit. Exit if it takes longer than `timeout_s`."""
         params = CommMeasureParams(**order["params"])
         faulthandler.dump_traceback_later(params.timeout_s, exit=True)
         try:

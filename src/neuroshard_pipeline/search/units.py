@@ -22,8 +22,8 @@ class Unit:
         width: columns of all its tables.
         ranks: the ranks that it may be placed on, ascending, or None for all.
         min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
-        max_shards: largest number of shards allowed; 1 for a sequence table, because TorchRec trains column shards of
-            sequence tables only if all of a module are equally wide.
+        max_shards: largest number of shards allowed; 1 for a sequence table (pooling `none`), because TorchRec needs
+            column shards of one width in a module of sequence tables.
     """
 
     members: tuple[int, ...]

@@ -101,8 +101,8 @@ def shard(
     """Plan a sharding task.
 
     Args:
-        task: tables, ranks, batch size and memory. If it does not say how many ranks are on a host, and the models know
-            their cluster, the plan's task has the ranks per host of that cluster.
+        task: tables, ranks, batch size and memory. If it has no `local_world_size`, and the models are those of a
+            modelled cluster, the plan's task gets the ranks per host of that cluster (`task.on_hosts`).
         models: cost models, as `load_cost_models` returns them.
         sharder: one of `SHARDERS`.
         params: settings of the searches and of the memory model. None means those of conf/base/parameters_search.yml.
@@ -114,7 +114,7 @@ def shard(
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
-        NeuroShardError: the sharder is unknown, its policy is missing, or it does not support the task's constraints.
+        NeuroShardError: the sharder is unknown, lacks its policy or extra, or does not support the task's constraints.
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
@@ -137,7 +137,7 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
         models: cost models that predict the cost of the new order.
 
     Returns:
-        A plan with the same information as a plan that `shard` returns.
+        A plan with its predicted cost, prediction intervals and rejected changes, as `shard` returns it.
 
     Raises:
         PlanError: the matrix has another shape, or a bandwidth is not positive.
@@ -158,7 +158,7 @@ def shortlist(
     """The plan of a sharder and the runners-up of its search.
 
     Args:
-        task: tables, ranks, batch size and memory.
+        task: tables, ranks, batch size and memory; unlike `shard`, this function adds no ranks per host.
         models: cost models.
         sharder: one of `SHORTLISTING`.
         settings: settings of the searches and of the memory model.
@@ -166,7 +166,7 @@ def shortlist(
         count: largest number of plans.
 
     Returns:
-        Plans with their predicted cost; the first one is the plan that `shard` returns.
+        Plans with their predicted cost, without rejected changes; the first has the placement that `shard` returns.
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
@@ -210,7 +210,7 @@ def solve_all(
 ) -> Solutions:
     """Run every sharder on every task and return all plans and attempts.
 
-    The seconds of an attempt include the search and the placement, but not the final prediction of the plan's cost.
+    The seconds of an attempt are those of the sharder, without the final prediction of the plan's cost.
 
     Args:
         tasks: sharding tasks with distinct `task_id`.

@@ -1,4 +1,4 @@
-"""Plans tiers for one day's ids, judges them on another day's, and says whether it pays to cut them again."""
+"""Plans tiers (rows by popularity) for a day's ids, and says whether cutting them again pays on another day."""
 
 from kedro.pipeline import Node, Pipeline
 

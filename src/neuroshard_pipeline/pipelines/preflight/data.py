@@ -13,12 +13,12 @@ from neuroshard_pipeline.datasets import CostModelDataset, TableFileDataset
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 
-#: Smallest free disk. A default run writes 20 MB, the longest campaign ten times as much.
+#: Free disk that every run must find. A default run writes 20 MB, and the longest campaign ten times as much.
 LEAST_FREE_BYTES = 256 * 2**20
 
 
 def input_problems(run: PlannedRun) -> Problems:
-    """Inputs that no earlier run has made, whose pinned version does not exist, or that cannot be read."""
+    """Inputs that are never stored, have no version or not the pinned one, or cannot be read."""
     missing: dict[str, list[str]] = {}
     for name in sorted(run.pipeline.inputs()):
         if name.startswith("params:") or name == "parameters":
