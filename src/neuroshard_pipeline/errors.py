@@ -1,4 +1,4 @@
-"""All errors that this project raises on purpose.
+"""The errors that several packages raise, and the base class of all errors that this project raises on purpose.
 
 Each message names the file or parameter, the invalid value and the remedy. The command line prints it without a
 traceback.
@@ -21,7 +21,7 @@ class TaskError(NeuroShardError):
 
 
 class MeasurementError(NeuroShardError):
-    """A measurement backend is missing, or a campaign cannot run."""
+    """A measurement backend is missing, a campaign cannot run, or the lab lacks a GPU or network."""
 
 
 class ExecutionError(NeuroShardError):
@@ -33,7 +33,7 @@ class CostModelError(NeuroShardError):
 
 
 class PlanError(NeuroShardError):
-    """A plan is invalid: columns are missing or covered twice, a width is invalid, or a rank exceeds its memory."""
+    """A plan is invalid (rows or columns missing or covered twice, too little memory), or does not suit a model."""
 
 
 class DoesNotFitError(PlanError):

@@ -19,14 +19,14 @@ Backward, 19 kernels:
 
     sort       ids are linearised, sorted and run-length encoded: a number of bytes per id through HBM
     gradients  every id reads the gradient of its bag through L2, and through HBM what L2 does not hold
-    hot rows   a row with more than 32 ids is reduced by a block of threads, which occupies its SM for a fixed time
+    hot rows   a row with more than 32 ids is reduced by a block of threads per 1024 ids, each a fixed time on an SM
     update     each distinct row and its optimizer state are read and written once
     weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward time
     host       rows and state that are in managed memory cross the host link
 
 The most frequently read rows of a table stay in L2, as many as fit.
 
-Shapes: S shards of one fused lookup, 17 reuse bins.
+Shapes: S shards of one fused lookup, 17 reuse bins (`tables.table.REUSE_BIN_EDGES`).
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ class KernelParams(Parameters):
         wide_row_share: share of the row latency that every further 128 numbers of a row add; a warp reads 128 numbers
             at once.
         sort_bytes_per_id: bytes that sorting moves per id.
-        hot_row_us: time during which a hot row occupies an SM.
+        hot_row_us: time during which a block of threads for a hot row occupies an SM.
         weight_gradient_factor: time of the gradient of the ids' weights, divided by that of the forward kernel.
         host_efficiency: share of the host link's bandwidth that reads of rows reach.
         cache_fetch_share: share of a batch's distinct rows that come from the host if the cache has room for all rows.
@@ -282,7 +282,7 @@ def lookup_cost_ms(
     Args:
         shards: at least one shard.
         batch_size: global batch size.
-        optimizer: one of `tables.OPTIMIZERS`.
+        optimizer: one of `tables.task.OPTIMIZERS`.
         device: the GPU, see `modelled_device`.
     """
     time = device.time(lookup_of_shards(shards, batch_size, optimizer))

@@ -1,7 +1,7 @@
 """The shipped numbers of the lab: the section `lab` of conf/base/parameters_lab.yml.
 
-The package ships that file (a symbolic link beside this package's `__init__.py`), so that Python and `kedro run` use
-the same numbers.
+`neuroshard_pipeline` ships that file (a symbolic link beside its own `__init__.py`), so that Python and `kedro run`
+use the same numbers.
 """
 
 from functools import cache

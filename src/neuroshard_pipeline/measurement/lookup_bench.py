@@ -106,7 +106,7 @@ class LookupBench(ABC):
             weights: one (num_embeddings, width) tensor per shard, on the device; not changed.
 
         Returns:
-            The output (B, D) and the updated weights, one tensor per shard.
+            The output, (B, D) or without pooling (N, width), and the updated weights, one tensor per shard.
         """
         operator = self._operator(sample)
         self._place(operator, sample, self._at)
@@ -150,7 +150,7 @@ class LookupBench(ABC):
         return self._params.of_visit(timed)
 
     def _place(self, operator: Any, sample: ComputeSample, at: int) -> None:
-        """Place the operator's weights and optimizer state at float `at` of the arena, or at 0 if they do not fit."""
+        """Place the operator's weights and optimizer state as `_parts` does, at 0 if the weights do not fit at `at`."""
         floats = _floats(sample)
         at = at if at + floats <= self._weights.numel() else 0
         for name, part in self._parts(sample, at).items():
@@ -158,7 +158,7 @@ class LookupBench(ABC):
         self._at = at + -(-floats // ALIGNMENT_FLOATS) * ALIGNMENT_FLOATS
 
     def _parts(self, sample: ComputeSample, at: int) -> dict[str, torch.Tensor]:
-        """The sample's weights and optimizer state at float `at` of the arena, by FBGEMM's names."""
+        """Weights at float `at` of the arena, and states at the same relative place in `_states`, by FBGEMM's names."""
         weights = self._weights[at : at + _floats(sample)].view(_DTYPES[_data_type(sample)])
         if sample.optimizer == "sgd":
             return {"weights": weights}
@@ -190,7 +190,7 @@ class LookupBench(ABC):
             raise MeasurementError(f"optimizer {sample.optimizer} cannot be measured; use {known}")
         needed, available = 4 * _floats(sample), 4 * self._weights.numel()
         if needed > available:
-            raise MeasurementError(f"out of memory: weights need {needed} of {available} bytes; raise arena_bytes")
+            raise MeasurementError(f"out of memory: weights of {needed} bytes, arena of {available}; raise arena_bytes")
         shape = (
             sample.optimizer,
             _data_type(sample),
@@ -270,7 +270,7 @@ def _is_sequence(sample: ComputeSample) -> bool:
     """Whether a sample looks up rows without summing them; one fused lookup cannot do both."""
     kinds = {shard.table.pooling == "none" for shard in sample.shards}
     if len(kinds) > 1:
-        raise MeasurementError("the tables of a fused lookup must all have pooling none, or none of them")
+        raise MeasurementError("the tables of a fused lookup must all have pooling none, or all another pooling")
     return kinds.pop()
 
 

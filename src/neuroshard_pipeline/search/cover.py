@@ -68,7 +68,7 @@ def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str
 
 
 def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
-    """Problems unless rows are cut as by `row_shards`: TorchRec sends ids to ranks by that rule, whatever plans say."""
+    """Problems unless rows are cut as by `row_shards`: TorchRec sends ids by that rule; host tiers are cut alike."""
     sharding_type = placed[0][0].sharding_type
     if sharding_type == "column_wise":
         return

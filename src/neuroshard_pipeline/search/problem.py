@@ -2,7 +2,7 @@
 
 Two shards of one table with the same width have the same cost, wherever their columns begin. A search therefore works
 with *kinds*, the distinct (unit, width) pairs; `Problem.placement` assigns columns at the end. A unit is a table, or
-the tables that a constraint keeps together. A unit of several tables is never split, and so it has one kind only.
+the tables that a constraint keeps together, which are never split. A *state* holds the kind of every shard of a plan.
 
 Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """
@@ -41,12 +41,12 @@ class Background:
 class Problem:
     """Everything that sharders know about a task. Kinds are numbered from 0 in the order of their first use.
 
-    Only `embedding`, `cost` and `embeddings_of` call the cost models. A sharder that considers nothing but memory does
-    not use these three.
+    Only embeddings, and the costs and orders computed from them, need the cost models. A sharder that considers nothing
+    but memory uses none of these.
 
     Attributes:
         task: the sharding task.
-        models: the cost models.
+        models: the cost models; with `prices`, their compute costs include these.
         memory: the memory model.
         background: costs of shards that are not part of the problem, on every rank.
         prices: prices of the whole step, or None where the cost is the published one: lookups and all-to-all.
@@ -58,8 +58,8 @@ class Problem:
         limits_shards: whether the number of shards of any unit is limited.
         unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
         width: (Y,) columns of every kind.
-        dims: (Y,) 4-byte words that a sample gets from every kind; equal to `width` for tables of one feature and fp32
-            communication.
+        dims: (Y,) 4-byte words that a sample gets from every kind; equal to `width` for pooled tables of one feature
+            and fp32 communication.
         bytes: (Y,) memory that every kind takes on a rank.
         whole_tables: (U,) the kind of every unit at its full width.
 
@@ -134,13 +134,13 @@ class Problem:
 
     @property
     def embedding(self) -> FloatArray:
-        """(Y, H) shard embedding of every kind; for a unit of several tables, the sum of their embeddings."""
+        """(Y, H) shard embedding of every kind: the sum over its tables. With `prices`, the last number is in ms."""
         self._embed_new_kinds()
         return self._embedding
 
     @property
     def cost(self) -> FloatArray:
-        """(Y,) predicted compute cost of every kind alone on a rank, in units of 1e-9 ms."""
+        """(Y,) predicted cost of every kind alone on a rank, in 1e-9 ms, without collectives or `shared_ms`."""
         self._embed_new_kinds()
         return self._cost
 

@@ -1,4 +1,4 @@
-"""The hot and host rows of tables of one width, on this rank."""
+"""The hot and host rows (`tables.tiers`) of tables of one width, on this rank; shapes as in `exchange`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +46,7 @@ class PopularTiers(nn.Module):
         self._none = torch.empty(0, embedding_dim, device=device)
 
     def ask(self, rows: torch.Tensor) -> Awaitable[Awaitable[RowRequest | None]]:
-        """Start to ask the ranks of the host for host rows (N,)."""
+        """Start to ask the ranks of this host for the host rows with the numbers `rows` (N,)."""
         if self.host is None:
             return NoWait(NoWait(None))
         return CountsInFlight(rows, self.groups.host)
@@ -56,7 +56,7 @@ class PopularTiers(nn.Module):
         return self._none if self.host is None or request is None else self.host(request.rows)
 
     def exchange(self, rows: torch.Tensor, request: RowRequest | None) -> torch.Tensor:
-        """The host rows (N, D) that this rank asked for, in the order of the request; `rows` are those it serves."""
+        """The host rows (N, D) that this rank asked for, in the order `request.order`; `rows` are those it serves."""
         return self._none if request is None else exchanged_rows(rows, request, self.groups.host, self._sent_as)
 
     def hot_rows(self, rows: torch.Tensor) -> torch.Tensor:
