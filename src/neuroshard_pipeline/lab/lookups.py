@@ -78,7 +78,7 @@ def lookup_of_shards(shards: Sequence[Shard], batch_size: int, optimizer: str) -
     Args:
         shards: at least one shard; a table without a reuse profile gets the default profile for `batch_size`.
         batch_size: global batch size.
-        optimizer: one of `tables.OPTIMIZERS`.
+        optimizer: one of `tables.task.OPTIMIZERS`.
     """
     tables = [with_profile(shard.table, batch_size) for shard in shards]
     ids = np.array([max(batch_size * table.pooling_factor, 1.0) for table in tables])

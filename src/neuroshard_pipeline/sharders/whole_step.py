@@ -38,6 +38,10 @@ _NUM_SEARCHED = 3
 #: a beam search without spread tables is among them. Otherwise, it improves the best result only.
 _SMALL = 500
 
+#: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
+#: 16 tasks of `make run`, this takes a third less time than improving all; predicted costs rise by 0.03 % on average.
+_MOST_ABOVE_BEST_RESULT = 1.1
+
 #: Number of times that the type of a single table is changed, and of changes that are tried each time.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
 
@@ -78,6 +82,7 @@ def whole_step_placements(
         searched = [_cheapest(problem, searched)]
     else:
         searched += [_searched(start, search) for start in starts[_NUM_SEARCHED:] if not start.spread.types][:1]
+        searched = _worth_improving(problem, searched)
     improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
     best, states = _cheapest(problem, improved)
     if best.columns is None:
@@ -99,6 +104,19 @@ def _placement(problem: Problem, start: _Start, states: Sequence[PlacedState]) -
     """The placement of all tables, the column-wise ones as in the first of `states`."""
     found = None if start.columns is None else start.columns.placement(states[0].kinds, states[0].ranks)
     return joined(problem, found, start.spread)
+
+
+def _worth_improving(
+    problem: Problem, found: list[tuple[_Start, list[PlacedState]]]
+) -> list[tuple[_Start, list[PlacedState]]]:
+    """The results whose cost is within `_MOST_ABOVE_BEST_RESULT`, one of each cost."""
+    costs_ms = [placement_cost_ms(problem, _placement(problem, *entry)) for entry in found]
+    limit_ms = min(costs_ms) * _MOST_ABOVE_BEST_RESULT
+    return [
+        entry
+        for place, entry in enumerate(found)
+        if costs_ms.index(costs_ms[place]) == place and costs_ms[place] <= limit_ms
+    ]
 
 
 def _cheapest(problem: Problem, found: list[tuple[_Start, list[PlacedState]]]) -> tuple[_Start, list[PlacedState]]:
