@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -52,8 +53,8 @@ def fatal(fate):
     return CommSample(fate, 64, (8, 8, 8, 8), (0.0,) * 4)
 
 
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory):
+@contextmanager
+def started_agents(tmp_path_factory):
     """The endpoint of two agents with two ranks each, which die or hang in the samples of `FATES`."""
     endpoint = free_endpoint()
     hosts = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
@@ -70,15 +71,34 @@ def agents(tmp_path_factory):
             agent.join(60)
 
 
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory):
+    with started_agents(tmp_path_factory) as endpoint:
+        yield endpoint
+
+
 def params_for(endpoint, **changes):
     return CommMeasureParams(**COMM | {"local_world_size": 2, "torchrun_endpoint": endpoint} | changes)
 
 
 @pytest.fixture(scope="module")
-def records_of_fates(agents):
-    """Records of a campaign one of whose chunks contains the samples that kill and block a rank."""
-    params = params_for(agents, visits=1, chunk_samples=5, timeout_s=HANGS_AFTER_S)
-    return dict(CommCampaign(params, SEED).run([*across(3), *map(fatal, FATES)], {}))
+def records_of_fates(agents, tmp_path_factory):
+    """Records of a campaign one of whose chunks contains the samples that kill and block a rank.
+
+    On a busy machine, torchrun's agents sometimes fail to meet again after a rank has died. The campaign then says that
+    ranks are missing, and other agents get a second chance.
+    """
+
+    def measured(endpoint):
+        params = params_for(endpoint, visits=1, chunk_samples=5, timeout_s=HANGS_AFTER_S)
+        return dict(CommCampaign(params, SEED).run([*across(3), *map(fatal, FATES)], {}))
+
+    try:
+        return measured(agents)
+    except MeasurementError as error:
+        assert "fewer than 4 ranks run" in str(error)  # noqa: PT017
+    with started_agents(tmp_path_factory) as endpoint:
+        return measured(endpoint)
 
 
 @pytest.mark.slow
