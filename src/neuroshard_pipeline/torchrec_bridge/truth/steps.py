@@ -123,10 +123,11 @@ def set_up_rank(
 ) -> Callable[[Group], list[Row]]:
     """Join the process group; the returned function measures one group of plans."""
     device = join_ranks(rank, world_size, params, store_file, local_world_size)
+    from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds, ShardedEmbeddings
+
+    gc.freeze()  # objects of imported modules stay, so a collection need not visit them
 
     def measure(group: Group) -> list[Row]:
-        from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds, ShardedEmbeddings
-
         gc.collect()  # the modules of the last group contain reference cycles
         share = group.plans[0].task.batch_size // world_size
         part = slice(rank * share, (rank + 1) * share)
