@@ -12,7 +12,7 @@
 | `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
 | `truth` | times the embedding module alone under plans, beside their predicted costs | when it runs |
 | `step_costs` | measures steps under random plans, and fits the step cost model to them | when it measures |
-| `tiered` | embedding modules whose tables are cut by rows into tiers | yes |
+| `tiered` | embedding modules whose tables are cut into tiers, by popularity of rows | yes |
 
 `neuroshard_pipeline.torchrec_plan` writes and reads TorchRec's own structures, and has `torchrec_sharders`. This module
 imports the names below on first use, so that `plan_json` works without TorchRec.

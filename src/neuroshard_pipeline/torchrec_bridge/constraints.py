@@ -30,7 +30,7 @@ KERNEL_SETTINGS = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode")
 
 #: Fields that plans cannot meet, and why.
 _UNSUPPORTED_FIELDS = {
-    "cache_params": "they set a cache, which is certain only if compute_kernels contains fused_uvm_caching alone",
+    "cache_params": "a table is certain to have a cache only if fused_uvm_caching is its only allowed compute kernel",
     "key_value_params": "tables are held in memory",
     "use_virtual_table": "tables have a fixed number of rows",
     "device_group": "all tables are on the devices of the topology",
@@ -44,9 +44,10 @@ def search_constraints(constraints: Mapping[str, ParameterConstraints], tables: 
     """TorchRec's constraints by table, as constraints of a sharding task.
 
     `sharding_types` and `compute_kernels` together limit the types of a table: `data_parallel` uses the kernel `dense`,
-    and all other types use one of `COMPUTE_KERNELS`. A search may move a table to host memory if all of these are
-    allowed; if `fused` is not, `with_kernels` gives the table its kernel. `min_partition` is the least width of column
-    shards. `pooling_factors` are read with the tables, and `with_kernel_settings` passes on `KERNEL_SETTINGS`.
+    and all other types use one of `COMPUTE_KERNELS`. A search may move a table to host memory if all of
+    `COMPUTE_KERNELS` are allowed. If `fused` is not allowed, `with_kernels` gives the table its kernel. `min_partition`
+    is the least width of column shards. `pooling_factors` are read with the tables, and `with_kernel_settings` passes
+    on `KERNEL_SETTINGS`.
 
     Raises:
         PlanError: a constraint cannot be met, or contradicts the model; the message names its table and field.
@@ -57,7 +58,7 @@ def search_constraints(constraints: Mapping[str, ParameterConstraints], tables: 
 
 
 def with_kernels(tables: Sequence[Table], constraints: Mapping[str, ParameterConstraints]) -> list[Table]:
-    """The tables; those that may not have the kernel `fused` have the one in host memory that their constraint allows.
+    """The tables. A table that may not have the kernel `fused` gets the host-memory kernel that its constraint allows.
 
     `fused_uvm_caching` has precedence, with the load factor of the constraint's `cache_params` or TorchRec's default.
     """

@@ -208,7 +208,7 @@ class NeuroShardPlanner(ShardingPlanner):
         )
 
     def _host_memory_bytes(self) -> int | None:
-        """Host memory of a rank with a GPU: the DDR of the topology's poorest device, or None if that has none."""
+        """Host memory of a rank with a GPU: the smallest DDR of the topology's devices, or None if that is 0."""
         if self.topology.compute_device == "cpu":
             return None
         return min(int(device.storage.ddr) for device in self.topology.devices) or None

@@ -18,9 +18,10 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, w
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _STREAM, _KIND_STREAM = 11, 12
-#: Shares of a plan's tables that are cut into column shards; 0 stands for plans of whole tables.
+#: Probabilities that a column-wise table is cut into shards. One of them is drawn per plan; with 0, all are whole.
 _CUT_SHARES = (0.0, 0.3, 1.0)
-#: Tables are drawn with probabilities in proportion to this power of their pooling factor: short, any or long bags.
+#: A task's tables are drawn with probabilities in proportion to one of these powers of their pooling factors. The first
+#: favours tables with short bags, the last tables with long bags.
 _POOLING_POWERS = (-0.5, 0.0, 0.25)
 
 
@@ -37,8 +38,8 @@ class StepPlanParams(Parameters):
         min_tables: smallest number of tables of a task.
         max_tables: largest number of tables of a task.
         dimensions: widths of the tables.
-        weighted_share: share of tasks with weighted ids: of half of the tables on average, or of a quarter of them if
-            the task has mean pooling, too.
+        weighted_share: share of tasks in which some tables have weighted ids: on average half of the tables, or a
+            quarter of them if the task has mean pooling, too.
         mean_share: share of tasks in which, on average, half of the tables have mean pooling.
         half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes: largest total size of the tables of a task.
@@ -71,7 +72,7 @@ class StepPlanParams(Parameters):
 
 
 def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
-    """Draw tasks and plans whose quantities of work vary independently of each other.
+    """Draw tasks and plans whose quantities of work (`tables.step_work`) vary independently of each other.
 
     Some tasks have few wide tables, others many narrow ones; some have short bags, others long ones. Some plans have
     many column shards, and most have more work on one rank than on another.

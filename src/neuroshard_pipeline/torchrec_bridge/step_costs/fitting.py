@@ -1,5 +1,7 @@
 """Fits the step cost model to measured steps of random plans.
 
+The model's *prices* are the ms that one unit of each quantity of work adds to a part of a step (`cost_models.step`).
+
 Shapes: P plans, W ranks, Q quantities of work (`tables.step_work`).
 """
 

@@ -15,9 +15,10 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     task_batches,
 )
 
-#: Other programs only add time to a step.
+#: Other programs only add time to a step. The lower quartile is therefore disturbed less than the median.
 _QUANTILE = 0.25
-#: One row per plan and rank: lower quartiles over its timed steps. `step_ms` is that of the slowest rank.
+#: Columns of the result, with one row per plan and rank. Times are lower quartiles over the plan's timed steps.
+#: `step_ms` is the time of the slowest rank, and the parts are those of the row's rank.
 COLUMNS = ("task_id", "sharder", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS)
 
 _PLAN = ["task_id", "sharder"]
@@ -56,7 +57,8 @@ def _quartiles(steps: pd.DataFrame) -> pd.DataFrame:
 def measures_steps(compute_backend: str, comm_backend: str, params: StepParams) -> bool:
     """Whether lookups and collectives are measured with the device and the backend of the steps.
 
-    Prices of steps are what a step costs beside lookups and collectives, so all must be measured on one machine.
+    The prices of steps say what a step costs beside lookups and collectives. Steps, lookups and collectives must
+    therefore be measured on one machine.
     """
     kernels = {"gloo": "fbgemm_cpu", "nccl": "fbgemm_cuda"}
     return (compute_backend, comm_backend) == (kernels[params.backend], params.backend)

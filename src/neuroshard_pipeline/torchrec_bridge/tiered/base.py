@@ -1,4 +1,7 @@
-"""What all modules with tiers have in common: the parts of a step, its context, and optimizers."""
+"""What all modules with tiers have in common: the parts of a step, its context, and optimizers.
+
+Tiers are parts of a table's rows by popularity: hot rows on every rank, host rows on every host, cold rows sharded.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,7 +45,7 @@ class TieredContext(Multistreamable):
 
     Attributes:
         cold: the context of TorchRec's module.
-        splits: the tiers of the ids.
+        splits: for every width of tables, the tiers of the ids and their rows in these tiers.
         requests: the requests for host rows.
         features: the ids in the order of the tables.
         inverse: (N,) for every id its place among the distinct ids, or None if ids are not deduplicated.
@@ -66,9 +69,9 @@ class TieredContext(Multistreamable):
 
 
 class SplitsInFlight(Awaitable[Awaitable[TieredIds]]):
-    """The input dist of all tiers: `wait` starts the exchange of ids, whose `wait` gives them.
+    """The input dist of all tiers: `wait` starts the exchange of ids and returns it; its own `wait` returns the ids.
 
-    `TrainPipelineSparseDist` waits for all `awaitables` of a module's input dist, which is this one.
+    `TrainPipelineSparseDist` waits for all `awaitables` of a module's input dist. Here, this object is the only one.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
     """A sharded module whose tables have tiers. Hot, host and cold rows are updated in the backward pass.
 
     Args:
-        tiers: hot and host rows; tables of one width are together.
+        tiers: hot and host rows, one element per width of tables.
         cold: TorchRec's sharded module of the cold rows, or None if there are none.
         features: the features in the order in which their ids are processed; one that looks up several tables occurs
             several times.

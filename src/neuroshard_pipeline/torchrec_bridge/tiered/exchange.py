@@ -20,10 +20,10 @@ class RowRequest(Multistreamable):
     """The rows that the ranks of a host ask each other for.
 
     Attributes:
-        order: (N,) the order in which this rank asks for its rows: by owner.
+        order: (N,) the order in which this rank asks for rows: sorted by the rank that has them.
         asked: number of rows that this rank asks every rank for.
         served: number of rows that every rank asks this rank for.
-        rows: (M,) these rows, as rows of this rank's weights.
+        rows: (M,) the rows that this rank is asked for, as row numbers of its own weights.
     """
 
     order: torch.Tensor
@@ -38,7 +38,7 @@ class RowRequest(Multistreamable):
 
 
 class CountsInFlight(Awaitable[Awaitable[RowRequest]]):
-    """The exchange of the numbers of ids; `wait` starts the exchange of the ids, whose `wait` gives the request.
+    """The exchange of the numbers of ids. `wait` starts the exchange of the ids; its own `wait` returns the request.
 
     Args:
         rows: (N,) numbers of host rows.

@@ -1,4 +1,4 @@
-"""Puts modules with tiers into a model as a plan says.
+"""Puts modules whose tables are cut into tiers (by popularity of rows) into a model as a plan says.
 
 If the plan's task has `index_dedup`, all `EmbeddingCollection`s are replaced, because TorchRec's own deduplication runs
 on GPUs only.
@@ -36,9 +36,9 @@ def put_tiers(
     device: torch.device | None = None,
     leave_out: Collection[str] = (),
 ) -> ShardingPlan:
-    """Replace every collection of `model` that has tiers in `plan`, and return TorchRec's plan of the others.
+    """Replace every collection of `model` that has tiers in `plan`; return TorchRec's plan of the other collections.
 
-    `DistributedModelParallel(model, plan=...)` then shards the others. This is a collective.
+    `DistributedModelParallel(model, plan=...)` then shards the other collections. This is a collective.
 
     Args:
         model: the unsharded model. An optimizer is attached to its tables by `apply_optimizer_in_backward`.

@@ -14,7 +14,7 @@ class RankGroups:
     Attributes:
         world: all ranks.
         host: the ranks of this rank's host, in their order.
-        peers: the ranks with this rank's place on their hosts, one per host.
+        peers: one rank per host: those that have the same position on their host as this rank has on its own.
     """
 
     world: dist.ProcessGroup

@@ -1,8 +1,9 @@
 """Maps every id to its tier and the row there, and the rows of every tier to their ids.
 
-Only the popular ids, those of hot and host rows, are stored, 12 bytes for each id and its place
-(`search.memory.POPULAR_ROW_BYTES`). Every other id is cold, and its row in the cold table is the id minus the number of
-popular ids of its table that are smaller.
+Tiers are parts of a table's rows by popularity: hot, host and cold rows. Only the popular ids, those of hot and host
+rows, are stored, 12 bytes for each id and its place (`search.memory.POPULAR_ROW_BYTES`). Places number the hot rows of
+all tables, and then the host rows of all tables. Every other id is cold, and its row in the cold table is the id minus
+the number of popular ids of its table that are smaller.
 
 Shapes: T tables, P popular ids of all of them, N ids to look up.
 """
@@ -92,7 +93,7 @@ class TierIndex:
             host = torch.arange(len(table.host)) + self.num_hot + self._host_base[at]
             keys.append(order.values + offsets[at])
             places.append(torch.cat([hot, host])[order.indices].int())
-        # The last entry is larger than every key, so that every search finds a place inside.
+        # The last entry is larger than every key, so that every search finds an entry.
         self._keys = torch.cat([*keys, torch.tensor(offsets[-1:])]).to(device)  # (P + 1,)
         self._places = torch.cat([*places, torch.zeros(1, dtype=torch.int32)]).to(device)  # (P + 1,)
         self._offsets = torch.tensor(offsets, device=device)  # (T + 1,)
@@ -103,7 +104,7 @@ class TierIndex:
 
         Args:
             ids: (N,) ids.
-            table: (N,) the place of the table of every id in `tables`.
+            table: (N,) the table of every id, as an index of `tables`.
 
         Raises:
             RuntimeError: an id is negative or not below the number of rows of its table (on GPUs, an assertion).
@@ -117,7 +118,7 @@ class TierIndex:
 
         Args:
             keys: (N,) the ids as `keys_of` numbers them.
-            table: (N,) the place of the table of every id in `tables`.
+            table: (N,) the table of every id, as an index of `tables`.
         """
         ordered, order = keys.sort()  # on CPUs, ordered keys are searched several times faster
         found = torch.searchsorted(self._keys, ordered)
@@ -149,7 +150,7 @@ class TierIndex:
         return rows + torch.searchsorted(gaps, rows, right=True)
 
     def _popular(self, table: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The popular ids of a table in their order, and their places."""
+        """The popular ids of a table in ascending order, and their places."""
         of = slice(self._first[table], self._first[table + 1])
         return self._keys[of] - self._offsets[table], self._places[of]
 
@@ -203,5 +204,5 @@ def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: PopularRows 
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
-    """The first number of every group if groups of these sizes are numbered consecutively, and the number of all."""
+    """The first number of every group if groups of these sizes are numbered consecutively, and the sum of the sizes."""
     return [0, *accumulate(counts)]

@@ -1,4 +1,4 @@
-"""How a module with tiers runs."""
+"""Options of embedding modules whose tables are cut into tiers."""
 
 from dataclasses import dataclass, field
 

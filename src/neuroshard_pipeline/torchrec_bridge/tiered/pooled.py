@@ -3,7 +3,7 @@
 Host rows are exchanged as they are and pooled by the rank that asked for them.
 
 Shapes: F features of the tables of one width D (a feature that looks up several tables counts once per table), B
-samples of this rank, N ids of these features, P of them of hot and host rows.
+samples of this rank, N ids of these features, P of which look up hot or host rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class TieredEmbeddingBagCollection(TieredModule):
     Args:
         tiers: hot and host rows of the tables of every width.
         cold: TorchRec's sharded module of the cold rows, or None if there are none.
-        features: the features in the order of their widths, and inside a width in that of the tables.
+        features: the features, sorted by width; those of one width are in the order of their tables.
         outputs: names of the outputs in their order.
         is_weighted: whether ids have weights.
         weighs_cold: whether `cold` takes weights of ids.

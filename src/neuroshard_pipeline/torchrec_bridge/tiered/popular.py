@@ -56,7 +56,7 @@ class PopularTiers(nn.Module):
         return self._none if self.host is None or request is None else self.host(request.rows)
 
     def exchange(self, rows: torch.Tensor, request: RowRequest | None) -> torch.Tensor:
-        """The host rows (N, D) that this rank asked for, in the order `request.order`; `rows` are those it serves."""
+        """The host rows (N, D) that this rank asked for, in the order `request.order`, in return for `rows` (M, D)."""
         return self._none if request is None else exchanged_rows(rows, request, self.groups.host, self._sent_as)
 
     def hot_rows(self, rows: torch.Tensor) -> torch.Tensor:

@@ -20,9 +20,9 @@ class Replicas(nn.Module):
     """Rows of which every rank of a group holds the same copy.
 
     The gradients of the ranks are added up as soon as they are known, while the rest of the backward pass goes on. At
-    its end the optimizer updates the rows, as the fused optimizer of TorchRec updates sharded rows. Gradients are
-    divided by the world size, as TorchRec divides those of sharded rows. All ranks of the group must therefore run the
-    backward pass of the same lookups.
+    the end of the backward pass the optimizer updates the rows, as the fused optimizer of TorchRec updates sharded
+    rows. Gradients are divided by the world size, as TorchRec divides those of sharded rows. Because gradients are
+    added up by a collective, all ranks of the group must run the backward pass of the same lookups.
 
     Args:
         rows: (R, D) first weights, the same on all ranks of the group.

@@ -165,7 +165,7 @@ def _load_weight(parts: TableParts, shards: dict[str, Any], whole: torch.Tensor)
 def _shards(weight: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int], int | None, torch.Tensor | None]]:
     """For every shard of a table its offsets, its sizes, its rank, and its weights if this rank has them.
 
-    The rank of a table that all ranks have is None.
+    For a table that every rank has, the rank is None.
     """
     if not hasattr(weight, "local_shards"):
         yield (0, 0), tuple(weight.shape), None, weight.detach()

@@ -158,7 +158,7 @@ def _fill_tables(sharded: DistributedModelParallel, plan: Plan, seed: int) -> No
 
 
 def _parts(weights: ShardedTensor | torch.Tensor) -> list[tuple[torch.Tensor, Sequence[int]]]:
-    """This rank's shards of a table, each with its first row and column; a replica is one of them."""
+    """This rank's shards of a table, each with its first row and column; a replica counts as one shard."""
     if isinstance(weights, ShardedTensor):
         return [(shard.tensor, shard.metadata.shard_offsets) for shard in weights.local_shards()]
     return [(weights, (0, 0))]

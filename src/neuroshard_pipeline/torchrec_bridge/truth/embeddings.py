@@ -61,7 +61,10 @@ def _collection(tables: Sequence[Table]) -> EmbeddingBagCollection | EmbeddingCo
 
 
 class RankIds:
-    """This rank's ids of one global batch, from which every step builds new tensors, so that no step reuses sums."""
+    """This rank's ids of one global batch.
+
+    Every step builds new `KeyedJaggedTensor`s from them, because such a tensor keeps the sums of lengths of a step.
+    """
 
     def __init__(self, tables: Sequence[Table], ids: Sequence[TableIds], part: slice, device: torch.device) -> None:
         of_table = {table.name: own for table, own in zip(tables, ids, strict=True)}

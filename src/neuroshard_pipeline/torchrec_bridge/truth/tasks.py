@@ -12,8 +12,8 @@ from neuroshard_pipeline.torchrec_bridge.truth.params import TruthTaskParams
 def truth_tasks(pool: pd.DataFrame, drawing: ShardingTaskParams, params: TruthTaskParams) -> pd.DataFrame:
     """Draw tasks for `params.drawn_for_ranks` ranks, and give their tables to `params.world_size` ranks.
 
-    The tables of a task are those of the task of the same name in `augment.sharding_tasks`. Few ranks then have as many
-    tables in total as more ranks usually have, so that the lookups, which plans differ in, are a large part of a step.
+    The tables of a task are those of the task of the same name in `augment.sharding_tasks`. Every rank then has more
+    tables than usual, so that the lookups, in which plans differ, are a large part of a step.
 
     Args:
         pool: `augment.table_pool`.

@@ -17,17 +17,18 @@ from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
 from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Number of tables with most ids that some variants make row-wise.
+#: Some variants make this many tables row-wise, those with the most ids.
 _MOST_IDS = 5
 
-#: Table names by the sharding type that they get; all other tables keep their shards.
+#: Tables by the sharding type that they get; all other tables keep their shards.
 _Changes = dict[ShardingType, list[Table]]
 
 
 def with_variants(solutions: Solutions, sharder: str | None, models: Models) -> Solutions:
     """The solutions, and the variants of all plans of `sharder`; None adds nothing.
 
-    A variant has a price if the models have a step cost model. One that does not fit the memory is a failed attempt.
+    A variant has a price if the models have a step cost model. A variant that does not fit into memory is a failed
+    attempt.
     """
     plans, attempts = list(solutions.plans), []
     for plan in [plan for plan in solutions.plans if plan.sharder == sharder]:
