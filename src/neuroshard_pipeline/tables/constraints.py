@@ -16,7 +16,8 @@ TABLE_WISE = "table_wise"
 #: `grid_shard`, and its forward pass fails for `data_parallel` (TorchRec 1.8).
 SEQUENCE_TYPES: tuple[ShardingType, ...] = ("column_wise", "row_wise")
 
-#: Types that each tier of a sequence table can have; `torchrec_bridge.tiered` trains them.
+#: Types that each tier of a sequence table (a part of its rows by popularity, `tables.tiers`) can have.
+#: `torchrec_bridge.tiered` trains them.
 TIER_TYPES: dict[TierKind, tuple[ShardingType, ...]] = {
     "hot": ("data_parallel",),
     "host": ("host_row_wise",),
@@ -85,8 +86,8 @@ class Constraints:
         min_width: smallest number of columns of any shard; a narrower table is not split. If a table also has its own
             constraint, the stricter of the two applies. The same holds for `max_shards`.
         max_shards: largest number of shards that the columns of any table are split into, or None for any number.
-        sharding_types: the only types that any table may have, as in `TableConstraint`. A table with its own types may
-            have those that both allow.
+        sharding_types: the only types that any table may have, as in `TableConstraint`. A table whose own constraint
+            names types, too, may have the types that both allow.
     """
 
     tables: Sequence[TableConstraint] = ()
@@ -131,7 +132,7 @@ class Constraints:
         )
 
     def is_grouped(self, table: str) -> bool:
-        """Whether the table is kept together with others."""
+        """Whether the table is in a group of `together`."""
         return table in self._grouped
 
 
@@ -231,7 +232,7 @@ def _as_tuple(names: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _common_types(own: Sequence[str] | None, general: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The types that both allow; `column_wise` allows `TABLE_WISE`, too. None if neither names any."""
+    """The types that both arguments allow; `column_wise` allows `TABLE_WISE`, too. None if neither names a type."""
     if own is None or general is None:
         named = general if own is None else own
         return None if named is None else tuple(named)

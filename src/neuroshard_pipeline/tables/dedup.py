@@ -1,8 +1,9 @@
 """Ids of sequence tables that every rank sends once, however often its samples have them: TorchRec's `use_index_dedup`.
 
 TorchRec finds the distinct ids of a rank's samples before the input dist, exchanges these ids and their rows, and
-expands the rows afterwards [torchrec embedding.py, `_create_inverse_indices_permute_indices`, `_dedup_indices`]. Shards
-then see a table with fewer ids, each of which comes from another rank. Replicas exchange nothing and stay as they are.
+expands the rows afterwards [torchrec embedding.py, `_create_inverse_indices_permute_indices`, `_dedup_indices`]. A
+shard then receives fewer ids, and any id at most once from every rank. The ids of data-parallel tables are not
+exchanged and stay as they are.
 """
 
 from dataclasses import replace
@@ -16,16 +17,16 @@ from neuroshard_pipeline.tables.profile import reuse_bin, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: After `ranks * (log(ranks) + 30)` lookups, all ranks have a row except with a probability of exp(-30).
+#: After `ranks * (log(ranks) + 30)` lookups of a row by random ranks, the probability that a rank lacks it is exp(-30).
 _SURE = 30.0
 
 
 def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
     """What the shards of a sequence table see if each of `world_size` ranks sends every id of its samples once.
 
-    The ids are the expected distinct rows of all ranks' samples (`lookups.local_table`). Distinct rows are those of the
-    whole batch. The number of ids that look up a row is the number of ranks whose samples have it, if its k lookups
-    fall on the ranks independently.
+    The number of ids is the sum of the distinct rows that the ranks expect in their samples (`lookups.local_table`). A
+    row is then looked up once by every rank whose samples have it. Its k lookups in the whole batch are assumed to fall
+    on the ranks independently.
     """
     table = with_profile(table, batch_size)
     of_rank = local_table(table, batch_size, world_size).unique_rows or 0.0
@@ -41,16 +42,16 @@ def exchanged(shard: Shard, task: ShardingTask) -> Shard:
 
 
 def exchanged_table(table: Table, sharding_type: ShardingType, task: ShardingTask) -> Table:
-    """The table of `exchanged`, for shards of this type."""
+    """The table that a shard of this type sees (`exchanged`)."""
     if not task.index_dedup or table.pooling != "none" or sharding_type == "data_parallel":
         return table
     return _deduplicated(table, task.batch_size, task.world_size)
 
 
 def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
-    """What the kernel of a shard sees, as a column-wise shard of a table of its own, and the number of samples.
+    """The lookups of a shard's kernel, as a column-wise shard of a table of its own, and the number of their samples.
 
-    A shard of a host's rows sees the ids of its host's samples, which are `1 / num_hosts` of the batch.
+    A `host_row_wise` shard sees the ids of its host's samples, which are `1 / num_hosts` of the batch.
     """
     batch_size, world_size = task.batch_size, task.world_size
     if shard.sharding_type != "host_row_wise":
@@ -71,8 +72,9 @@ def _deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
 
 @lru_cache(maxsize=256)
 def _ranks_of_bins(world_size: int) -> FloatArray:
-    """Probability that a row of each reuse bin of the batch (17) has each reuse bin by its number of ranks (17).
+    """(17, 17): for a row of each reuse bin, the probabilities of the bins that contain its number of ranks.
 
+    The number of ranks of a row is the number of ranks that look it up.
     P(k + 1 lookups fall on n ranks) = P(k on n) * n / W + P(k on n - 1) * (W - n + 1) / W.
     """
     counts = representative_counts()  # (17, counts)

@@ -3,7 +3,8 @@
 TorchRec's kernel `fused_uvm` keeps the weights in host memory, and the GPU reads rows over its host link.
 `fused_uvm_caching` adds a cache of rows in GPU memory [fbgemm_gpu split_table_batched_embeddings_ops_training.py,
 `SplitTableBatchedEmbeddingBagsCodegen`, LRU, 32 slots per set]. Before each lookup, missing rows are fetched into the
-cache, and as many rows are written back. The link carries both directions at the same time, so that only reads count.
+cache, and the same number of rows is written back. The link carries both directions at the same time, so that only
+reads count.
 
 All numbers of rows are modelled from the reuse profile of one batch; nothing here is measured.
 """
@@ -44,11 +45,11 @@ def cache_slots(num_rows: int, load_factor: float) -> int:
 def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float, float]:
     """Distinct rows per batch that a cache of `slots` rows lacks after many batches: low, expected, high.
 
-    All of them assume that rows with more than `HOT_LOOKUPS` lookups stay in the cache as long as there is room.
-    Low: every batch looks up the same rows, and those that do not fit are missing. High: the rows with fewer lookups
-    are different ones in each batch, drawn evenly from all rows that are not hot, so that the rest of the cache holds
-    an even share of them. Expected: the popularity of these rows falls with their rank as that of tables without a
-    profile does (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that was not used for longest.
+    All three assume that hot rows, those with more than `HOT_LOOKUPS` lookups, stay in the cache as long as there is
+    room. Low: every batch looks up the same rows, and those that do not fit are missing. High: the rows that are not
+    hot are drawn evenly and anew for each batch, so that the rest of the cache holds an even share of them. Expected:
+    the k-th most popular row has the popularity that is assumed for tables without a profile
+    (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that was not used for longest.
 
     Args:
         table: the table, as the kernel sees it; without a reuse profile, the default one is assumed.
@@ -73,7 +74,7 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> floa
     """Expected misses per batch among the rows that are not hot, by the approximation of Che et al. (2002).
 
     A row of rate r is looked up in a batch with probability 1 - exp(-r), and dropped from the cache if it is not looked
-    up for the time T, the same for all rows. T fills the slots: the rows looked up within T are as many as the slots.
+    up for a time T, the same for all rows. T is the time in which as many rows are looked up as there are slots.
 
     Args:
         num_rows: rows of the table.
@@ -90,7 +91,10 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> floa
 
 @lru_cache(maxsize=4096)
 def _rates(num_rows: int, hot: float, others: float) -> tuple[FloatArray, FloatArray]:
-    """Rows that are not hot, in buckets (K,), and their lookups per batch (K,), which reach `others` distinct rows."""
+    """Numbers of rows that are not hot, in buckets (K,), and lookups per batch of one row of each bucket (K,).
+
+    One batch looks up `others` distinct rows of all buckets together.
+    """
     rows, _ = zipf_buckets(num_rows, DEFAULT_POPULARITY_EXPONENT)
     last = np.cumsum(rows)
     first = np.maximum(last - rows, hot)
@@ -101,7 +105,7 @@ def _rates(num_rows: int, hot: float, others: float) -> tuple[FloatArray, FloatA
 
 
 def _solved(increasing: Callable[[float], float], target: float) -> float:
-    """The argument at which an increasing function of positive numbers has the value `target`, to 1e-6 of itself."""
+    """The argument, with a relative error of 1e-6, at which an increasing function of positive numbers is `target`."""
     low, high = -50.0, 50.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
@@ -112,9 +116,9 @@ def _solved(increasing: Callable[[float], float], target: float) -> float:
 def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: int) -> tuple[float, float, float]:
     """Rows that the forward pass reads from the host: lower bound, expected number, upper bound.
 
-    `fused_uvm`: all distinct rows are read once, and half of the repeated reads are merged with one that is under way;
-    the bounds are the distinct rows and the ids. The published times on H100 are consistent with that half
-    (`lab.fit_device`). `fused_uvm_caching`: `missed_rows`.
+    `fused_uvm`: all distinct rows are read once, and half of the repeated reads are assumed to be merged with a read
+    of the same row that is under way; the bounds are the distinct rows and the ids. The published times on H100 are
+    consistent with that half (`lab.fit_device`). `fused_uvm_caching`: see `missed_rows`.
     """
     table = with_profile(table, batch_size)
     ids = float(max(1, batch_indices(table.pooling_factor, batch_size)))
@@ -125,11 +129,12 @@ def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: in
 
 
 def host_link_bytes(shard: Shard, task: ShardingTask) -> float:
-    """Bytes that the rank of `shard` reads from host memory in one step; at most as many are written back.
+    """Bytes that the rank of `shard` reads from host memory in one step; at most the same number is written back.
 
     The forward pass reads the rows of `rows_from_host`. The backward pass with the optimizer reads the rows that are
-    not in GPU memory by then: all distinct rows of `fused_uvm`, and those for which the cache has no slot. Adam's
-    moments of all distinct rows are read, too; other optimizers have their state in GPU memory.
+    not in GPU memory by then: with `fused_uvm`, all distinct rows; with `fused_uvm_caching`, the distinct rows for
+    which the cache has no slot. Adam's moments of all distinct rows are read, too; other optimizers have their state in
+    GPU memory.
     """
     return host_link_bounds(shard, task)[1]
 

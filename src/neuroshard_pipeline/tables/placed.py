@@ -1,7 +1,7 @@
 """The shards of a plan without repetitions: every distinct shard once, and how often each rank holds it.
 
-A table with replicas has one shard per rank, and all of them are alike. What a shard costs is therefore computed once
-per distinct shard, and summed over ranks by a sparse matrix.
+A data-parallel table has one shard per rank, and all these shards are equal. The cost of a shard is therefore computed
+once per distinct shard; a sparse matrix adds up the costs of the shards of every rank.
 
 Shapes: S shards, D distinct shards, W ranks.
 """
@@ -41,7 +41,7 @@ class PlacedShards:
         return np.asarray(self.counts @ values)
 
     def by(self, key_of: Callable[[Shard], Key]) -> dict[Key, "PlacedShards"]:
-        """The shards by a key, in the order of the first shard of each."""
+        """The shards by a key; the keys are in the order of their first shards."""
         members: dict[Key, list[int]] = {}
         for number, shard in enumerate(self.shards):
             members.setdefault(key_of(shard), []).append(number)

@@ -1,8 +1,9 @@
-"""TorchRec's two-dimensional parallelism: groups of ranks hold the same shards and train them with their own batches.
+"""TorchRec's two-dimensional parallelism: every group of ranks holds all shards and trains them with its own batches.
 
 Every `sync_interval` steps, `DMPCollection.sync` averages weights and optimizer states by an all_reduce among the ranks
-that hold the same shard, one of each group. Data-parallel tables are replicas on the ranks of all groups, and their
-gradients are reduced in every step, like those of host tiers [torchrec.distributed.model_parallel, 1.8].
+that hold the same shard, one rank of each group. Data-parallel tables are replicas on the ranks of all groups, and
+their gradients are reduced in every step [torchrec.distributed.model_parallel, 1.8]. So are the gradients of host
+tiers, the popular rows that every host holds.
 """
 
 from neuroshard_pipeline.tables.table import Shard

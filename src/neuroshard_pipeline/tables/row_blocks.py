@@ -7,8 +7,8 @@ def row_blocks(num_embeddings: int, num_ranks: int) -> list[tuple[int, int]]:
     """First row and number of rows of every rank, in the order of the ranks.
 
     TorchRec cuts rows into blocks of `ceil(num_embeddings / num_ranks)`. The last ranks get fewer rows or none: 10 rows
-    on 4 ranks are blocks of 3, 3, 3 and 1 rows. It sends ids to ranks by this rule, whatever sizes a plan has
-    (`rw_sharding.RwSparseFeaturesDist` of TorchRec 1.8).
+    on 4 ranks are blocks of 3, 3, 3 and 1 rows. TorchRec sends ids to ranks by this rule, whatever sizes the shards of
+    a plan have (`rw_sharding.RwSparseFeaturesDist` of TorchRec 1.8).
     """
     size = -(-num_embeddings // num_ranks)
     starts = (min(rank * size, num_embeddings) for rank in range(num_ranks))

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER
 
-#: Purpose of the samples that models are trained on; all other purposes name groups of evaluation samples
+#: Purpose of the samples that cost models are trained on; all other purposes name groups of evaluation samples
 #: (`augment.varied_draws`).
 TRAINING = "training"
 
@@ -21,8 +21,8 @@ class ComputeSample:
 
     Attributes:
         sample_id: name; equal names mean equal shards.
-        batch_size: number of samples whose ids are looked up. Every rank looks up its shards for the whole batch, and
-            replicas of data-parallel tables for its own part of the batch.
+        batch_size: number of training samples whose ids are looked up. Every rank looks up its shards for the whole
+            batch, and replicas of data-parallel tables for its own part of the batch.
         shards: at least one shard; several shards may belong to one table.
         optimizer: optimizer that is fused into the backward pass, one of `task.OPTIMIZERS`.
     """
@@ -83,5 +83,5 @@ class ReductionSample:
     hosts: int
 
 
-#: A sample that a team of ranks measures together.
+#: A sample that several ranks measure together.
 CollectiveSample = CommSample | ReductionSample

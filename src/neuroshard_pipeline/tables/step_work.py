@@ -1,6 +1,7 @@
 """The work of a training step beside lookups and the exchange of pooled rows: ids, copies and dense gradients.
 
-Shapes: W ranks, Q quantities. TorchRec's words: the *input dist* sends every rank the ids that look up its shards.
+Shapes: W ranks, Q quantities. TorchRec's *input dist* sends every rank the ids that look up its shards. A *tier* is a
+part of a sequence table's rows by popularity (`tables.tiers`).
 """
 
 from collections import defaultdict
@@ -16,7 +17,7 @@ from neuroshard_pipeline.tables.placed import PlacedShards, distinct_shards, pla
 from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Quantities of one rank, in millions unless the description says otherwise.
+#: Quantities of one rank, in millions, except those whose description begins with "number of".
 QUANTITIES: dict[str, str] = {
     "groups": "number of pairs of module and sharding type; each has an input dist and a lookup of its own",
     "features": "number of features whose ids the rank receives; a feature counts again for every shard",
@@ -68,7 +69,7 @@ def kernel_of(shard: Shard) -> Kernel:
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
     """The work that one shard causes on its own rank, and on every rank of the task: (Q,) each, without `groups`.
 
-    A replica needs no exchange. Every rank has a replica of its table, so the second array counts each replica for a
+    A replica needs no exchange. Every rank has a replica of the table, so the second array counts each replica with a
     part of `1 / world_size`. A `host_row_wise` shard receives ids of its host's samples only.
     """
     table, share = exchanged(shard, task).table, 1.0 / task.world_size
@@ -105,8 +106,9 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
 def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
     """Quantities of ids that are not sent as they are: every rank finds repetitions, or divides ids among tiers.
 
-    A rank does this for all ids of its samples, and then copies a row for each to its place. Shards of one table count
-    for a part each. TorchRec finds repetitions for every column shard again, because it copies the ids first.
+    A rank does this for all ids of its samples, and then copies one row per id to its place. Every shard of a table
+    accounts for a part of these ids. TorchRec finds repetitions for every column shard again, because it first copies
+    the ids for every column shard.
     """
     table = shard.table
     is_tier, is_sent_once = table.tier is not None, exchanged(shard, task) is not shard
@@ -125,7 +127,7 @@ def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
 
 
 def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:
-    """All quantities (Q,) from those that are counted in millions, given in units, and from the others."""
+    """All quantities (Q,): those `in_units` are converted to millions, `counts` stay as they are, others are 0."""
     found = np.zeros(len(QUANTITIES))
     for name, value in in_units.items():
         found[_INDEX[name]] = value / _MILLION

@@ -13,11 +13,11 @@ from neuroshard_pipeline.tables.table import ShardingType, Table, scale_rows
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
 
-#: Bytes of a float on the links by `comm_precision`, which are TorchRec's names (`QCommsConfig`).
+#: Bytes of a float on the links, by `comm_precision`; the keys are TorchRec's names (`QCommsConfig`).
 COMM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 DEFAULT_COMM_PRECISION = "fp32"
 
-#: Upper limits of world size and batch size, and of the memory of a rank. Bytes then fit into 64-bit integers.
+#: Upper limits of counts such as the world size, and of the memory of a rank. Bytes then fit into 64-bit integers.
 MOST, MOST_BYTES = 2**31, 2**60
 
 #: Columns of a task's file or frame that describe the task itself; they have the same value in all rows of a task.
