@@ -7,10 +7,11 @@
     task = ns.ShardingTask(tables, world_size=8, batch_size=65536, memory_bytes=80 * 2**30)
     print(ns.shard(task, models).explain())
 
-The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples and tasks),
-`measurement` (measured costs), `cost_models` (predicted costs), `search` and `sharders` (plans), `evaluation` (measured
-and compared plans), `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `pipelines`, `datasets`,
-`hooks` and `cli` connect them with Kedro. `import neuroshard_pipeline` does not import Kedro, TorchRec or FBGEMM.
+The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples to measure,
+and random tasks), `measurement` (measured costs), `lab` (modelled costs), `cost_models` (predicted costs), `search` and
+`sharders` (plans), `evaluation` (measured and compared plans), `torchrec_plan` and `torchrec_bridge` (plans for
+TorchRec), `report` (the HTML report). `workers` runs processes for them. `pipelines`, `datasets`, `hooks` and `cli`
+connect them with Kedro. `import neuroshard_pipeline` does not import Kedro, TorchRec or FBGEMM.
 """
 
 import os

@@ -39,7 +39,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def explain(error: Exception) -> str | None:
-    """The message for an error that the user can correct, or None for a defect, which needs its traceback."""
+    """The message for an error that the user can correct; None for a defect of the program, which needs a traceback."""
     chain = list(_causes(error))
     for kind in (NeuroShardError, ParameterValidationError, DatasetError):
         for cause in chain:
@@ -76,9 +76,10 @@ def parameter_problems(text: str) -> str:
 
 
 def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Leave out problems `(field, message, value)` that may follow from others.
+    """Leave out problems `(field, message, value)` that may only follow from other problems.
 
-    These are the list of an invalid item, which is too short without it, and all missing names beside an unknown one.
+    A list with an invalid item may be reported as too short, because the item does not count. If a name is unknown, a
+    field may be missing only because its name is misspelt.
     """
     messages = {message for _, message, _ in problems}
     return [
@@ -90,7 +91,7 @@ def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str,
 
 
 def _problem(parameter: str, annotation: Any, field: str, message: str, value: str) -> str:
-    """One problem of a parameter in one line; `annotation` is the type of the parameter."""
+    """A line about one problem of a parameter; `annotation` is the type of the parameter."""
     model = _model_of(annotation)
     told = _DETAIL.sub("", message).replace("Input should be ", "must be ")
     if model is not None and field == model.__name__:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CONF = Path(__file__).parents[2] / "conf"
-#: The probe runs in this many processes at once, because gloo's ranks and the training keep two cores busy.
+#: The probe runs in this many processes at once, because gloo's ranks keep both cores of the reference machine busy.
 _PROCESSES = 2
 _PROBE_SECONDS = 0.8
 #: Milliseconds of the two parts of the probe on the reference machine: two quiet cores of an AMD EPYC (32 MB L3).
@@ -25,11 +25,11 @@ _MARGIN = 1.1
 
 
 def slowdown() -> float:
-    """Measure, for a second, how many times slower this machine is than the reference machine.
+    """Measure for about a second how many times slower this machine is than the reference machine.
 
     Two processes run at once. Each alternates between a loop in Python and a copy that exceeds every cache. The result
-    is the mean of both ratios, because a run consists of both kinds of work: lookups wait for the memory, and the rest
-    keeps the cores busy. Other programs that keep the cores busy count, because they delay a run just as much.
+    is the mean of both ratios to the reference machine, because a run consists of both kinds of work: lookups wait for
+    the memory, and the rest keeps the cores busy. Other programs slow the probe down as much as they would a run.
     """
     command = [sys.executable, "-S", "-E", __file__, "--probe"]
     # All processes must be running before the first one is waited for.
@@ -45,7 +45,7 @@ def estimate_minutes(reference_seconds: float, slowdown: float) -> float:
 
 
 def reference_seconds(environment: str, stages: Iterable[str] | None = None, conf: Path = CONF) -> float:
-    """Seconds of `stages` on the reference machine, by `expected_seconds` in the environment's parameter files.
+    """Seconds that `stages` take on the reference machine: `expected_seconds` in the environment's parameter files.
 
     Args:
         environment: name of a folder of `conf`; an environment without values of its own has those of `base`.

@@ -17,11 +17,11 @@ class TableFileError(NeuroShardError):
 
 
 class TaskError(NeuroShardError):
-    """A table, a sharding task or a sample has impossible values."""
+    """A table, a sharding task or a sample (what one measurement runs) has impossible values."""
 
 
 class MeasurementError(NeuroShardError):
-    """A measurement backend is missing, a campaign cannot run, or the lab lacks a GPU or network."""
+    """Measurements cannot run, for example without their backend, or the lab has no model of a GPU or network."""
 
 
 class ExecutionError(NeuroShardError):

@@ -33,18 +33,18 @@ _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan
 
 
 class UnknownParameterError(NeuroShardError):
-    """A parameter is unknown, a value of `lab` is changed, or the sharder to export is not in the search."""
+    """A parameter is unknown, a value of `lab` is changed, or plans are exported of a sharder that does not run."""
 
 
 class ParameterHooks:
-    """Refuse parameters that no pipeline reads. Kedro has already validated the types of all other parameters."""
+    """Refuse parameters that no pipeline reads. Kedro has already validated the types of those that the run reads."""
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
-        """Compare the given parameters with those that the registered pipelines read.
+        """Refuse unknown parameters, changed values of `lab`, and the export of plans of a sharder that does not run.
 
         Raises:
-            UnknownParameterError: a parameter is unknown; the message names it and the most similar known one.
+            UnknownParameterError: the message names the parameter, its value and the remedy.
         """
         parameters = catalog.load("parameters")
         _refuse_unknown_parameters(parameters)
@@ -63,7 +63,7 @@ def _refuse_unknown_parameters(parameters: dict[str, Any]) -> None:
 
 
 def _refuse_changed_lab(lab: dict[str, Any]) -> None:
-    """Refuse values of `lab` (modelled hardware) other than those of its file, which Python reads without Kedro."""
+    """Refuse values of `lab` (modelled hardware) that differ from its file, which the package reads without Kedro."""
     shipped = _leaves(lab_values())
     for given, value in _leaves(lab).items():
         if given not in shipped or shipped[given] != value:
@@ -144,7 +144,7 @@ class ProgressHooks:
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Announce the duration if the stages of the run have an expected one."""
+        """Announce the duration if `expected_seconds` has a duration for a stage of the run."""
         expected = catalog.load("parameters").get("expected_seconds") or {}
         stages = {tag for node in pipeline.nodes for tag in node.tags}
         seconds = sum(value for stage, value in expected.items() if stage in stages)
@@ -155,7 +155,7 @@ class ProgressHooks:
 
     @hook_impl
     def before_node_run(self, node: Node) -> None:
-        """Log the name of the node, which starts with its stage, and the time so far."""
+        """Log the name of the node, which starts with the name of its stage, and the time since the run started."""
         self._num_started += 1
         _LOGGER.info("[%d/%d, %s] %s", self._num_started, self._num_nodes, self._time_so_far(), node.name)
 

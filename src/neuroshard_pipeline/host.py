@@ -15,7 +15,7 @@ _FILES = (("memory.max", "memory.current", "file"), ("memory.limit_in_bytes", "m
 
 
 def available_memory_bytes() -> int:
-    """The least memory that is left by the machine, by the cgroups of this process, or by its address-space limit."""
+    """The least of what the machine, the cgroups of this process and its address-space limit (`ulimit -v`) leave."""
     return max(0, min(psutil.virtual_memory().available, *_left_in_address_space(), *left_in_cgroups()))
 
 

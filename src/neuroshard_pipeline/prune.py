@@ -1,4 +1,7 @@
-"""`kedro prune`: deletes stored measurements that the campaigns of an environment do not use."""
+"""`kedro prune`: deletes stored measurements that the campaigns of an environment do not use.
+
+A campaign measures many samples with the same parameters on the same machine, and stores the timings as records.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,11 +27,11 @@ _PLAN_STAGES = ("search", "benchmark")
 
 
 class UnusedRecords(NamedTuple):
-    """Records of one campaign that no campaign of an environment uses.
+    """The records of one stored campaign, which no campaign of an environment uses.
 
     Attributes:
-        folder: their folder.
-        campaign: why they are not used.
+        folder: the folder of the records.
+        campaign: the campaign that stored them, and why they are not used.
     """
 
     folder: Path
@@ -40,7 +43,7 @@ class UnusedRecords(NamedTuple):
 
 
 def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
-    """Find the records that belong to none of the campaigns which the parameters in the catalog describe."""
+    """Find the stored records that no campaign uses which the parameters in the catalog describe."""
     for name, campaign in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
         for other in other_campaigns(dataset.load(), campaign.identity()):
@@ -52,8 +55,9 @@ def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
 def prune(env: str | None, params: dict[str, Any], yes: bool) -> None:
     """Delete stored measurements that no campaign of the environment uses.
 
-    The command first lists them, with the values that differ from this environment. Measurements of another environment
-    in the same data folder count as unused, unless only parameters differ that change no timing, such as `visits`.
+    The command first lists them, with the parameters whose values differ from those of this environment. Measurements
+    of another environment in the same data folder count as unused, unless they differ only in parameters that change no
+    timing, such as `visits`.
     """
     with KedroSession.create(env=env, runtime_params=params) as session:
         catalog = session.load_context().catalog  # type: ignore[attr-defined]
@@ -71,7 +75,7 @@ def prune(env: str | None, params: dict[str, Any], yes: bool) -> None:
 
 
 def _campaigns(load: Callable[[str], Any]) -> dict[str, ComputeCampaign | CommCampaign]:
-    """The campaign of every dataset of records; `load` returns the value of a parameter."""
+    """Name of every dataset of records → campaign that uses it; `load` returns the value of a parameter."""
     seed = load("params:measure.seed")
     compute = ComputeMeasureParams.model_validate(load("params:measure.compute"))
     comm = CommMeasureParams.model_validate(load("params:measure.comm"))

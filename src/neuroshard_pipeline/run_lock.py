@@ -39,8 +39,8 @@ class DataFolderInUseError(NeuroShardError):
 class RunLock:
     """The lock of one data folder.
 
-    It is a lock of the operating system on a file. It ends with the process, however the process ends. The file states
-    the process, host, command and start time of the run that holds the lock.
+    The operating system locks a file, and releases the lock when the process ends, however it ends. The file states the
+    process, host, command and start time of the run that holds the lock.
 
     Raises:
         DataFolderInUseError: another run holds the lock; the message repeats the file and states the remedy.
@@ -82,9 +82,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class LockHooks:
-    """Hold the lock of the data folder for the duration of a run, unless all its nodes are in `UNLOCKED`.
+    """Hold the lock of the data folder for the duration of a run, unless all nodes of the run are in `UNLOCKED`.
 
-    The ranks of torchrun and the workers belong to a run and take no lock of their own.
+    Processes that a run starts, and ranks that torchrun starts for it, take no lock of their own.
     """
 
     def __init__(self) -> None:

@@ -75,8 +75,8 @@ class CostModelDataset(_FolderDataset):
             model: dotted path of the class of the object.
             version: Kedro's pair of load version and save version.
             metadata: metadata for kedro-viz.
-            shipped: name of the shipped cost models to load as long as no version exists; None if there are none.
-            optional: whether to load None where there is neither a version nor a shipped model.
+            shipped: name of the cost models in the package to load as long as no version exists; None to load none.
+            optional: whether to load None if there is neither a version nor a shipped model.
         """
         super().__init__(filepath, version, metadata)
         module, _, name = model.rpartition(".")
@@ -86,7 +86,7 @@ class CostModelDataset(_FolderDataset):
 
     @property
     def is_optional(self) -> bool:
-        """Whether a run can start without a version: it has no need of the model, or a shipped one takes its place."""
+        """Whether a run can start without a version, because the model is optional or a shipped one takes its place."""
         return self._optional or self._has_shipped
 
     @property
@@ -94,7 +94,11 @@ class CostModelDataset(_FolderDataset):
         return self._shipped is not None and self._shipped.is_dir()
 
     def load(self) -> Any:
-        """Load the pinned or newest version. If no version exists, load the shipped model and log this, or None."""
+        """Load the pinned or newest version.
+
+        If no version exists, load the shipped model and log that. If the package ships none, an optional dataset loads
+        None.
+        """
         if self.is_optional and not (self._version and self._version.load) and not self.exists():
             if not self._has_shipped:
                 return None

@@ -1,4 +1,7 @@
-"""The records of a measurement campaign: a folder of Parquet files. Runs add files and keep the old ones."""
+"""The records of a measurement campaign: a folder of Parquet files, each with the timings of a few samples.
+
+Runs add files and keep the old ones.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -9,7 +9,7 @@ from neuroshard_pipeline.tables import Table, read_tables
 
 
 class TableFileDataset(AbstractDataset[None, list[Table]]):
-    """Embedding tables from a CSV, Parquet or JSON file; every value is validated when it is read."""
+    """Embedding tables from a CSV, Parquet or JSON file. Reading validates every value."""
 
     def __init__(self, filepath: str, metadata: dict[str, Any] | None = None) -> None:
         self._path = Path(filepath)

@@ -1,7 +1,9 @@
-"""Worker processes that may die: on this host or on a Ray cluster.
+"""Runs work in other processes, on this host or on a Ray cluster, and goes on if one of them dies.
+
+A team is one worker process, or several that do every job together, such as the ranks of a collective.
 
     params      where the workers run
-    team        what every team offers, and what happens inside a worker
+    team        the interface of a team, and what happens inside a worker
     local_team  a team of processes of this host
     ray_team    a worker on a Ray cluster
     pool        hands items to idle teams and survives the death of workers
@@ -13,7 +15,7 @@ To start a Ray cluster, install the project with the extra [cluster] on every ho
     ray start --head --port 6379                   # on the first host, where the pipeline runs
     ray start --address <first host>:6379          # on every other host
 
-Then set `engine: ray` and `address: auto`.
+Then set `engine: ray` and `address: auto` (for measurements, `cluster_address: auto`).
 """
 
 from neuroshard_pipeline.workers.cores import settle_on_core, settle_on_free_core

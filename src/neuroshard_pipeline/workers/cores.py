@@ -15,9 +15,9 @@ def settle_on_core(rank: int, size: int | None = None) -> None:
 
     Args:
         rank: number of this process.
-        size: number of processes that settle like this one; None if unknown. If every process has a core of its own, it
-            keeps the default scheduling: other programs on its core would delay a rank with SCHED_BATCH whenever it
-            wakes up, which made training steps of 2 ranks on 2 busy cores 1.5 times slower.
+        size: number of processes that are pinned in this way, None if unknown. If there are enough cores for all, they
+            keep the default scheduling. With SCHED_BATCH, other programs would delay a rank at every wake-up: training
+            steps of 2 ranks on 2 busy cores then took 1.5 times as long.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -46,7 +46,7 @@ def settle_on_free_core() -> None:
 
 
 def _settle(core: int, shares_core: bool = True) -> None:
-    """Pin this process to a core and, if several processes share it, let it use up its time slices.
+    """Pin this process to a core. With `shares_core`, also let it use up its time slices (SCHED_BATCH).
 
     Pinning spreads ranks evenly over the cores and keeps them there. SCHED_BATCH, which needs no privilege, prevents a
     rank that wakes up from interrupting the rank that runs. With 8 ranks on 2 cores, pinning and SCHED_BATCH together

@@ -31,7 +31,7 @@ class _Member:
 
 @final
 class LocalTeam:
-    """Worker processes on this host. They start with the first job, and again after a failure (see `Team`).
+    """Worker processes on this host. They start with the first job, and with the next job after a failure. See `Team`.
 
     Args:
         size: number of processes.
@@ -39,7 +39,7 @@ class LocalTeam:
         arguments: returns the other arguments of `setup`; called in this process at every start of the workers.
         spawn: start each process from scratch, as CUDA requires, instead of forking it from a server.
         preload: names of modules that the server imports once, so that a worker starts within a hundredth of a
-            second. A program has one server, so that only the modules of its first team have an effect.
+            second. All teams of a program share one server, so only the modules of its first team are imported.
     """
 
     def __init__(

@@ -60,9 +60,9 @@ def single_workers(
     """Teams of one worker each, as many as `params` and the room on the cluster allow.
 
     Args:
-        params: where the workers run.
+        params: where the workers run, and how many there are.
         setup: see `LocalTeam`; its first argument is always 0, because every team has one worker.
-        arguments: number of the worker → the other arguments of `setup`.
+        arguments: given the number of a worker, returns the other arguments of its `setup`.
         gpus_per_worker: GPUs that one worker occupies besides a CPU.
         preload: see `LocalTeam`.
 
@@ -86,7 +86,7 @@ def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[A
 
 
 def _call(function: Callable[[Any], Any], item: Any) -> tuple[Any, str | None]:
-    """(value, error) of one item. An error of the project is raised instead, which ends `map_items`."""
+    """(value, error) of one item; a `NeuroShardError` is raised instead and ends `map_items`."""
     try:
         return function(item), None
     except NeuroShardError:

@@ -1,4 +1,7 @@
-"""Hands items to idle teams and yields the outcome of every item when it finishes."""
+"""Hands items to idle teams of worker processes (`team.Team`) and yields the outcome of every item when it finishes.
+
+Teams form numbered groups. Every team of a group can do every item of that group.
+"""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,17 +15,17 @@ from neuroshard_pipeline.workers.team import Team, TeamFailedError, TeamLostErro
 
 Value = TypeVar("Value")
 
-#: An item is given up when its worker has died or hung this many times.
+#: An item is given up when it has failed this many times: a worker died, hung or raised an exception.
 ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
 class Item:
-    """A job and the teams that can do it.
+    """A job and the group of teams that can do it.
 
     Attributes:
         job: the job that the team is given (`Team.ask`).
-        group: number of the group of teams that can do the job.
+        group: number of the group.
     """
 
     job: Any
@@ -34,7 +37,7 @@ class Outcome(Generic[Value]):
     """Result or failure of one item.
 
     Attributes:
-        index: position of the item in the given order.
+        index: position of the item among the given items.
         value: the result, or None where the item failed.
         error: why the item failed, or None.
     """
@@ -87,7 +90,7 @@ class Pool:
 
         Args:
             items: taken one at a time, in the given order, when a team becomes idle.
-            attempts: maximum number of tries of an item whose worker dies or hangs.
+            attempts: maximum number of tries of an item that fails (see `ATTEMPTS`).
 
         Raises:
             NeuroShardError: a worker raised it.

@@ -1,4 +1,4 @@
-"""The interface of teams of worker processes, and the server that answers jobs inside a worker."""
+"""The interface of a team of worker processes, and the server that answers jobs inside each of these processes."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, final
@@ -20,7 +20,7 @@ class TeamLostError(TeamFailedError):
 
 
 class Team(Protocol):
-    """Worker processes that do every job together."""
+    """One or more worker processes, numbered by ranks from 0, that do every job together."""
 
     def ask(self, job: Any, timeout_s: float) -> list[Any]:
         """Give a job to every worker and return their answers in the order of ranks.
@@ -74,8 +74,8 @@ def read_reply(reply: Reply, worker: str) -> Any:
         worker: name of the worker for the message.
 
     Raises:
-        TeamFailedError: the worker raised an exception.
-        NeuroShardError: the worker raised this error of the project.
+        TeamFailedError: the worker raised any other exception than a `NeuroShardError`.
+        NeuroShardError: the worker raised this error.
     """
     kind, content = reply
     if kind == "refusal":
