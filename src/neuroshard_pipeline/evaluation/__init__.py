@@ -1,12 +1,15 @@
 """Measures plans and compares sharders.
 
+A sample is what one measurement runs: the lookups of one rank, or one collective. A campaign measures many samples.
+
 Measuring plans:
 
 - `campaigns`: how samples are measured, in resumable campaigns or in memory
-- `plan_frames`: plans as frames, and back
-- `plan_samples`: the samples that are measured for plans; `measure_plans`: the three campaigns of plans
-- `anchors`: samples that are measured again; `drift`: the machine's drift, estimated from them
-- `measured_samples`: samples with their costs; `refinement`: new samples for the training data
+- `plan_frames`: plans as data frames, and back
+- `plan_samples`: the samples that are measured for plans; `measure_plans`: the three campaigns that measure plans
+- `anchors`: training samples that are measured again with the plans; `drift`: how much slower or faster the machine has
+  become, estimated from the anchors
+- `measured_samples`: samples with their costs; `refinement`: samples of good plans, measured for the training data
 
 Comparing:
 
@@ -17,7 +20,11 @@ Comparing:
 
 The benchmark:
 
-- `suite_params`, `suites`, `tight_tasks`: suites of sharding tasks
-- `solving`: plans of all sharders, in resumable records
+- `suite_params`, `suites`, `tight_tasks`, `type_tasks`: suites of sharding tasks
+- `solving`: plans of all sharders, stored in records from which a stopped run resumes
 - `verdicts`: which sharder is best on which suite
+
+Plans with tiers (blocks of a sequence table's rows by popularity):
+
+- `other_day`, `popularity_drift`, `recut_bytes`: such plans on the ids of another day
 """

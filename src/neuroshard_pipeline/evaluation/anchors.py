@@ -1,7 +1,8 @@
-"""Anchors: samples of the training campaign that are measured again to estimate the machine's drift.
+"""Anchors: samples of the first campaign that are measured again to estimate the machine's drift.
 
-Campaigns are minutes apart, and a shared machine may meanwhile have become slower or faster. Anchors are measured
-among the samples of the later campaign; their costs in both campaigns give the drift (`drift`).
+A campaign measures many samples; a sample is the lookups of one rank, or one pair of all-to-alls. The first campaign
+measured the training data. A later one measures plans minutes or days afterwards, when a shared machine may have become
+slower or faster. Anchors are measured among its samples; their costs in both campaigns give the drift (`drift`).
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, Com
 Sample = TypeVar("Sample", ComputeSample, CommSample)
 AnySample = TypeVar("AnySample", bound=ComputeSample | CollectiveSample)
 
-#: Columns with the costs of a sample. Each direction has its own drift.
+#: Columns with the costs of a sample, one per direction. Each direction has its own drift.
 DIRECTIONS = ("forward_ms", "backward_ms")
 
 
@@ -54,7 +55,7 @@ class Anchors:
     comm_costs: pd.DataFrame
 
     def marked(self, session: str) -> Self:
-        """Anchors whose ids contain a hash of `session`, so that stored visits of another session are not used.
+        """The same anchors with a hash of `session` in their ids, so that timings of other sessions are not reused.
 
         Args:
             session: text that identifies the plans that are measured together with the anchors.
@@ -79,8 +80,8 @@ def choose_anchors(first: MeasuredSamples, params: AnchorParams, world_sizes: Co
     Args:
         first: the first campaign.
         params: numbers of anchors.
-        world_sizes: the world sizes of communication anchors, or None for all. Every world size needs its own team of
-            ranks.
+        world_sizes: the world sizes of communication anchors, or None for all. Each further world size takes time,
+            because another set of rank processes is started for it.
     """
     comm = [sample for sample in first.comm() if world_sizes is None or sample.world_size in world_sizes]
     lookups = evenly_spaced(first.compute(), first.compute_costs, params.compute_samples)
@@ -93,7 +94,7 @@ def choose_anchors(first: MeasuredSamples, params: AnchorParams, world_sizes: Co
 
 
 def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) -> list[Sample]:
-    """At most `count` measured samples, evenly spaced from the cheapest to the most expensive.
+    """At most `count` measured samples, evenly spaced in the order from the cheapest to the most expensive.
 
     Args:
         samples: samples of the first campaign.
@@ -110,7 +111,7 @@ def evenly_spaced(samples: Sequence[Sample], costs: pd.DataFrame, count: int) ->
 
 
 def among(samples: Sequence[AnySample], anchors: Sequence[AnySample]) -> list[AnySample]:
-    """Samples and anchors, mixed evenly in one list. With `shuffle` = `chunks`, neighbours are measured together."""
+    """Samples and anchors, mixed evenly in one list: with `shuffle: chunks`, neighbours are measured in one chunk."""
     places = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (samples, anchors)])
     together = [*samples, *anchors]
     return [together[place] for place in np.argsort(places, kind="stable")]
@@ -129,8 +130,8 @@ def measure_as_at_first(
         measure: returns, for a list of samples, `sample_id, forward_ms, backward_ms, error` and for collectives `rank`.
 
     Returns:
-        The costs of `samples`, converted to the first campaign, and the drift of every direction (an empty dictionary
-        if there are no samples).
+        The costs of `samples`, converted to costs of the first campaign, and the drift of every direction (an empty
+        dictionary if there are no samples).
     """
     chosen, first_costs = anchors
     if not samples:
@@ -153,7 +154,7 @@ def anchors_frame(
     """`search.anchors`: costs of the anchors in the first campaign and in the campaigns of the plans.
 
     Args:
-        anchors: samples that were measured again.
+        anchors: the anchors, with their costs in the first campaign.
         compute_costs: costs of the plans' ranks and the compute anchors, measured in one campaign.
         forward_costs: costs of the plans' forward collectives and the communication anchors, from one campaign.
         backward_costs: costs of the plans' backward collectives and the communication anchors, from one campaign.

@@ -1,4 +1,7 @@
-"""The two kinds of campaigns that measure plans and new samples."""
+"""The two kinds of campaigns that measure plans and new samples: of lookups, and of collectives.
+
+A campaign measures many samples. A sample is what one measurement runs: the lookups of one rank, or one collective.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, descr
 from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
 
-#: The records of a campaign, and the samples that it measured.
+#: The records (timings) of a campaign, and the samples that it measured.
 ComputeRecords = tuple[Records, Sequence[ComputeSample]]
 CommRecords = tuple[Records, Sequence[CollectiveSample]]
 
@@ -19,16 +22,16 @@ class Campaigns:
     """How compute and communication samples are measured.
 
     Attributes:
-        compute: compute campaigns. Their seed must be the seed of the campaign that measured the training samples, so
-            that a table has the same ids everywhere.
-        comm: communication campaigns.
+        compute: measures lookups. Its seed must be the seed of the campaign that measured the training samples: a table
+            then has the same ids in both.
+        comm: measures collectives.
     """
 
     compute: ComputeCampaign
     comm: CommCampaign
 
     def hardware(self, compute: ComputeRecords, backward: CommRecords, forward: CommRecords) -> dict[str, Any]:
-        """Describe the hardware and noise floors of three campaigns: lookups, backward and forward communication."""
+        """Describe the hardware and noise floors of the three campaigns of plans (`measure_plans`)."""
         lookups = self.compute.summary(*compute)
         gradients, outputs = self.comm.summary(*backward), self.comm.summary(*forward)
         floors = {"backward": gradients.noise_floor["backward"], "forward": outputs.noise_floor["forward"]}

@@ -1,8 +1,9 @@
-"""The drift of a machine between two campaigns, estimated from samples that both campaigns measured.
+"""The drift of a machine's speed between two campaigns, estimated from samples that both campaigns measured.
 
-These samples are called anchors. The drift is a line that is fitted to the logarithms of their costs. Usually all costs
-change by the same factor; then the slope is 1. If other jobs load the memory bus, large lookups slow down several times
-as much as small ones. Cross-validation over the anchors decides between a slope of 1 and a fitted slope.
+A campaign measures many samples, each of them lookups or a collective. Those that both campaigns measured are called
+anchors. The drift is a line that is fitted to the logarithms of their costs. Usually all costs change by the same
+factor; then the slope is 1. If other jobs load the memory bus, large lookups slow down several times as much as small
+ones. Cross-validation over the anchors decides between a slope of 1 and a fitted slope.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,7 @@
 """Measures the costs of plans in three campaigns; the third one needs the costs of the first two.
 
+A campaign measures many samples; a sample is one lookup kernel of a rank, or one collective.
+
 1. Compute: the lookup kernels of every rank, one rank at a time.
 2. Backward all-to-alls and the reductions of both directions: all ranks start together.
 3. Forward all-to-alls: each rank enters with a delay, its start skew, which follows from the costs of lookups,
@@ -7,8 +9,8 @@
 
 All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If one
 plan of a task changes, all plans of this task are measured again (`session_marks`). Within a task, ranks with the same
-shards, and plans with the same volumes and start skews, are measured once. Samples of the training campaign (`anchors`)
-can be measured again between the samples of the plans.
+shards, and plans with the same volumes and start skews, are measured once. Between the samples of the plans, samples of
+the campaign that measured the training data can be measured again. These `anchors` show how far the machine drifted.
 """
 
 from collections.abc import Iterator
@@ -49,7 +51,7 @@ class PlanMeasurement:
     Attributes:
         plans: plans of any tasks and sharders.
         campaigns: how samples are measured.
-        anchors: samples of an earlier campaign that are measured again between the samples of the plans.
+        anchors: training samples that are measured again between the samples of the plans.
     """
 
     plans: tuple[Plan, ...]

@@ -1,4 +1,7 @@
-"""Samples with their measured costs. Cost models are trained on them, and anchors are chosen from them."""
+"""Samples with their measured costs, on which cost models are trained.
+
+A compute sample is the shards of one rank; a communication sample is a pair of all-to-alls, forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 
 @dataclass(frozen=True)
 class MeasuredSamples:
-    """Samples and costs in the format of these datasets; those of refined samples also have `refinement.EXTRA_COLUMNS`.
+    """Samples and their costs as frames, each in the format of the dataset that is named here.
+
+    Frames of samples that the pipeline refine measured also have `refinement.EXTRA_COLUMNS`.
 
     Attributes:
         table_pool: `augment.table_pool`; it contains every table of the samples.

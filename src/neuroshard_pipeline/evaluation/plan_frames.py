@@ -1,7 +1,8 @@
-"""Plans as frames, and back: `search.plans` and the plans of other pipelines.
+"""Plans as data frames, and back: `search.plans` and the plans of other pipelines.
 
-A shard of a tier has the name of its parent. `tier` is then `hot`, `host` or `cold`, and `row_offset` counts the
-parent's rows in the order of popularity, hottest first.
+A plan may cut a sequence table, the parent, into tiers by the popularity of its rows. In a frame, the `table` of a
+tier's shard is the parent. Its `tier` is `hot`, `host` or `cold`, and its `row_offset` counts the parent's rows in the
+order of popularity, hottest first.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
-#: Values of the columns that files of older versions lack; -1 rows stand for all.
+#: Values of the columns that files of older versions lack; -1 stands for all rows.
 _COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": -1}
 
 
@@ -27,7 +28,7 @@ def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
 
 
 def shards_from_frame(rows: pd.DataFrame, task: ShardingTask) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
-    """Shards and ranks of a plan from its rows of `search.plans`; in files without sharding types, all are column-wise.
+    """Shards and ranks of a plan from its rows of `search.plans`. Without `sharding_type`, all shards are column-wise.
 
     Args:
         rows: rows of one plan.
@@ -60,21 +61,21 @@ def task_from_frame(rows: pd.DataFrame, task: ShardingTask) -> ShardingTask:
 
 
 def _key(table: Table) -> tuple[str, str]:
-    """Name of the table or, for a tier, of its parent; and the kind of the tier, empty for other tables."""
+    """Name of the table or, for a tier, of its parent; and the kind of the tier, empty for a table that is no tier."""
     return (table.name, "") if table.tier is None else (table.tier.parent, table.tier.kind)
 
 
 def _tiers(rows: pd.DataFrame) -> list[str]:
-    """The kind of tier of every row, empty for other tables."""
+    """The kind of tier of every row, empty for shards of tables without tiers."""
     return rows[TIER_COLUMN].fillna("").tolist() if TIER_COLUMN in rows else [""] * len(rows)
 
 
 def _cuts(rows: pd.DataFrame) -> dict[str, Cuts]:
-    """The cuts of the tables that have tiers."""
+    """The numbers of hot and host rows of the tables that have tiers."""
     if TIER_COLUMN not in rows:
         return {}
     tiers = rows[rows[TIER_COLUMN].fillna("") != ""]
-    # The ranks of all hosts have the same blocks of rows.
+    # Every rank has the hot rows, and every host has the host rows: each block of rows counts once.
     blocks = tiers[tiers["column_offset"] == 0].drop_duplicates(["table", TIER_COLUMN, "row_offset"])
     found = blocks.pivot_table("num_rows", "table", TIER_COLUMN, "sum", fill_value=0)
     none = np.zeros(len(found), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""90 % prediction intervals of the cost of every rank of plans, by part of the cost.
+"""90 % prediction intervals of every part (`totals.PARTS`) of the cost of every rank of plans.
 
 Shapes: W ranks.
 """

@@ -1,8 +1,9 @@
 """Lists the samples to measure for plans, and assigns the measured costs of the samples to the plans' ranks.
 
-A rank runs one lookup kernel per group of tables that TorchRec looks up together, and every group has collectives of
-its own (`search.parts`). Input dist and the module's own work have no samples: they are work of TorchRec around its
-kernels and collectives, which only the pipeline `truth` runs.
+A sample is what one measurement runs: one lookup kernel of a rank, or one collective. Tables of one module and sharding
+type share collectives. A rank looks them up with one kernel, or with several if they differ, for example, in data type
+(`search.parts`). Input dist (the exchange of ids) and the module's own work have no samples, because both happen only
+inside TorchRec's module. The pipeline `truth` runs this module.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ NO_MARKS: Marks = {}
 
 Sample = TypeVar("Sample", ComputeSample, CommSample, ReductionSample)
 
-#: Cost per plan and rank.
+#: Cost in ms per plan and rank.
 RankCosts = list[tuple[float, ...]]
 
 
@@ -73,10 +74,10 @@ class PlanSamples(Generic[Sample]):
 
 
 def session_marks(plans: Sequence[Plan]) -> dict[str, str]:
-    """Per task id, a hash of all its plans.
+    """A hash of all plans of each task, by task id.
 
-    Sample ids contain it, so that records of earlier runs are used only if they measured the same plans of the task.
-    The plans of a task are then always measured together, so that the machine's drift affects all of them alike.
+    Sample ids contain this hash. Records of earlier runs are therefore used only if they measured the same plans of the
+    task. All plans of a task are thus measured together, and the machine's drift affects all of them alike.
     """
     found: dict[str, list[str]] = defaultdict(list)
     for plan in plans:
@@ -111,7 +112,7 @@ def forward_comm_samples(
     backward_comm_ms: Sequence[Sequence[float]],
     marks: Marks = NO_MARKS,
 ) -> PlanSamples[CommSample]:
-    """All-to-alls with the start skew that follows from what a rank does before.
+    """All-to-alls with the start skews that follow from the work of each rank before its first forward all-to-all.
 
     Args:
         plans: P plans.
@@ -136,7 +137,7 @@ def own_costs_ms(
     Args:
         plans: P plans.
         compute_ms: measured cost per plan and rank.
-        reduction_ms: the same, NaN for plans without reductions; None if no plan has any.
+        reduction_ms: measured cost of the reductions, NaN for a plan without reductions; None if no plan has any.
     """
     found = []
     for index, plan in enumerate(plans):
@@ -153,11 +154,11 @@ def own_costs_ms(
 def reduction_samples(
     plans: Sequence[Plan], hosts_of: Callable[[int], int], marks: Marks = NO_MARKS
 ) -> PlanSamples[ReductionSample]:
-    """One sample per reduction of a rank; on several hosts, the reductions inside the hosts may differ in size.
+    """One sample per reduction and rank. Reductions inside a host may have other sizes than those inside other hosts.
 
     Args:
         plans: P plans.
-        hosts_of: number of hosts on which a number of ranks is measured (`CommCampaign.hosts_of`).
+        hosts_of: maps a number of ranks to the number of hosts on which they are measured (`CommCampaign.hosts_of`).
         marks: see `session_marks`.
     """
     found = []
@@ -230,7 +231,7 @@ def _shard_key(shard: Shard) -> str:
 def _collectives(
     plans: Sequence[Plan], skews: Sequence[tuple[float, ...] | None], marks: Marks
 ) -> PlanSamples[CommSample]:
-    """The all-to-alls of plans by rank. The first of a plan has the start skew; ranks enter the others together."""
+    """All-to-alls of plans by rank. The first one of a plan has the start skews; ranks enter the rest together."""
     found = []
     for plan, skew in zip(plans, skews, strict=True):
         none = (0.0,) * plan.task.world_size
@@ -243,7 +244,7 @@ def _collectives(
 
 
 def volumes(plan: Plan) -> list[tuple[int, ...]]:
-    """Floats per sample that every rank sends in each all-to-all of a plan, rounded to whole numbers."""
+    """Floats per training example that every rank sends in each all-to-all of a plan, rounded to whole numbers."""
     found = all_to_alls(plan.task, plan.shards, plan.ranks).values()
     return [tuple(np.rint(dims).astype(int).tolist()) for dims in found]
 
@@ -256,7 +257,7 @@ def _collective(task: ShardingTask, dim_sums: tuple[int, ...], skew_ms: tuple[fl
 
 
 def _reduction(reduction: GroupReduction, rank: int, hosts_of: Callable[[int], int], mark: str) -> ReductionSample:
-    """The sample of one reduction of a rank. Its size is rounded up to equal shares of whole floats."""
+    """The sample of one reduction of a rank. Its size is rounded up, so that all ranks have equal shares of floats."""
     share = _BYTES_PER_FLOAT * reduction.num_ranks
     size = share * math.ceil(reduction.size_bytes[rank] / share)
     hosts = hosts_of(reduction.num_ranks)

@@ -1,9 +1,10 @@
 """What a plan with tiers costs on another day, and after how many steps it pays to cut the tiers again.
 
-The rows of a tier were popular on the day that the plan was made for. On another day, the cold rows get more of the
-ids, and the ranks exchange more. Cutting again moves rows between ranks, which takes time once, and saves time in every
-step. Popular rows are counted in one half of a day's batches and judged on the other half: rows that were popular by
-chance do not make cutting again look better than it is.
+Tiers cut a sequence table by the popularity of its rows: hot rows are on every rank, host rows are once on every host,
+and cold rows are sharded. Hot and host rows were popular on the day that the plan was made for. On another day, cold
+rows get more of the ids, and the ranks exchange more. Cutting again moves rows between ranks, which takes time once,
+and saves time in every step. Popular rows are counted in one half of a day's batches, and plans are priced on the other
+half, so that rows that were popular by chance do not make cutting again look better than it is.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class DriftParams(Parameters):
     Attributes:
         gb_per_s: bandwidth at which one rank receives rows when tiers are cut again.
         steps: training steps until popularity has changed again; cutting must have paid by then.
-        least_saving: share of a step that cutting again must save. Cost models do not resolve smaller differences.
+        least_saving: share of a step's time that cutting again must save. Cost models do not resolve smaller ones.
     """
 
     gb_per_s: float = Field(gt=0)
@@ -56,12 +57,12 @@ class Recut:
     """One way to cut again.
 
     Attributes:
-        name: what changes.
-        plan: the plan after the change, with the cost of the day's ids.
-        cuts: cuts of the tables with tiers.
+        name: `same cuts` or `new plan`.
+        plan: the plan after the change, priced for the day's ids.
+        cuts: numbers of hot and host rows of the tables with tiers.
         shares: shares of the day's ids per tier.
         moved_bytes: bytes that all ranks together receive.
-        move_ms: time for that.
+        move_ms: time in which they are received.
         saved_ms: predicted time that a step takes less; negative if it takes more.
         pays_after: steps after which `saved_ms` has made up for `move_ms`; None if it is not worth it (`DriftParams`).
     """
@@ -83,9 +84,9 @@ class Drift:
     Attributes:
         plan: the plan, with the cost that was predicted for the day it was made for.
         planned_shares: shares of the ids per tier that the plan expected.
-        drifted: the same shards and popular rows, with the cost of the other day's ids.
+        drifted: the plan with the same shards and popular rows, priced for the other day's ids.
         shares: shares of the other day's ids per tier.
-        cuts: the plan's cuts.
+        cuts: the plan's numbers of hot and host rows, by table with tiers.
         recuts: ways to cut again, the one with the lowest cost first.
     """
 
@@ -135,14 +136,14 @@ def evaluate_drift(
     Args:
         plan: a plan with tiers.
         rows: the popular rows that it is trained with.
-        day: at least two batches of the other day for every table of the model, of the task's global batch size. Every
-            second batch counts popular rows, and the others are judged.
+        day: at least two batches of the other day for every table of the model, of the task's global batch size.
+            Popular rows are counted in every second batch, and plans are priced on the remaining ones.
         models: cost models.
         params: when cutting again pays.
         settings: settings of the search for the new plan.
 
     Raises:
-        TaskError: the plan has no tiers, batches are missing, or popular rows are.
+        TaskError: the plan has no tiers, or batches or popular rows are missing.
     """
     _check(plan, cuts_of(plan.task), rows, day)
     names = [table.name for table in parent_tables(plan.task)]
@@ -163,7 +164,7 @@ def evaluate_drift(
 
 @dataclass(frozen=True)
 class _Here:
-    """A plan with the cost of some ids, its popular rows, and these ids."""
+    """A plan that is priced for some ids, its popular rows, and these ids."""
 
     plan: Plan
     rows: PopularRows
@@ -178,7 +179,7 @@ def _popular(task: ShardingTask, day: DayIds) -> dict[str, IntArray]:
 
 
 def _recut(name: str, here: _Here, plan: Plan, rows: PopularRows, judging: tuple[Models, DriftParams]) -> Recut:
-    """The change from a plan to `plan`, with these popular rows."""
+    """The change from the plan `here` to `plan`, whose popular rows are `rows`."""
     models, params = judging
     changed = on_ids(plan, rows, here.ids, models)
     moved = _moved_bytes(here, changed, rows)

@@ -9,7 +9,7 @@ from neuroshard_pipeline.evaluation.totals import MEASURED_PARTS, plan_totals
 
 Figures = dict[str, dict[str, float | int]]
 
-#: Figures that are also computed from the measured costs without the machine's drift.
+#: Figures that are also computed from measured costs without the machine's drift (`drift`).
 _NET_OF_DRIFT = ("mape", "bias", "coverage_90")
 
 
@@ -24,12 +24,13 @@ def prediction_errors(
         anchors: `search.anchors`, or None.
 
     Returns:
-        Figures under `compute`, `forward_comm`, `backward_comm` and `reduction`, over ranks, and under
-        `embedding_cost`, over plans and the same parts: `mape` (mean |predicted - measured| / measured), `bias` (mean
-        signed error) and `count`. With intervals, the parts also have `coverage_90` and `mean_relative_width`. With
-        anchors, the first three also have `drift`, the median relative change of the anchors' costs since the first
-        campaign. `mape`, `bias` and `coverage_90` are then also given for costs without the drift, as
-        `<figure>_net_of_drift`. Parts without costs are left out.
+        One entry per part of the cost (`compute`, `forward_comm`, `backward_comm`, `reduction`), with figures over
+        ranks, and `embedding_cost`, the cost of these parts together, with figures over plans. The figures are `mape`
+        (mean |predicted - measured| / measured), `bias` (mean signed error) and `count`; with intervals, `coverage_90`
+        and `mean_relative_width` of the parts. With anchors, compute and all-to-alls also have `drift`, the median
+        relative change of the anchors' costs since the campaign that measured the training data; and `mape`, `bias` and
+        `coverage_90` are also given for costs without the drift, as `<figure>_net_of_drift`. Entries without measured
+        costs are left out.
     """
     figures = _figures(plan_costs, intervals)
     drifts = {} if anchors is None else drifts_of_parts(anchors)

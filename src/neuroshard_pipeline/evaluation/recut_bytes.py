@@ -1,7 +1,8 @@
 """Bytes that ranks receive if a table changes its tiers, its cold shards, or the rows that count as popular.
 
-Row numbers are those of the whole table. A shard of the cold tier counts the rows of this tier only, in
-the order of the table. Shapes: R popular rows, ascending.
+Tiers cut a table by the popularity of its rows: hot rows are on every rank, host rows are once on every host, and cold
+rows are sharded. Row numbers are those of the whole table, except that the `row_offset` of a cold shard counts cold
+rows only, in the order of the table. Shapes: R popular rows, ascending.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ class RowPlaces:
         return len(self.shards) if is_replicated else 1
 
     def row_number(self, cold_row: ArrayLike) -> IntArray:
-        """Row numbers in the whole table (...) of rows of the cold tier (...)."""
+        """The numbers in the whole table (...) of rows whose numbers within the cold tier are `cold_row` (...)."""
         cold = np.asarray(cold_row, dtype=np.int64)
         return np.asarray(cold + np.searchsorted(self.popular - np.arange(len(self.popular)), cold, side="right"))
 
@@ -79,7 +80,7 @@ def received_bytes(old: RowPlaces, new: RowPlaces, row_bytes: float, world_size:
 
 
 def _received_cold_rows(old: RowPlaces, new: RowPlaces, popular: IntArray) -> float:
-    """Received rows outside the popular tiers before and after; some columns of a row count as a fraction."""
+    """Received rows that are cold before and after the change; a part of the columns counts as a fraction of a row."""
     received = 0.0
     for shard, rank in zip(new.shards, new.ranks, strict=True):
         first, last = _bounds(new, shard)
@@ -94,7 +95,7 @@ def _received_cold_rows(old: RowPlaces, new: RowPlaces, popular: IntArray) -> fl
 
 
 def _bounds(places: RowPlaces, shard: Shard) -> tuple[int, int]:
-    """Row numbers of the shard's first row and of the first row behind its last row."""
+    """The number of the shard's first row in the whole table, and that of its last row plus 1."""
     first, last = places.row_number([shard.row_offset, shard.row_offset + shard.num_rows - 1]).tolist()
     return first, last + 1
 

@@ -1,8 +1,9 @@
 """Refinement: samples of the best plans and their runners-up are measured and added to the training data.
 
-The machine's drift since the first campaign is removed from the new costs (`anchors`), so that a model can be trained
-on old and new costs together. The frames of new samples have two extra columns: `round`, the number of the run that
-measured them, and `campaign`, a hash of the first campaign. Samples with another hash are ignored.
+A sample is the lookups of one rank, or one pair of all-to-alls. The first campaign, of the stage measure, measured the
+first training data. The machine's drift since then is removed from the new costs (`anchors`), so that a model can be
+trained on old and new costs together. The frames of new samples have two extra columns: `round`, the number of the run
+that measured them, and `campaign`, a hash of the first campaign. Samples with another hash are ignored.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ class RefineParams(Parameters):
 
     Attributes:
         tasks_per_world_size: number of tasks for each world size of the augment stage.
-        sharders: sharders whose plans are used; they must be able to list runners-up.
+        sharders: sharders whose plans are used; they must be able to list the runners-up of the best plan.
         plans_per_task: number of plans that each sharder contributes per task: the best plan and its runners-up.
         max_compute_samples: maximum number of new compute samples; those of the best plans come first.
         max_comm_samples: maximum number of new communication samples.
@@ -68,7 +69,7 @@ class RefineParams(Parameters):
 
 @dataclass(frozen=True)
 class NewSamples:
-    """Samples that the plans contain and the training data lacks.
+    """Samples that some plans contain and the training data lacks.
 
     Attributes:
         compute: compute samples.
@@ -102,9 +103,9 @@ def candidate_plans(
 
 
 def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[ComputeSample]:
-    """Distinct compute samples of the plans' ranks whose ids are not `known`. Equal samples have equal ids.
+    """The distinct compute samples of all ranks of the plans. Samples whose id is in `known` are left out.
 
-    Row shards and replicas are left out: their kernels see tables that the table pool does not contain.
+    Row shards and replicas are left out, too: their kernels see tables that the table pool does not contain.
     """
     pool = {table for plan in plans for table in plan.task.tables}
     new = (sample for sample in rank_compute_samples(plans).samples if sample.sample_id not in known)
@@ -112,10 +113,10 @@ def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[C
 
 
 def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[CommSample]:
-    """Distinct collectives of the plans, with the predicted start skew, whose ids are not `known`.
+    """The distinct all-to-alls of the plans, with predicted start skews. Samples whose id is in `known` are left out.
 
-    Plans of one task and sharder often have the same volumes in another order of ranks. The cost models do not depend
-    on that order, so only the first of these plans is used.
+    Plans of one task and sharder often have the same volumes on other ranks. The cost models do not depend on the order
+    of the ranks, so only the first of these plans is used.
     """
     first: dict[tuple[object, ...], tuple[Plan, PlanCost]] = {}
     for plan in plans:
@@ -157,7 +158,7 @@ def campaign_id(first: MeasuredSamples) -> str:
 
 
 def of_campaign(refined: MeasuredSamples, first: MeasuredSamples) -> MeasuredSamples:
-    """The samples of `refined` that were measured for the campaign `first`; others are ignored with a warning."""
+    """The samples of `refined` that were measured for the campaign `first`; a warning names other campaigns."""
     present = campaign_id(first)
     others = {campaign for frame in refined.frames() if len(frame) for campaign in frame["campaign"]} - {present}
     if others:

@@ -1,4 +1,8 @@
-"""Solves every task with every sharder of a benchmark. Each pair has a record, from which a stopped run resumes."""
+"""Solves every task of a benchmark with every sharder; a job is one task for one sharder.
+
+The result of each job is stored as a record, so that a stopped run can resume. An attempt is one run of a sharder on a
+task with one seed; a job has one attempt per seed.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ class BenchmarkJobs:
     """All jobs, and everything else that determines their plans.
 
     Attributes:
-        jobs: jobs, ordered by task.
+        jobs: all jobs, ordered by task.
         models: cost models.
         settings: settings of the sharders.
         policies: trained policies of the sharders that need one.
@@ -189,7 +193,7 @@ def _plan(job: Job, rows: pd.DataFrame, settings: SharderSettings) -> Plan:
 
 
 def _ordered(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """The columns in this order, followed by those of `OPTIONAL_COLUMNS` that the frame has."""
+    """The frame with `columns` in this order, followed by those of `OPTIONAL_COLUMNS` that it has."""
     return frame[[*columns, *(name for name in OPTIONAL_COLUMNS if name in frame)]]
 
 

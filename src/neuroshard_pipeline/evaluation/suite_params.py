@@ -1,4 +1,7 @@
-"""Parameters of the benchmark's suites of tasks and of the sharders that solve them; the values are in `conf/`."""
+"""Parameters of the benchmark: its suites of sharding tasks, and the sharders that solve them. `conf/` has the values.
+
+The tasks of a suite form groups; results are given by suite and by group.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Self
@@ -11,7 +14,7 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.sharders.registry import SharderNames
 
-#: Suites of this project. Users add theirs under other names.
+#: Suites of this project. Users add their own suites under other names.
 SUITES: tuple[str, ...] = (
     "paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight", "giant_narrow", "many_tiny", "several_hosts",
 )  # fmt: skip
@@ -34,7 +37,7 @@ class SuiteParams(Parameters):
         user: suites of the user; maps the name of a suite to the path of a file of sharding tasks (`tables.task_file`).
         tasks: number of tasks in each of the suites `paper_4`, `paper_8` and `tight`.
         batch_size: global batch of every task, except for the tasks of the user.
-        local_world_size: ranks per host of tasks that do not state it; null if all their ranks are on one host.
+        local_world_size: ranks per host of tasks that do not state it; null puts all ranks of such a task on one host.
         most_measured_ranks: largest number of ranks of a task whose plans are measured. Plans for several replica
             groups are never measured.
         seed: seed of the tasks that are drawn.
@@ -86,12 +89,14 @@ class TightSuiteParams(Parameters):
 
 
 class GiantNarrowSuiteParams(Parameters):
-    """Tasks with tables that no column split can hold, beside tables drawn as for `paper_4` and `paper_8`.
+    """Tasks with giant tables, whose narrowest column shard exceeds the memory of a rank.
+
+    The other tables of a task are drawn as for `paper_4` and `paper_8`.
 
     Attributes:
         tasks: number of tasks.
         world_sizes: numbers of ranks; the tasks cycle through them.
-        giants_per_4_ranks: number of giant tables for every 4 ranks.
+        giants_per_4_ranks: number of giant tables for every 4 ranks; every task has at least one.
         widths: values of `embedding_dim` of giant tables; each table gets one of them at random.
         excess: size of a giant table's narrowest column shard, as a multiple of the memory of a rank.
         memory_fill: size of all tables, as a share of the memory of all ranks.
@@ -113,7 +118,7 @@ class ManyTinySuiteParams(Parameters):
         world_sizes: numbers of ranks; the tasks cycle through them.
         min_tables: smallest number of tables of a task.
         max_tables: largest number of tables of a task.
-        min_rows: smallest number of rows; the logarithm of the rows is drawn uniformly.
+        min_rows: smallest number of rows of a table; the logarithm of the number is drawn uniformly.
         memory_fill: size of all tables, as a share of the memory of all ranks. If it is at most
             `1 / (2 * world_size)`, every rank can hold replicas of all tables and their gradients.
     """
@@ -159,7 +164,7 @@ class ScaleSuiteParams(Parameters):
     Attributes:
         num_tables: number of tables of each task.
         world_sizes: number of ranks of each task.
-        row_scale: divisor of the rows of the full-scale pool.
+        row_scale: divisor of the number of rows of every table of the full-scale pool.
         memory_fill: size of the tables, as a share of the memory of all ranks.
     """
 
@@ -184,7 +189,7 @@ class PublicTask(Parameters):
         task_id: id of the task.
         world_size: number of ranks.
         memory_bytes: memory of every rank.
-        row_scale: divisor of the rows of the tables.
+        row_scale: divisor of the number of rows of every table.
     """
 
     suite: Annotated[str, Field(pattern="^(criteo|hugectr_t510)$")]
@@ -211,7 +216,7 @@ class SuiteSettings:
 
     Attributes:
         suites: the suites and their sizes.
-        pool: the pool that tasks are drawn from.
+        pool: the pool that tables of tasks are drawn from.
         paper: tasks of the suites `paper_4` and `paper_8`.
         tight: tasks of the suite `tight`.
         scale: tasks of the suite `scale`.
@@ -242,7 +247,7 @@ class BenchmarkSharderParams(Parameters):
         stochastic: those of `sharders` whose plans depend on a seed; they solve every task once with each seed.
         seeds: number of seeds of stochastic sharders.
         measured_seeds: number of seeds whose plans are measured.
-        seed: the first seed.
+        seed: the first seed; the other seeds are the next numbers.
         left_out: by suite, the sharders that do not run on it because they take too long.
         fewer_seeds: by suite, a number of seeds that replaces `seeds`, for suites that would take too long.
     """

@@ -1,6 +1,7 @@
 """The benchmark's suites of sharding tasks, each determined by its parameters.
 
-The tables of random tasks come from a pool that only the benchmark uses. No cost model or policy is trained on them.
+The tables of random tasks are drawn from a pool that only the benchmark uses. No cost model or policy is trained on
+them. The tasks of a suite form groups, such as all tasks with 4 ranks; results are given by suite and by group.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -91,12 +92,12 @@ def _check_unique(tasks: pd.DataFrame) -> None:
 
 
 def _renamed(tables: Sequence[Table]) -> list[Table]:
-    """The tables with new names. A table's name seeds the draw of its ids, so that a renamed table gets new ids."""
+    """The tables with other names. A table's name seeds the draw of its ids, so a renamed table gets other ids."""
     return [replace(table, name=f"bench_{table.name}") for table in tables]
 
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
-    """Draw equally many tasks per maximum dimension; the smallest maxima get one more each if there is a remainder."""
+    """Draw the same number of tasks for every maximum dimension. The smallest ones get one more task if any remain."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):

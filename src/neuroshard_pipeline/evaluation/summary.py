@@ -1,4 +1,4 @@
-"""`search.summary`: compares sharders on the tasks that all of them solved."""
+"""`search.summary`: compares sharders by mean costs over the tasks that all of them solved, and in pairs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Draws tasks that have no plan with whole tables, but a plan with column splits."""
+"""Draws tight tasks: they have no plan of whole tables, but they have plans with column splits."""
 
 import math
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
 def random_tables(
     pool: Sequence[Table], settings: SuiteSettings, world_size: int, rng: np.random.Generator
 ) -> list[Table]:
-    """Draw different tables of the pool with random widths, as many as the suites `paper_4` and `paper_8` have."""
+    """Draw different tables of the pool with random widths; their number has the limits of `paper_4` and `paper_8`."""
     fewest, most = settings.paper.table_limits(world_size)
     count = int(rng.integers(fewest, min(most, len(pool)) + 1))
     chosen = rng.choice(len(pool), size=count, replace=False)
@@ -58,9 +58,10 @@ def random_tables(
 
 
 def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
-    """Whether whole tables cannot solve `task` and column splits can: its largest table fits no rank, its shards do.
+    """Whether `task` has no plan of whole tables, but a plan with column splits.
 
-    The second condition is checked by packing shards of the minimum width of all tables, ordered by size.
+    The largest table must fit no rank. The second condition is checked by packing: all tables are cut into shards of
+    the minimum width, which are placed largest first.
     """
     limits = memory.limits(task)
     if max(memory.table_bytes(table, table.embedding_dim, task) for table in task.tables) <= max(limits):

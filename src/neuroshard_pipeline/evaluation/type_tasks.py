@@ -21,7 +21,8 @@ _GIANT_STREAM, _TINY_STREAM, _HOSTS_STREAM = 13, 14, 15
 def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
     """Draw a task with tables of few columns, whose narrowest column shard exceeds the memory of a rank.
 
-    The memory follows from the other tables, so that all tables together fill the share `memory_fill` of it.
+    The memory of a rank and the rows of these giant tables follow from the sizes of the other tables: all tables
+    together fill the share `memory_fill` of the memory of all ranks.
 
     Args:
         pool: tables to draw from.
@@ -38,7 +39,7 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
     *others, chosen = random_tables(pool, settings, world_size, rng)
     narrow = [replace(chosen, name=f"{chosen.name}_giant_{at}") for at in range(count)]
     widths = rng.choice(giant.widths, size=count).tolist()
-    # In units of a rank's memory: the narrowest shard of a giant table has the size `excess`.
+    # What the other tables may fill, in units of a rank's memory. The narrowest shard of a giant table fills `excess`.
     free = giant.memory_fill * world_size - giant.excess * sum(widths) / COLUMN_GRANULARITY
     if free <= 0:
         raise TaskError(
@@ -57,7 +58,7 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
 
 
 def many_tiny_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task of many tables, each with fewer rows than the batch has samples (as `giant_narrow_task`)."""
+    """Draw a task of many tables, each with fewer rows than the batch has samples (arguments: `giant_narrow_task`)."""
     tiny, batch_size = settings.many_tiny, settings.suites.batch_size
     rng = np.random.default_rng([_TINY_STREAM, settings.suites.seed, *task_id.encode()])
     count = int(rng.integers(tiny.min_tables, tiny.max_tables + 1))

@@ -1,4 +1,8 @@
-"""`benchmark.task_costs` and `benchmark.verdicts`: the costs of all sharders on all tasks, compared suite by suite."""
+"""`benchmark.task_costs` and `benchmark.verdicts`: the costs of all sharders on all tasks, compared suite by suite.
+
+The common tasks of a suite are those for which every compared sharder has a cost. Sharders that solve too few tasks of
+the suite are not compared on them (`least_success`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -23,8 +27,8 @@ class VerdictParams(Parameters):
         confidence: confidence level of the intervals.
         resamples: number of bootstrap resamples.
         least_tasks: minimum number of common tasks for a confidence interval and a verdict.
-        least_success: a sharder that solves a smaller share of the tasks of a suite is left out when the common tasks
-            are determined.
+        least_success: a sharder that solves a smaller share of the tasks of a suite does not count for the common
+            tasks; otherwise they would be few.
         seed: seed of the bootstrap.
     """
 
@@ -44,10 +48,10 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
         plan_costs: `benchmark.plan_costs`.
 
     Returns:
-        `suite, group, is_measured, task_id, sharder`; `seeds` tried and `seeds_solved`; `solved`, whether all seeds
-        found a plan; `seconds`, mean per attempt; `error`, the first one; `predicted_ms`, `step_ms` and `imbalance`,
-        means over the plans (see `totals.plan_totals`); `measured_ms`, mean over the measured plans (NaN without one);
-        `measured_seeds`, number of measured plans.
+        `suite, group, is_measured, task_id, sharder`; `seeds`, the number tried; `seeds_solved`, the number with which
+        the sharder found a plan; `solved`, whether these are all seeds; `seconds`, mean per attempt; `error`, the first
+        one; `predicted_ms`, `step_ms` and `imbalance`, means over the plans (see `totals.plan_totals`); `measured_ms`,
+        mean over the measured plans (NaN without one); `measured_seeds`, number of measured plans.
     """
     grouped = attempts.groupby(_KEYS, sort=False)
     frame = pd.DataFrame(
@@ -127,7 +131,7 @@ def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rival(verdict: Mapping[str, Any]) -> str | None:
-    """The sharder with the lowest mean cost on the common tasks that is none of `OURS`; None without such a cost."""
+    """The sharder outside `OURS` with the lowest mean cost on the common tasks; None if no such sharder has a cost."""
     costs = {name: values["cost_ms"] for name, values in verdict["sharders"].items() if name not in OURS}
     known = {name: cost for name, cost in costs.items() if cost is not None}
     return min(known, key=known.__getitem__, default=None)
@@ -153,8 +157,8 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         `solved, tried`, numbers of tasks; `seeds, measured_seeds`, maxima over the tasks; `seconds, max_seconds`, mean
         and maximum over the tasks of the seconds per attempt. The other values are means over the common tasks, or None
         if there are none: `cost_ms`, the measured cost or, if the basis is `predicted`, the predicted cost of the step;
-        `predicted_ms`, `step_ms`, `imbalance`; and `relative` (the cost divided by that of the task's cheapest plan,
-        with its confidence interval).
+        `predicted_ms`, `step_ms`, `imbalance`; and `relative` (the cost divided by the lowest cost of any compared
+        sharder for the same task, with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {
@@ -181,7 +185,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
 
 
 def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """For every group: numbers of tasks and common tasks, tasks solved by each sharder, mean costs on common tasks."""
+    """For every group of tasks: numbers of tasks and common tasks, tasks solved and mean cost of each sharder."""
     groups = {}
     for group, own in costs.groupby("group", sort=False):
         shared = common.loc[common.index.isin(own["task_id"])]
