@@ -3,9 +3,10 @@
     make run && make run ENV=thorough                      # two versions of the cost models in data/06_models
     OMP_NUM_THREADS=1 python benchmarks/bench_campaign_length.py [--campaigns 2]
 
-`neuroshard_plus` plans every task twice: with the cost models of the short campaign and with those of the long one. All
-plans are measured together, in random order, with the visits of the environment thorough. The interval is a paired
-bootstrap confidence interval of the ratio of mean costs.
+A campaign measures a set of samples or plans. The models of `make run` are trained on a short campaign, those of
+`make run ENV=thorough` on a long one. `neuroshard_plus` plans every task with both. All plans are measured together, in
+random order, and timed as often as in the environment `thorough`. The interval is a paired bootstrap confidence
+interval of the ratio of mean costs.
 """
 
 import argparse
@@ -30,7 +31,7 @@ BOOTSTRAP = Bootstrap(confidence=0.95, resamples=10_000, seed=0)
 
 
 def versions_in(data: Path) -> tuple[str, str]:
-    """The newest versions among those with the fewest training samples and among those with the most.
+    """Two versions of the cost models: the newest one with the fewest samples, and the newest one with the most.
 
     Raises:
         SystemExit: all versions have the same number of samples.

@@ -1,8 +1,8 @@
 """Accuracy of the communication cost model for world sizes with and without training samples.
 
-Trains the network on samples of some world sizes and batch sizes. Tests it on held-out samples of these, on samples of
-other world sizes, and on samples of a batch size between those of training. Reads only the configuration, and writes
-nothing.
+Trains the network on samples of some world sizes and batch sizes. Tests it on held-out samples of the same sizes, on
+samples of other world sizes, and on samples of a batch size between those of training. Reads only the configuration,
+and writes nothing.
 
     .venv/bin/python benchmarks/bench_comm_models.py                    # the modelled cluster (topology), half a minute
     .venv/bin/python benchmarks/bench_comm_models.py --backend gloo     # measured on this machine, two minutes
@@ -37,8 +37,8 @@ from neuroshard_pipeline.measurement.topology import topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
-#: By backend. World sizes in training are `seen`, those only in tests are `unseen`. The most frequent batch size is
-#: `batch_size`; `other_batches` also occur in training; `between` occurs only in tests. `samples` is the number of
+#: Settings by backend. World sizes in training are `seen`, those only in tests `unseen`. The most frequent batch size
+#: is `batch_size`; `other_batches` also occur in training; `between` occurs only in tests. `samples` is the number of
 #: samples that are split for training and tests, and `others` the number of further test samples per world size.
 SETTINGS: dict[str, dict[str, Any]] = {
     "topology": {
@@ -51,7 +51,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-#: Numbers of rank orders and samples for the error floor of an order-blind model. They determine it to half a point.
+#: Numbers of rank orders and of samples from which the least error of a model that is blind to the order of ranks is
+#: estimated. They determine it to half a percentage point.
 ORDERS, ORDERED_SAMPLES = 60, 20
 
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def draw(pool: pd.DataFrame, params: CommSampleParams, settings: dict[str, Any]) -> pd.DataFrame:
-    """Samples of all world sizes and batch sizes; the ids of samples for testing only have a prefix."""
+    """Samples of all world sizes and batch sizes; the ids of samples that serve only for tests have a prefix."""
     seen, unseen, others = settings["seen"], settings["unseen"], settings["others"]
     base = params.model_copy(update={"batch_size": settings["batch_size"], "world_sizes": seen})
     changes = {
@@ -101,7 +102,7 @@ def draw(pool: pd.DataFrame, params: CommSampleParams, settings: dict[str, Any])
 
 
 def costs_of(drawn: pd.DataFrame, params: dict[str, Any], backend: str) -> pd.DataFrame:
-    """Costs of all samples, measured or modelled, in one campaign; prints the noise floor of measured ones."""
+    """Measured or modelled costs of all samples; prints the noise floor of the measurement."""
     samples = comm_samples_from_frame(drawn)
     protocol, seed = params["measure"]["comm"].model_copy(update={"backend": backend}), params["measure"]["seed"]
     shards = dict(CommCampaign(protocol, seed).run(samples, {}))
@@ -140,8 +141,8 @@ def order_blind_floors(drawn: pd.DataFrame, topology: NetworkParams) -> list[dic
     """Least mean error of a model that treats all ranks alike, per direction and world size of a modelled cluster.
 
     The cost of a rank also depends on which ranks share its host. The best prediction of a permutation-equivariant
-    model is the median over all orders of the ranks; here over `ORDERS` random orders of at most `ORDERED_SAMPLES`
-    samples.
+    model is the median over all orders of the ranks. Here, it is the median over `ORDERS` random orders, for at most
+    `ORDERED_SAMPLES` samples.
     """
     rows = []
     for world, members in drawn[~drawn["sample_id"].str.startswith("batch-")].groupby("world_size"):

@@ -8,7 +8,7 @@ are met. Parts:
   wider than the paper's, and on samples of the paper's kind only (batch size 512, fp32, SGD, generated tables).
 - `learning`: error by number of samples; also written to `cost_model_learning_curve.html` in the folder `--out`
 - `comm`: error on measured collectives, and on the modelled cluster with world sizes without training samples
-- `ablation`: self-distillation on wrong labels
+- `ablation`: error after training on partly wrong costs, with and without self-distillation
 
     .venv/bin/kedro run
     .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]

@@ -1,11 +1,12 @@
-r"""Compares plans of NeuroShard and of TorchRec's planner on modelled H100s that need tables in host memory.
+r"""Compares plans of NeuroShard and of TorchRec's planner for modelled H100s with too little memory for all tables.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_host_memory.py --world-sizes 2 8 --shares 0.5 0.25
 
-The ranks have `--shares` of the GPU memory that the tables of MLPerf DLRM-v2 need, and 128 GiB of host memory each.
-Both sharders get the same limits, memory model and shipped cost models. The explicit formulas of `lab.step` give the
-costs of the plans. The script prints the modelled step of every task and sharder, the largest host-memory part of any
-rank, and two times of transfers: for the lower and the upper bound of the bytes over the host link of the busiest rank.
+Tables that do not fit are in host memory, with or without a cache on the GPU. All ranks together have `--shares` of the
+GPU memory that the tables of MLPerf DLRM-v2 need, and each has 128 GiB of host memory. Both sharders get the same
+limits, memory model and shipped cost models. The explicit formulas of `lab.step` give the costs of the plans. For every
+task and sharder, the script prints the modelled step, the largest cost of tables in host memory on any rank, and two
+transfer times: for the lower and the upper bound of the bytes over the host link of the busiest rank.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 The naive loop is that of the reference code of [Zha2023]: for every sample it builds an operator with new random
 weights, draws ids, runs 5 + 10 iterations and takes the median. This project visits every sample several times, each
-time with a view of one arena and with cached ids and operators. A visit takes the minimum of 2 or 4 iterations. The
-project uses the lower quartile of the visits; the table also shows their minimum. The default profile visits expensive
-samples less often. Noise is the relative difference between two independent measurements of the same sample
-(forward + backward).
+time with cached ids and operators, and with weights in one large buffer that all samples share, the arena. A visit
+takes the minimum of 2 or 4 iterations. The project uses the lower quartile of the visits; the table also shows their
+minimum. The default profile visits expensive samples less often. Noise is the relative difference between two
+independent measurements of the same sample (forward + backward).
 
     OMP_NUM_THREADS=1 python benchmarks/bench_measurement.py            # about a minute on 2 cores
 
@@ -48,7 +48,7 @@ THOROUGH_LOOKUP_BYTES = 2**21
 
 
 def draw_samples(count: int, seed: int) -> list[ComputeSample]:
-    """Samples as in the default CPU profile; the pool is smaller, so that a table occurs in as many samples."""
+    """Samples as in the default CPU profile, from a smaller pool, so that a table is in as many samples as there."""
     num_tables = max(PROFILE_MAX_TABLES, round(PROFILE_TABLES * count / PROFILE_SAMPLES))
     pool = generate_pool(PoolParams(num_tables=num_tables, batch_size=BATCH_SIZE, row_scale=128, seed=seed))
     params = ComputeSampleParams(
@@ -256,7 +256,7 @@ def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], s
             f"{kernels_ms:.2f} ms ({kernels_ms / round_ms:.0%}). The first visit takes "
             f"{loop.first_s * 1e3 / len(samples) - round_ms:.2f} ms more, for ids and FBGEMM's operator"
         )
-    print("The rest of a visit is spent on slower iterations, joining ids, settling and garbage collection.")
+    print("The rest of a visit is spent on slower iterations, joining ids, warming up and garbage collection.")
 
 
 def main() -> None:

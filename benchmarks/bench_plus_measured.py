@@ -1,9 +1,9 @@
-"""Compares the measured costs of plans of `neuroshard` and of `neuroshard_plus` with several numbers of rounds.
+"""Compares the measured costs of plans of `neuroshard` and of `neuroshard_plus` with several limits of its rounds.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py                 # after `make run`; about 4 minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py --campaigns 3   # narrower intervals
 
-All plans of a campaign are measured in random order, so that the machine's drift affects all of them alike. Ranks
+A campaign measures all plans once, in random order, so that the machine's drift affects every sharder alike. Ranks
 with equal shards are measured once. Intervals are 95 % bootstrap confidence intervals of the mean paired difference.
 """
 
@@ -43,7 +43,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Parameters of the local search that differ from conf/base/parameters_search.yml.
+#: By the name of a variant, the parameters of the local search that differ from conf/base/parameters_search.yml.
 Variants = Mapping[str, Mapping[str, float]]
 
 VARIANTS: Variants = {
@@ -87,7 +87,12 @@ def campaigns_of_conf(environment: str = "base") -> Campaigns:
 
 
 def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Embedding costs of the measured parts by task (row) and sharder (column), NaN where a plan was not measured."""
+    """Embedding costs by task (row) and sharder (column), NaN where a plan was not measured.
+
+    Args:
+        plan_costs: `search.plan_costs`.
+        kind: `measured`, or `predicted` for the predicted cost of the parts that are measured.
+    """
     return plan_totals(plan_costs).pivot_table(
         index="task_id", columns="sharder", values=f"{kind}_ms", aggfunc="max", dropna=False
     )

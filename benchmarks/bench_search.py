@@ -7,10 +7,10 @@ r"""Benchmark of the search: speed against a plain implementation, quality again
     OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 2 --best-tasks 2 --best-seconds 600 --jobs 1 \
         --no-small --largest 0 --no-measure
 
-Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), which have a tight
-lower bound. With `--models data/06_models`, costs come from trained models. The times of the search are compared with
-`ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The runs
-for scaling use these models and random tables. After a `make run`, they are repeated with the trained models and
+Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), for which a tight lower
+bound is proved. With `--models data/06_models`, costs come from trained models. The times of the search are compared
+with `ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The
+runs for scaling use these models and random tables. After a `make run`, they are repeated with the trained models and
 HugeCTR's tables; the times of the repetition are those of a real search. Two processes of one thread each (`--jobs`)
 work on the tasks. Measured costs need the data of a `make run`.
 """

@@ -1,21 +1,24 @@
 r"""Compares plans of sequence tables with and without tiers: bytes across hosts, communication time, memory, a bound.
 
+Tiers are parts of a table by popularity: the hot tier has a copy on every rank, the host tier one copy per host.
+
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 (2 min) and 16 x 8 (8 min) modelled H100
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes, after `make run`; 8 min
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root; 12 min
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity; also for gloo, hosts
 
-Suites are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: the best one
-of `neuroshard_plus`, that of TorchRec's planner, and the best one if every rank sends each id of its samples once
-(`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
-`fewest bytes`, whose cuts are those of the bound (`fewest_bytes.py`).
+Tasks are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: that of
+`neuroshard_plus`, that of TorchRec's planner, and that of `neuroshard_plus` if every rank sends each id of its samples
+once (`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
+`fewest bytes`, which gives copies to the same rows as the bound (`fewest_bytes.py`).
 
-The search knows the reuse profile of one batch only. In the lab, tiers hold the most popular rows of the stated
-popularities and get their ids. Measured tiers hold the rows that were most popular in eight other batches.
+The search knows the reuse profile of one batch only. In the lab (formulas for modelled GPUs), tiers hold the rows that
+the stated distribution makes most popular, and the distribution gives their lookups. Measured tiers hold the rows that
+were most popular in eight other batches.
 
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
-  the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted.
+  the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted there.
 - `GiB/rank`: weights and optimizer state of the fullest rank, which the memory limit bounds; `+ buffers`: also the
   ids and rows that ranks exchange.
 - `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`); the first number
@@ -107,7 +110,7 @@ def collectives_ms(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[
 
 
 def bytes_with_buffers(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
-    """Memory of the fullest rank with the ids and rows that ranks exchange."""
+    """Memory of the fullest rank, including the ids and rows that ranks exchange."""
     of_rank = np.zeros(task.world_size)
     np.add.at(of_rank, list(ranks), [BUFFERS.shard_bytes(each, task) for each in shards])
     return float(of_rank.max())

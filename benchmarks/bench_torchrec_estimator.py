@@ -1,4 +1,4 @@
-"""Compares TorchRec's planner with default numbers, the same with fitted numbers, and `neuroshard_plus`.
+"""Compares `neuroshard_plus` with TorchRec's planner, whose cost formulas get default, data sheet or fitted numbers.
 
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/bench_torchrec_estimator.py              # about 10 minutes
     .venv/bin/python benchmarks/bench_torchrec_estimator.py --models data/h100/06_models   # models of a run
@@ -12,10 +12,10 @@ tables and column splits.
 | `torchrec_data_sheet` | the bandwidths of NVIDIA's data sheet and of one 400 Gbit/s card per GPU |
 | `torchrec_fitted` | `torchrec_perf_config`, fitted to drawn tables |
 | `torchrec_fitted_to_task` | `torchrec_perf_config`, fitted to the tables of each task |
-| `..._by_cost` | the same numbers, but it places expensive tables first, and not large ones |
+| `..._by_cost` | the same numbers; it places expensive tables first instead of large ones |
 
-The cost models predict the embedding costs of all plans, and the lab's formulas judge them. Intervals are 95 % paired
-bootstrap confidence intervals of the ratio of mean costs to `torchrec`.
+The cost models predict the embedding costs of all plans, and the lab's formulas for modelled GPUs judge them. Intervals
+are 95 % paired bootstrap confidence intervals of the ratio of the mean cost to that of `torchrec`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def tasks_of(conf: Parameters, tasks_per_world_size: int) -> list[ShardingTask]:
 
 
 def campaigns_of(conf: Parameters) -> Campaigns:
-    """The campaigns of the measure stage."""
+    """How the measure stage of the environment gets the costs of lookups and collectives."""
     measure = conf["measure"]
     compute, comm = ComputeMeasureParams(**measure["compute"]), CommMeasureParams(**measure["comm"])
     recording, topology = RecordingParams(**conf["recording"]), TopologyParams(**conf["topology"])

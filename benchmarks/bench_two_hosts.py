@@ -11,9 +11,8 @@ peer has announced that it is ready to receive, and the announcement waits behin
 comes later by more than the latency of the wire finds its peer ready. It sends all its data first and its announcement
 afterwards, and receives only then. The cost of the earlier rank, which waits for the later one, therefore contains the
 time on the wire once, and the cost of the later rank contains it twice. The last two columns show these costs. If both
-ranks start together, either case occurs by chance. Plain
-`isend` and `irecv` behave in the same way. If all receives are posted 30 ms before the sends, both directions overlap,
-whichever rank is late.
+ranks start together, either case occurs by chance. Plain `isend` and `irecv` behave in the same way. If all receives
+are posted 30 ms before the sends, both directions overlap, whichever rank is late.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def started_ranks(hosts: tuple[int, int], ranks_per_host: int) -> Iterator[None]
 
 
 def measured_ms(hosts: tuple[int, int], ranks_per_host: int) -> pd.DataFrame:
-    """Run a campaign from the first host and return its costs."""
+    """Measure the samples from a process on the first host, and return their costs."""
     campaign = _started(hosts[0], [sys.executable, __file__, "--measure", str(ranks_per_host)])
     output = campaign.communicate(timeout=240)[0]
     if campaign.returncode:
@@ -127,7 +126,7 @@ def measured_ms(hosts: tuple[int, int], ranks_per_host: int) -> pd.DataFrame:
 
 
 def measure(ranks_per_host: int) -> None:
-    """Run the campaign on the first host and print its costs as JSON."""
+    """Measure the samples in this process on the first host, and print their costs as JSON."""
     world_size = 2 * ranks_per_host
     params = CommMeasureParams(**PROTOCOL, local_world_size=ranks_per_host)
     later = (0.0,) * ranks_per_host + (LATER_MS,) * ranks_per_host

@@ -1,13 +1,14 @@
-r"""Whole steps on full-scale tasks in the lab (modelled H100): sharders with all sharding types, rivals, columns alone.
+r"""Compares sharders on full-scale tasks by the whole step, which the lab models for H100s with explicit formulas.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_whole_cost.py --world-sizes 8 16 --tasks 6 --results whole_cost.csv
     OMP_NUM_THREADS=1 python benchmarks/bench_whole_cost.py --world-sizes 128 --tasks 2 --suites mlperf tiny
     OMP_NUM_THREADS=1 python benchmarks/bench_whole_cost.py --results whole_cost.csv --world-sizes   # report only
 
-Sharders see the shipped cost models for the H100. The judge does not: it is `lab.step`, explicit formulas for the whole
-step. `neuroshard_plus/columns` may only cut columns. Prints, per suite and number of ranks, mean step times, the ratio
-of the means of `neuroshard_plus` and each rival on the tasks that both solved, with a 95 % bootstrap interval, the
-parts of a step, and the tables that got each sharding type. Tasks whose results are in the file are not solved again.
+Sharders see the shipped cost models for the H100. Their plans are judged without these models, by `lab.step`. A sharder
+may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. Prints, per suite and number
+of ranks: mean step times; the ratio of the mean of `neuroshard_plus` to that of every other sharder, on the tasks that
+both solved, with a 95 % bootstrap interval; the parts of a step; and which tables got each sharding type. Tasks whose
+results are in the file are not solved again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def solve(task: ShardingTask, name: str, models: Models) -> list[dict[str, objec
 
 
 def types_of(plan: Plan) -> list[dict[str, object]]:
-    """Per sharding type of the plan: tables, columns, ids per sample, and medians of its tables."""
+    """Per sharding type of the plan: tables, columns, ids per sample, and medians over the tables of this type."""
     kinds = {shard.table.name: shard.sharding_type for shard in plan.shards}
     records = []
     for kind in sorted(set(kinds.values())):

@@ -5,10 +5,10 @@
     python benchmarks/check_gpu_lab.py --only lookups --worst 20
     python benchmarks/check_gpu_lab.py --fit                            # lab.kernels of conf/base/parameters_lab.yml
 
-Prints median and 90th percentile of the relative error per source, device and size class, and over all. Points whose
-source is in the repository are predicted by a model that was fitted without their whole source; points of other sources
-are predicted with the shipped numbers. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. Takes
-one minute on one core.
+The check has two halves, lookups and collectives. Each prints median and 90th percentile of the relative error per
+source, device and size class, and over all points. Points whose source is in the repository are predicted by a model
+that was fitted without any point of their source; points of other sources are predicted with the shipped numbers. Exits
+with 1 if an aim is missed, and with 2 if a file cannot be read. Takes one minute on one core.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ exists if f has one of two shapes.
   least those for R or Q. Launch terms, which a rank pays once for any number of shards, break this shape; f leaves them
   out, which can only lower the bound. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of
   f({shard}) - f0 over all shards. Every table adds to T at least the smallest sum that any of its splits has.
-- `convex`: f is convex and non-decreasing in the summed embedding. The busiest of k ranks then costs at least f(L / k).
-  Each component of L is the smallest value that its sum over all shards has under any splits of the tables.
+- `convex`: f is convex and non-decreasing in the summed embedding, a vector per shard that the model sums over a rank.
+  The busiest of k ranks then costs at least f(L / k). A component of L is the smallest value that the sum of this
+  component over all shards has under any splits of the tables.
 
 In both cases, some rank holds the widest shard of a table and costs at least as much as that shard alone.
 
@@ -18,7 +19,8 @@ the k ranks with shards, is least for evenly spread columns, and no learned corr
 exp(-`MAX_LOG_CORRECTION`). Memory, constraints on ranks, waiting and traffic between hosts are ignored, because each of
 them can only raise the cost.
 
-Shapes: N widths of a unit, H numbers of a shard embedding.
+A unit is a table, or tables that a constraint keeps on one rank. Shapes: N widths of a unit, H numbers of a shard
+embedding.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrain
 #: Names of the models in the result tables.
 OURS, PAPER = "universal", "paper"
 
-#: Names of sample sets in the result tables: all held-out samples of the campaign, and only those of the paper's kind.
+#: Names of sample sets in the result tables: all held-out samples of the run, and only those of the paper's kind.
 HELD_OUT, HELD_OUT_PAPER = "held out", "held out, paper's kind"
 
 #: Shares of the training samples that the learning curve uses, in addition to all of them.
@@ -44,7 +44,8 @@ WRONG_SHARES = (0.0, 0.1, 0.3)
 ABLATION_SHARE = 0.5
 _LARGEST_LOG_FACTOR = float(np.log(3.0))
 
-#: Variants of the ablation by name: value of `distillation`, and factor by which the number of epochs is multiplied.
+#: Variants of the ablation by name: value of `distillation` (`smc2` is self-distillation with consistency
+#: regularisation), and factor by which the number of epochs is multiplied.
 PLAIN = "plain"
 ABLATION: dict[str, tuple[str, int]] = {PLAIN: ("none", 1), "plain, twice the epochs": ("none", 2), "smc2": ("smc2", 1)}
 
@@ -226,7 +227,7 @@ def _figures(test: ComputeData, fitted: Fitted) -> Row:
 
 
 def fit_comm_models(inputs: CommInputs, params: CommTrainParams) -> Tables:
-    """Fit our model to measured collectives of all world sizes and of all but one; fit the paper's to each world size.
+    """Fit our model to all measured collectives, and to those of all world sizes but one; fit the paper's to each one.
 
     The paper's network has no batch size feature. It is trained and tested on samples of the most frequent batch size.
     """

@@ -1,4 +1,8 @@
-"""Inputs of `bench_cost_models.py` from a finished run: measured samples, groups for evaluation, chosen shards."""
+"""Inputs of `bench_cost_models.py` from a finished run.
+
+They are the measured samples for training and tests, measured samples on which no model is trained, and the shards that
+searches chose for each rank, with their measured costs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,8 @@ class ComputeInputs:
         groups: samples on which no model is trained, by purpose.
         chosen: shards of every rank of the searches' measured plans; empty before any search. Its entry `chosen` has
             the measured costs. The entry `chosen net` has them corrected for the drift since the samples were measured.
-        drift: drift estimated from the anchors among the plans; None without anchors.
+        drift: the machine's drift since the samples were measured, estimated from anchors (samples that were measured
+            again among the plans); None without anchors.
         floors: median noise floor of `forward`, `backward` and `total`.
     """
 
@@ -127,7 +132,7 @@ def _chosen(catalog: Any) -> ComputeData | None:
 
 
 def _undone(chosen: ComputeData, drift: Drift) -> ComputeData:
-    """Chosen shards with estimates of the costs that the samples' campaign would have measured."""
+    """Chosen shards with estimates of their costs at the time when the samples were measured."""
     return replace(chosen, costs=_halves(drift.undone(pd.Series(chosen.costs_ms.sum(axis=1))).to_numpy()))
 
 

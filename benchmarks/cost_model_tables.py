@@ -21,7 +21,7 @@ def introduction(compute: ComputeInputs, comm: CommInputs) -> str:
         [
             f"compute: {len(compute.data.samples)} samples, {compute.data.left_out} left out, noise floor "
             f"{in_words(compute.floors)}",
-            f"shard sets of the searches' measured plans: {chosen}; drift of the machine since the samples: {drift}",
+            f"shard sets of the searches' measured plans: {chosen}; the machine's drift since the samples: {drift}",
             f"communication: {len(comm.data.samples)} samples, noise floor {in_words(comm.floors)}",
         ]
     )
@@ -58,8 +58,9 @@ def paper_comparison(models: pd.DataFrame, paper: pd.DataFrame) -> str:
             f"- the paper's own kind of samples (batch size 512, fp32, SGD, generated tables; "
             f"{paper['training'].iloc[0]} for training): {own[PAPER]:.1%} (ours {own[OURS]:.1%})",
             "The first figure alone does not describe the paper's results, which are about the second kind of samples.",
-            "In an earlier measurement, a search used its network, trained on that kind. The measured compute cost of",
-            "the plans was 1.5 % higher than ours (15 tasks, noise 6 %), the predicted total cost 3 % higher.",
+            "In an earlier measurement, a search used the paper's network, trained on the second kind of samples. The",
+            "measured compute cost of its plans was 1.5 % higher than that of ours (15 tasks, noise 6 %), their",
+            "predicted total cost 3 % higher.",
         ]
     )
 

@@ -1,8 +1,9 @@
-"""Plans of sequence tables whose tiers send the fewest bytes between hosts, and then the fewest inside them.
+"""Plans of sequence tables with tiers that send the fewest bytes between hosts, and then the fewest inside hosts.
 
-They are for networks that no cost models describe, such as a limited wire between two emulated hosts. Rows that a host
-looks up often enough are on all hosts; of these, rows that a rank looks up often enough are on all ranks, as far as
-memory allows. The other rows are row-wise. With one host, there are no host tiers.
+The plans are for networks that no cost models describe, such as a limited wire between two emulated hosts. A table has
+up to three tiers, as far as memory allows: hot rows, which every rank looks up often enough, have a copy on every rank;
+host rows, which only every host looks up often enough, have one copy per host; all other rows are sharded row-wise.
+With one host, there are no host rows.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
-#: If the ranks lack memory for the best cuts, rows must be looked up this many times as often: first the hot rows, then
-#: all rows with copies.
+#: If the ranks lack memory for the best tiers, the number of lookups from which a row gets copies is multiplied by
+#: these factors: first for hot rows, then for all rows with copies.
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _HOT_FACTORS = (*(2.0**power for power in range(8)), np.inf)
 
@@ -57,7 +58,7 @@ def _plan(variant: ShardingTask, models: Models) -> Plan:
 
 
 def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float, of_hot: float) -> Cuts:
-    """Cuts after the least popular rows that a rank and that a host still look up often enough."""
+    """Sizes of the hot and the host tier: the rows that a rank, and that only a host, looks up often enough."""
     width = OUTPUT_BYTES * table.embedding_dim
     least = factor * 2 * width / (ID_BYTES + 2 * width)
     visits = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)

@@ -3,9 +3,10 @@
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
     PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
 
-The script first runs the checks of `gpu_check.py`, logs its plan (visits, minutes, GB of ids), and writes the ids of
-all tables to OUT/ids. It writes every finished chunk to OUT/records; run the same command again to resume after a kill,
-or with more --samples to extend the campaign. At the end it writes OUT/recording: table_pool, compute_samples and
+The script first runs the checks of `gpu_check.py`, logs what it is going to do (visits, that is timings of a sample;
+minutes; GB of ids), and writes the ids of all tables to OUT/ids. It writes every finished chunk of samples to
+OUT/records; run the same command again to resume after a kill, or with more --samples to extend the campaign. At the
+end it writes OUT/recording: table_pool, compute_samples and
 compute_costs as Parquet, and card.json with device, versions, protocol, noise floor and copy bandwidth. Copy that
 folder to data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
 
@@ -137,7 +138,7 @@ def command_line() -> argparse.ArgumentParser:
     drawn.add_argument("--row-scale", type=float, default=1.0)
     drawn.add_argument("--samples", type=int, default=20_000)
     drawn.add_argument("--min-tables", type=int, default=1)
-    drawn.add_argument("--max-tables", type=int, default=40, help="per sample; the largest ranks of plans have as many")
+    drawn.add_argument("--max-tables", type=int, default=40, help="tables per sample; ranks of plans have up to 40")
     drawn.add_argument("--dimensions", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128])
     drawn.add_argument("--memory-gib", type=float, default=32.0, help="maximum size of the weights of a sample")
     timed = parser.add_argument_group("how it is timed")

@@ -1,4 +1,4 @@
-"""Checks in about a minute what a campaign needs on this machine's GPU, and prints a table with remedies.
+"""Checks in about a minute whether `gpu_campaign.py` can run on this machine's GPU; prints a table with remedies.
 
     make gpu-check
     PYTHONPATH=src python benchmarks/gpu_check.py            # the same without make
@@ -9,10 +9,10 @@ The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a che
     memory          what the campaign would need against what the GPU has free
     largest sample  runs a sample that fills the arena, and compares its peak memory with the predicted one
     copy bandwidth  against the data sheet (lab.devices in conf/base/parameters_lab.yml)
-    launch floor    cost of a lookup of a few ids; it consists of launches
+    launch floor    cost of a lookup of a few ids, which consists of kernel launches
     L2 flush        its duration, and its effect on a lookup that fits the L2 cache
-    collective      all-to-all between two GPUs: skew and clocks
-    lab             modelled against measured costs of 30 samples
+    collective      all-to-all between two GPUs: do their clocks agree, and does a late start count in full?
+    lab             costs of 30 samples by the lab's formulas for this GPU against measured ones
 
 `gpu_campaign.py` runs these checks first; a failure of the first three ends it. The exit code is 2 after such a
 failure, and if nothing can be checked, for example without a CUDA device; 1 after another failure; 0 otherwise.
@@ -68,7 +68,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _KINDS = list(product(_DTYPES, ("sgd", "rowwise_adagrad")))
 #: Share of the data sheet's bandwidth that a copy reaches at least. It is an assumption.
 _COPY_SHARE = 0.75
-#: Generous limits of the launch floor, ms: FBGEMM's Python code and 1 or 19 kernels.
+#: Generous limits of the launch floor, ms: FBGEMM's Python code with 1 kernel (forward) or 19 kernels (backward).
 _FLOORS_MS = (0.5, 1.5)
 #: The aims that the lab has for costs above 50 us: median and 90th percentile of the relative error.
 _LAB_AIMS = (0.20, 0.50)
@@ -417,10 +417,11 @@ def check_collective(setup: Setup) -> Check:
         return Check("collective", False, str(costs["error"].dropna().iloc[0]), "set NCCL_DEBUG=INFO and read its log")
     apart = abs(known["even", 0] - known["even", 1])
     waited = known["late", 0] - known["late", 1]
-    found = (
-        f"{known['even', 0]:.3f} ms; ranks {apart:.3f} ms apart; a start {_SKEW_MS:g} ms late counts {waited:.2f} ms"
+    found = f"{known['even', 0]:.3f} ms; ranks {apart:.3f} ms apart; a start {_SKEW_MS:g} ms late adds {waited:.2f} ms"
+    remedy = (
+        "the ranks do not start as asked: end other programs on this host's cores, and check that its GPUs have fixed "
+        "clocks"
     )
-    remedy = "starts are not common: end other programs on this host's cores, and check that its GPUs have fixed clocks"
     return Check(
         "collective", apart < _SKEW_TOLERANCE_MS and abs(waited - _SKEW_MS) < _SKEW_TOLERANCE_MS, found, remedy
     )
@@ -470,7 +471,7 @@ def _data_sheet(setup: Setup) -> DeviceParams | None:
 
 
 def _small(params: ComputeMeasureParams, **changes: Any) -> ComputeMeasureParams:
-    """The same with the smallest arena in which small samples still move."""
+    """The same parameters with a small arena, in which the weights of small samples can still change their place."""
     return params.model_copy(update={"arena_bytes": min(params.arena_bytes, 2**25), **changes})
 
 
@@ -488,7 +489,7 @@ def _synchronise(device: str) -> None:
 
 
 def _free() -> None:
-    """Give memory of a finished check back; after a CUDA error, this fails, too."""
+    """Give back the memory of a finished check. After a CUDA error, this fails, too; the failure is ignored."""
     gc.collect()
     if torch.cuda.is_available():
         with suppress(RuntimeError):

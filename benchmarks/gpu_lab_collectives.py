@@ -1,8 +1,8 @@
 """The collectives half of benchmarks/check_gpu_lab.py: the modelled network beside published collectives.
 
-Every row is predicted twice: as a cluster that was never seen, and as a cluster that was fitted to its other sizes. For
-the first, rows of the repository are predicted by a fit without all rows of their publisher; others by the shipped
-preset. For the second, every fifth size is left out in turn.
+Every row is predicted twice: as if its cluster had never been seen, and after a fit to rows of the same cluster with
+other sizes. For the first prediction, rows of the repository are predicted by a fit that leaves out all rows of their
+publisher, other rows by the shipped preset. For the second, every fifth size is left out in turn.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_collectives(path: Path) -> Check:
 
 
 def _grouped(rows: Iterable[MeasuredCollective]) -> dict[tuple[str, str, float], list[MeasuredCollective]]:
-    """Rows of one cluster of one publisher."""
+    """The rows by publisher, cluster and bandwidth of the network card."""
     groups = defaultdict(list)
     for row in rows:
         groups[row.publisher, row.cluster.name, row.cluster.card_gb_per_s].append(row)

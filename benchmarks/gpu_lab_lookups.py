@@ -34,7 +34,7 @@ def check_lookups(path: Path, by_repository: bool = False) -> Check:
 
 
 def fitted_kernels() -> KernelParams:
-    """The shared numbers fitted to the published lookups of the project."""
+    """The numbers that all GPUs share, fitted to the published lookups in the repository."""
     devices = {name: DeviceParams(**sheet) for name, sheet in lab_values()["devices"].items()}
     return fit_kernels(read_published_lookups(OURS, devices)[0], devices)
 
@@ -45,7 +45,7 @@ def _points(row: PublishedLookup, device: ModelledDevice, how: str) -> list[Poin
     points = []
     for part, published_us in row.times_us.items():
         if part == "reduction" and "backward" in row.times_us:
-            continue  # a part of a time that is there as a whole
+            continue  # it is a part of the backward time, which the row also has
         aimed = family in _AIMED_FAMILIES and published_us >= _AIMED_FROM_US
         size = next(name for limit, name in _SIZES if published_us < limit)
         what = f"{row.preset} {part}, {row.where}, {row.source}"

@@ -11,7 +11,7 @@ import pandas as pd
 LEFT_OUT = "left out"  # the model was fitted without the whole source of the point
 PREDICTED = "predicted"  # the source is not in the repository; the shipped numbers predict it
 
-#: Statistics of errors that an aim may limit; `worst factor` is one of factors (`Point.factor`).
+#: Statistics that an aim may limit: of relative errors, or of factors (`Point.factor`) if the name says so.
 STATISTICS = {
     "median": lambda errors: float(np.median(errors)),
     "p90": lambda errors: float(np.quantile(errors, 0.9)),
@@ -26,11 +26,11 @@ class Point:
 
     Attributes:
         source: column `source` of the published file.
-        device: preset of the lab.
-        size: size class, such as `50 us .. 1 ms`.
+        device: preset of the lab; for collectives, cluster and collective.
+        size: size class, such as `50 us to 1 ms`.
         published_us: published time.
         predicted_us: the lab's time.
-        how: `LEFT_OUT` or `PREDICTED`.
+        how: `LEFT_OUT`, `PREDICTED` or, for collectives of a fitted cluster, `other sizes`.
         aim: name of the aim that the point counts towards, None if it counts towards none.
         what: the row and the part of it, for the list of the largest errors.
     """

@@ -1,4 +1,4 @@
-"""Measures plans without storing the records of the campaigns."""
+"""Measures plans and keeps the records in memory, so that an interrupted measurement cannot be resumed."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,8 @@ def measure_plans(
     """Run all three campaigns of `PlanMeasurement` in memory.
 
     Returns:
-        `search.plan_costs` and `search.anchors`.
+        `search.plan_costs`, and `search.anchors`: the costs of samples of an earlier campaign that were measured again
+        among the plans, to estimate the machine's drift.
     """
     measurement = PlanMeasurement(tuple(plans), campaigns, anchors)
     compute = collected(measurement.run_compute({}))

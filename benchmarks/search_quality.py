@@ -57,7 +57,7 @@ def improved_ms(problem: Problem, start: PlacedState, seconds: float, seed: int 
 
 
 def best_known_ms(problem: Problem, placement: PlacedState, seconds: float) -> float:
-    """Lowest cost of four local searches of `seconds` in total, from the paper's plan and from one with wide caps."""
+    """Lowest cost of four local searches, `seconds` in total, from the paper's plan and from a plan with wide caps."""
     wide = beam_search(problem, WIDE_CAPS)[0]
     starts = [(placement, 1), (wide, 2), (placement, 3), (wide, 4)]
     return min(improved_ms(problem, start, seconds / len(starts), seed) for start, seed in starts)
@@ -163,6 +163,7 @@ def report_comparisons(comparisons: list[Comparison]) -> None:
 def against_brute_force(models: Models, num_tasks: int) -> None:
     """Compare on tasks that are so small that every plan can be tried."""
     print("\nBrute force on 2 ranks, cost in ms. Left: placements of whole tables. Middle: 3 tables, up to 2 halvings.")
+    print("Right: local search with splits on the tasks of the left part, against the best placement of whole tables.")
     print(
         "task tables | brute force  searched     gap | tables | brute force  searched     gap    local     gap"
         "  |   local     gap"

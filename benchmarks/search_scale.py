@@ -1,4 +1,4 @@
-"""Time of the searches against the numbers of tables and ranks, as tables, growth rates and a figure."""
+"""Measures how the time of the searches grows with the numbers of tables and ranks; prints rows, draws a figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 HUGECTR_TABLES = Path(__file__).resolve().parent.parent / "data/01_raw/hugectr_t510.csv"
 
-#: (tables, ranks): several numbers of tables with 64 ranks and of ranks with 1,000 tables, and two large tasks.
+#: (tables, ranks): several numbers of tables for 64 ranks, several numbers of ranks for 1,000 tables, two large tasks.
 SIZES = [(250, 64), (500, 64), (1000, 64), (2000, 64), (1000, 16), (1000, 32), (1000, 128), (5000, 512), (10000, 1024)]
 
 #: Share of the memory of all ranks that the tables of a task fill.
@@ -76,7 +76,7 @@ def scale(
     Args:
         models: cost models.
         what: models and tables in words, for the heading.
-        task_of: a task with these numbers of tables and ranks.
+        task_of: makes a task from a number of tables and a number of ranks.
         largest: largest number of tables.
         figure: HTML file to write, or None.
     """

@@ -1,4 +1,6 @@
-"""Tasks of sequence tables for the comparison of tiers: lengths 20 to 200, widths 32 to 128, three popularities.
+"""Tasks of sequence tables (without pooling) for `bench_tiers.py`: 20 to 200 ids per sample, widths 32 to 128.
+
+The ids of all tables of a task follow one of three popularities.
 
 - `published`: the skew of Meta's dlrm_datasets, in which 2 % of a batch's distinct rows get 49 % of the ids
 - `steep`, `flat`: Zipf's law with exponents 1.2 and 0.7

@@ -1,25 +1,28 @@
 r"""A lower bound on the predicted cost of a step of every plan of a task, whatever sharding types its tables have.
 
-The step of a plan ends with its slowest rank, which costs at least as much as the mean over the ranks that hold shards.
+The step of a plan ends with its slowest rank, which costs at least as much as the mean over the k ranks with shards.
 Let U be the set of types that a plan uses. For each U, every cost is bounded from below by a constant and a number per
 table and type; the bound is the smallest, over all U, of the constant plus the sum over tables of the smallest number.
 
 - Lookups: the compute model is superadditive without launch terms (see `cost_bounds`). A rank with shards R of any
   types costs at least f0 plus the sum over R of f({shard}) - f0. All column splits and grids of a table are tried.
-- Ids, copies, dense gradients: linear in the shards of a rank, with prices of 0 or more (`tables.step_work`). Of the
-  costs that a plan has once, the groups of U and the joined outputs of a single module count.
+- Ids, copies, dense gradients: linear in the shards of a rank, with prices of 0 or more (`tables.step_work`). Two costs
+  that every rank pays once are counted: one group of tables per type in U, and joining the outputs if all tables are in
+  one pooled module.
 - All-to-alls: a rank pays work times price times a correction of at least exp(-`MAX_LOG_CORRECTION`). The mean work is
   linear in the floats that all ranks send. One part is divided by k, and its least value over k counts.
 - Reductions: their curves of cost against bytes lie above every line of their lower convex hull. Each line has a
   constant, which a plan with this type pays, and a price per byte of each table. The best line of each U counts. For
-  reductions inside hosts, only lines through the origin count, because not every host has tables with cut rows.
+  reductions inside hosts, only lines through the origin count, because a host may have none and pay no constant.
 
-A rank costs at least as much as each of its shards alone, plus what every rank pays for the other tables. A plan
-that costs C therefore has no shard that alone costs more. The result is the smallest C that the bound on the mean over
-ranks does not exceed if such shards, and shards that exceed the memory of every rank, are left out. Otherwise memory,
-constraints on ranks, waiting, imbalance and reordered outputs are ignored; each of them can only raise the cost.
+A rank costs at least as much as each of its shards alone, plus what every rank pays for the other tables. A plan that
+costs C therefore has no shard that alone costs more than C. The result is the smallest C that the bound on the mean
+over ranks does not exceed if shards that alone cost more than C, and shards that exceed the memory of every rank, are
+left out. Otherwise memory, constraints on ranks, waiting, imbalance and reordered outputs are ignored; each of them can
+only raise the cost.
 
-The bounds hold for the task itself; its variants with tiers or with tables in host memory are other tasks.
+The bounds hold for the task itself; its variants with copies of popular rows (tiers) or with tables in host memory are
+other tasks.
 
     OMP_NUM_THREADS=1 python benchmarks/step_bounds.py --world-sizes 8 16 --tasks 2
 """
@@ -101,7 +104,7 @@ class _Exchange:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A table with one type: numbers of the column blocks of N widths, the narrowest first.
+    """What column blocks of a table cost with one sharding type, for N widths, the narrowest first.
 
     Attributes:
         parts_ms: (N, 3) lookups, work and exchange of the mean over ranks.
@@ -120,10 +123,10 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class _Choices:
-    """Numbers of T tables for each of `TYPES`, cut into the cheapest blocks; infinite where a type is impossible.
+    """What T tables cost with each of `TYPES` if they are cut into the cheapest blocks.
 
     Attributes:
-        ms: (T, 5, 3) parts lookups, work and exchange of the mean over ranks.
+        ms: (T, 5, 3) parts lookups, work and exchange of the mean over ranks; infinite where a type is impossible.
         bytes: (T, 5) as in `_Blocks`.
         host_share: (T, 5) as in `_Blocks`.
     """
@@ -157,7 +160,7 @@ def step_bound(problem: Problem) -> StepBound | None:
 
 
 def _fixed_point(problem: Problem, options: list[dict[int, _Blocks]], exchange: _Exchange, low: float) -> StepBound:
-    """The bound: no plan costs `low` or less, because its shards cost too much or the mean over ranks does."""
+    """The bound, found in steps upwards from `low`: plans that cost less have too costly shards or too high a mean."""
     high, step = low, low * _STEP
     found: StepBound | None = None
     while step > low * _PRECISION:
@@ -171,7 +174,7 @@ def _fixed_point(problem: Problem, options: list[dict[int, _Blocks]], exchange: 
 
 
 def _beside_others(options: list[dict[int, _Blocks]]) -> list[dict[int, _Blocks]]:
-    """The options whose shards alone also pay what every rank pays for the other tables, at least."""
+    """The options with costs of single shards that include the least that every rank pays for the other tables."""
     least = [min(float(of.shared_ms[_cheapest_split(of.shared_ms)].sum()) for of in each.values()) for each in options]
     return [
         {kind: replace(of, alone_ms=of.alone_ms + sum(least) - own) for kind, of in each.items()}
@@ -207,7 +210,7 @@ def _mean_bound(
 def _of_types(
     task: ShardingTask, step: StepCostModel, choices: _Choices, exchange: _Exchange, used: Sequence[int]
 ) -> StepBound:
-    """The best bound over all lines for plans whose tables have the types `used`."""
+    """The largest bound over all lines for plans whose tables have the types `used`."""
     fixed = _fixed_ms(task, step, choices, exchange, used)
     per_byte = np.zeros(len(TYPES))
     for kind in used:
@@ -384,7 +387,7 @@ def _prices(step: StepCostModel, task: ShardingTask) -> dict[str, float]:
 
 
 def _exchange_of(task: ShardingTask, models: Models) -> _Exchange:
-    """The bounds of all-to-alls; 0 for models of another shape."""
+    """The bounds of all-to-alls; 0 on one rank and for models other than `CommCostModel`."""
     comm, world = models.comm, task.world_size
     if not isinstance(comm, CommCostModel) or world == 1:
         return _Exchange()

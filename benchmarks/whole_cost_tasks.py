@@ -4,7 +4,7 @@
   more, widths 4 to 128
 - `mlperf`, `hugectr`: MLPerf DLRM-v2 and HugeCTR's 510 tables (data/01_raw)
 - `tiny`: 32 tables per rank up to 16 ranks and 8 on more, of 10 to 10,000 rows, beside one large table per two ranks
-- `giant`: one table per 8 ranks so long that four of its columns exceed a rank, beside tables of `published`
+- `giant`: one table per 8 ranks of which four columns exceed the memory of a rank, beside tables of `published`
 """
 
 from __future__ import annotations

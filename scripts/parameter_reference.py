@@ -159,7 +159,7 @@ def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str])
     text, fields = _sentence(summary(params)), list(params.model_fields)
     if params in OVERRIDES:
         base = OVERRIDES[params][1]
-        text = f"The values that differ from [`{base}`](#{base.replace('.', '')}); all others are the same."
+        text = f"The values that differ from [`{base}`](#{base.replace('.', '')}). All other values come from there."
         fields = [field for field in fields if field in value]
     lines = [f"### `{name}`", "", text, ""]
     lines += ["| parameter | default | meaning |", "| --- | --- | --- |"]

@@ -1,4 +1,4 @@
-"""Draws the figures of docs/tiers.md: popularity curves with two cuts, and what crosses which wire.
+"""Draws the figures of docs/tiers.md: popularity curves with the cuts between tiers, and what crosses which wire.
 
     python scripts/tiers_figures.py        # writes docs/images/tiers_curve.svg and docs/images/tiers_wires.svg
 
