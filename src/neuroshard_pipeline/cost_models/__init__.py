@@ -1,19 +1,22 @@
-"""Cost models: predict the cost in ms of a rank's lookups and of a collective.
+"""Cost models predict costs in ms: of a rank's lookups, of a collective, and of the other parts of a training step.
 
-Prediction needs NumPy only; torch is imported when a function that trains is first used:
+Prediction needs no torch, which is imported when a training function is first used:
 
-- `models`: both cost models of one machine, as a user loads them
+- `models`: all cost models of one machine, as a user loads them
 - `compute_features`: inputs of the compute cost model; `compute`: its formula, predictions and file format
-- `comm_features`, `comm`: likewise for the communication cost model
+- `comm_features`, `comm`: the same for the communication cost model, which predicts the all-to-all of pooled rows
+- `step`: the step cost model, which predicts all other parts of a training step
 - `reductions`: costs of reduce_scatter, all_gather and all_reduce, interpolated between measured ones
-- `network`, `intervals`: parts that both models share; `checkpoint`: files without pickles
-- `training_range`: caveats for tasks outside the training range; `shipped`: the models that the package ships
+- `network`, `intervals`: what compute and communication cost model share; `checkpoint`: files without pickles
+- `training_range`, `caveats`: sentences about predictions that are doubtful or modelled
+- `shipped`: the models that the package ships
 
 Training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
 - `compute_training`, `comm_training`: from frames to a trained model and its accuracy
 - `fitting`: the training loop; `initial_weights`, `calibration`, `distillation`: its parts
+- `reduction_fitting`: from measured reductions to their costs; `modelled_step`: a step cost model from formulas
 """
 
 from importlib import import_module
@@ -51,7 +54,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function that needs torch or SciPy when it is first used."""
+    """Import a training function when it is first used; most of them need torch."""
     if name in _LATER:
         return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

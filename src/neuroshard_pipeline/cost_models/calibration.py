@@ -1,15 +1,17 @@
-"""Calibrates prediction intervals (`intervals`): fits the scale to training, the quantile to validation samples.
+"""Calibrates prediction intervals (`intervals`), which are wide in proportion to `quantile * scale`.
 
-The coefficients of the scale maximise the likelihood of the relative errors under a Laplace distribution. The quantile
-is the conformal quantile of the validation errors, each divided by its scale (Lei et al., "Distribution-Free Predictive
-Inference for Regression", 2018, §5.2). It corrects the scale, which is too small because errors are smaller on training
-samples than on others. An inaccurate scale makes intervals wider, but their coverage stays correct.
+The scale depends on the input. Its coefficients are fitted to the training samples: they maximise the likelihood of the
+relative errors under a Laplace distribution. The quantile is one number, the conformal quantile of the validation
+errors, each divided by its scale (Lei et al., "Distribution-Free Predictive Inference for Regression", 2018, §5.2). It
+corrects the scale, which is too small because errors are smaller on training samples than on others. An inaccurate
+scale makes intervals wider, but their coverage stays correct.
 
-This scale was chosen by its interval score on held-out samples, over five splits of 1,200 FBGEMM samples. The score is
-the width plus 20 times the distance of a measurement from its interval, and lower is better. This scale has 0.161, and
-0.167 if it is fitted to the validation samples. A constant scale has 0.180; its intervals cover 96 % of the cheaper
-half of the samples, but 83 % of the other half. The ensemble's spread alone has 0.173. Conformal quantile regression
-with boosted trees also has 0.161, but a search could not compute it from sums of shard embeddings.
+The formula of the scale was chosen by its interval score on held-out samples, over five splits of 1,200 FBGEMM samples.
+The score is the width plus 20 times the distance of a measurement from its interval, and lower is better. This formula
+scores 0.161, or 0.167 if it is fitted to the validation samples. A constant scale scores 0.180; its intervals cover
+96 % of the cheaper half of the samples, but 83 % of the other half. The ensemble's spread as the scale scores 0.173.
+Conformal quantile regression with boosted trees also scores 0.161, but a search could not compute it from sums of shard
+embeddings.
 
 Shapes: N measured costs, S shards or ranks of training samples, E ensemble members, F context features, K scale terms.
 """

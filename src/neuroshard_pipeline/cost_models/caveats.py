@@ -1,4 +1,8 @@
-"""Sentences about predicted costs that are modelled, extrapolated, assumed, approximated or left out."""
+"""Sentences about predicted costs that are modelled, extrapolated, assumed, approximated or left out.
+
+`models.CostModels.caveats` collects them. The lab, which some of them name, is the package of formulas for costs on
+modelled GPUs and networks.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -38,7 +42,7 @@ def modelled(hardware: Mapping[str, Any], step: StepCostModel | None) -> Iterato
 
 
 def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """What was not measured for a step cost model: the task's number of ranks, or reductions across hosts."""
+    """Sentences about numbers of ranks or hosts of a task that the fit of a step cost model did not cover."""
     if step is None:
         return
     groups = {group for curves in step.reductions.curves.values() for group in curves}
@@ -54,7 +58,7 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
 
 
 def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """What the predicted costs of tables in host memory assume: bytes that depend on the popularity of rows."""
+    """How many bytes of tables in host memory the predicted costs assume, or that they leave these bytes out."""
     tables = [table for table in task.tables if table.is_in_host_memory]
     if not tables:
         return
@@ -72,7 +76,10 @@ def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]
 
 
 def unpriced_copies(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """What `index_dedup` and tiers add to a step, if the step cost model was fitted to steps without them."""
+    """What `index_dedup` and tiers add to a step, if the step cost model was fitted to steps without them.
+
+    Tiers divide the rows of a sequence table by popularity; every rank or host has copies of popular rows.
+    """
     used = task.index_dedup and any(table.pooling == "none" for table in task.tables)
     if step is None or not (used or any(table.tier for table in task.tables)):
         return

@@ -1,4 +1,4 @@
-"""The communication cost model: cost of an all-to-all for every rank, for any world size.
+"""The communication cost model predicts what an all-to-all costs every rank, for any world size.
 
 Shapes: E ensemble members, R ranks of all collectives, W ranks of one collective, `...` any number of collectives,
 P work terms, F context features.
@@ -38,7 +38,7 @@ COMM_WEIGHTS = CORRECTION_WEIGHTS | {"log_price"}
 #: of 8 ranks then take 3.8 ms on one core of an AMD EPYC, instead of 8.6 ms if all are computed together.
 _CHUNK_RANKS = 1024
 
-#: Largest accepted sum of widths. It equals about 6,100 tables of the largest width, 16,384; no rank holds as many.
+#: Largest accepted sum of widths: that of about 6,100 tables of the largest width, 16,384. No rank holds so many.
 MAX_DIM_SUM = 1e8
 
 

@@ -1,4 +1,4 @@
-"""Features of a collective: work and context of every rank.
+"""Features of an all-to-all: for every rank, the work that it causes, and the context that changes the price of work.
 
 Shapes: W ranks of a collective, `...` any number of collectives, H hosts, P work terms, F context features.
 """
@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
 
-#: The two collectives of an iteration. The cost model has a neural network for each.
+#: The two all-to-alls of an iteration. The cost model has a neural network for each.
 COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")
 
-#: Non-negative work terms of one rank in one collective (ms, counts, MiB): the quantity, then why it takes time.
+#: Non-negative work terms of one rank in one collective (ms, counts, MiB), most with the reason why they take time.
 COMM_WORK_TERMS: dict[str, str] = {
     "wait": "ms until the last rank enters: no rank has everything before that",
     "collective": "1: the ranks synchronise once",

@@ -142,7 +142,7 @@ def _rank_rows(
 
 
 def _inputs(sample: CommSample, direction: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Dimension sums and start skews; in the backward direction, all ranks start together and the skews are 0."""
+    """Sums of widths, and start skews in ms. In the backward direction, all ranks start together; the skews are 0."""
     return sample.dim_sums, sample.start_skew_ms if direction == "forward" else (0.0,) * sample.world_size
 
 
@@ -172,7 +172,7 @@ def comm_intervals(model: CommCostModel, samples: Sequence[CommSample]) -> tuple
 
 
 def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:
-    """Frame of predictions and measured costs, see `held_out_frame`."""
+    """Predictions beside the measured costs of `data`; for the columns see `held_out_frame`."""
     predicted, intervals = predict_comm(model, data.samples), comm_intervals(model, data.samples)
     worlds = [sample.world_size for sample in data.samples]
     ranks = np.concatenate([np.arange(world) for world in worlds])

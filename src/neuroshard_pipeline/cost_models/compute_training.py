@@ -39,7 +39,7 @@ from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
 #: Maps every name in the metrics and in the held-out frame to the part of the cost that it describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
 
-#: Groups of the random held-out samples: samples drawn as in the paper, and samples of tables derived by `augment`.
+#: The two groups of the random held-out samples: samples drawn as in the paper, and samples of derived tables.
 GENERATED_TABLES, DERIVED_TABLES = "generated_tables", "derived_tables"
 
 
@@ -57,7 +57,7 @@ def compute_data(
         pool_frame: `augment.table_pool`.
         costs_frame: `measure.compute_costs`.
         settings_frame: `augment.compute_sample_settings`; None if all samples are for training and use SGD.
-        purpose: only samples of this purpose are returned.
+        purpose: `training`, or a group of evaluation samples; only samples with this purpose are returned.
 
     Raises:
         CostModelError: `costs_frame` has a sample that `samples_frame` lacks.
@@ -179,10 +179,9 @@ def accuracy_by_group(
     costs_frame: pd.DataFrame,
     held_out: pd.DataFrame,
 ) -> tuple[Metrics, pd.DataFrame]:
-    """Accuracy of forward + backward for groups of samples that differ from the training samples.
+    """Accuracy of forward + backward for every group of evaluation samples (`augment.evaluation_samples`).
 
-    The samples of a group have tables, batch sizes or sets of tables that no training sample has. For comparison, the
-    random held-out samples form two more groups; their tables also occur in training samples.
+    For comparison, the random held-out samples form two more groups; their tables also occur in training samples.
 
     Args:
         model: the model to evaluate.

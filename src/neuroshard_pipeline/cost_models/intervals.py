@@ -22,9 +22,9 @@ from neuroshard_pipeline.cost_models.checkpoint import ArrayGroup
 COVERAGE = 0.9
 
 #: Log half width per unit of overshoot. For a check, four models were each trained without one group of FBGEMM samples.
-#: Of the group that is left out, intervals cover 98 % (widest tables), 95 % (largest pooling factors), 90 % (largest
-#: tables) and 94 % (more than 5 tables). The 90th percentile of the log error is 0.08 just outside the training
-#: range, and between 0.15 and 0.18 beyond an overshoot of 1.
+#: Their intervals cover this share of the samples left out: 98 % (widest tables), 95 % (largest pooling factors), 90 %
+#: (largest tables) and 94 % (more than 5 tables). The 90th percentile of the log error is 0.08 just outside the
+#: training range, and between 0.15 and 0.18 beyond an overshoot of 1.
 OVERSHOOT_SLOPE = 0.2
 
 #: Upper limits of log scale and log half width. Models trained on a handful of noisy samples reach these limits, which

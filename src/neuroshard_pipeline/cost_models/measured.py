@@ -1,4 +1,7 @@
-"""Measured samples: joined with their costs, split for training, and placed beside predictions."""
+"""Joins samples with their measured costs, splits them for training, and places predictions beside the costs.
+
+A sample is what one measurement runs: the lookups of one rank (compute), or one all-to-all (communication).
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,9 @@ def join_costs(
     """Join samples with their costs; samples without a complete usable measurement are left out and counted.
 
     Args:
-        samples: all samples of the campaign.
+        samples: all samples of one kind.
         costs_frame: `measure.compute_costs` or `measure.comm_costs`, with the rows of a collective ordered by rank.
-        campaign: `compute` or `comm`.
+        campaign: `compute` or `comm`, the kind of the samples.
         wanted: ids of the samples to keep; None for all.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Computes the accuracy of predictions, which `train.metrics` holds."""
+"""Computes the accuracy of predictions for the dataset `train.metrics`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def kendall_tau(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | None) -> dict[str, float | None]:
-    """The accuracy metrics that are reported for every model.
+    """The accuracy of predictions in several metrics, which are reported for every model.
 
     Args:
         measured: costs in ms, all above 0.
@@ -36,9 +36,9 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
         noise_floor: median relative difference between two measurements of a sample, or None where unknown.
 
     Returns:
-        `mape` and `median_ape`: mean and median absolute error as a share of the measured cost; `bias`: mean signed
-        error as such a share, negative where predictions are too low; `r2`: coefficient of determination of the costs
-        (not of their logarithms), NaN where all measured costs are equal; `kendall_tau`; `noise_floor`.
+        `mape`, `median_ape` and `bias`: mean absolute, median absolute and mean signed error, each error as a share of
+        its measured cost, and below 0 if the prediction is too low; `r2`: coefficient of determination of the costs
+        (not of their logarithms), NaN if all measured costs are equal; `kendall_tau`; `noise_floor`.
     """
     truth, guess = _pair(measured, predicted)
     total = np.sum((truth - truth.mean()) ** 2)
@@ -53,7 +53,7 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
 
 
 def held_out_accuracy(rows: pd.DataFrame, noise_floor: float | None) -> dict[str, Any]:
-    """`accuracy` of held-out rows, and `coverage_90` and `mean_relative_width` where rows have intervals.
+    """`accuracy` of held-out rows; with intervals, also their `coverage_90` and `mean_relative_width` (`intervals`).
 
     Args:
         rows: one row per held-out cost, with the columns `measured_ms, predicted_ms, low_ms, high_ms`.

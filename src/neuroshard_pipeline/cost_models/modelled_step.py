@@ -1,4 +1,7 @@
-"""The step cost model of a modelled cluster: prices and costs of reductions that follow the formulas of the lab."""
+"""The step cost model of a modelled cluster: its prices and costs of reductions follow the formulas of package `lab`.
+
+A price is the cost of a unit of work in a training step; reductions are reduce_scatter, all_gather and all_reduce.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +28,8 @@ class ModelledStepParams(Parameters):
 
     Attributes:
         world_sizes: numbers of ranks that have prices of their own.
-        ranks_per_size: approximate number of ranks of all random plans of one world size.
+        ranks_per_size: approximate number of samples for the prices of one world size; a sample is a rank of a random
+            plan.
     """
 
     world_sizes: tuple[int, ...] = Field(min_length=1)
@@ -38,9 +42,9 @@ _NOT_FITTED = {"deduplicated": 0.0}
 _FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float)  # (Q,)
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
-#: Ranks per host of the groups whose all_reduce has a cost of its own, beside groups that fill hosts.
+#: Ranks per host of the groups whose all_reduce has a cost of its own, in addition to groups that fill hosts.
 _RANKS_PER_HOST = (1, 2, 4)
-#: One of so many plans is held out: it serves to estimate the error of the prices.
+#: One plan in this many is held out of the fit, to estimate the error of the prices.
 _HELD_OUT = 4
 
 
@@ -69,7 +73,7 @@ def modelled_step_model(
         device: GPU of every rank.
         network: links inside and between hosts.
         world_sizes: numbers of ranks, each at least 2.
-        ranks_per_size: approximate number of ranks of all plans of one world size.
+        ranks_per_size: see `ModelledStepParams`.
         hardware: the hardware in the provenance of the cluster's other cost models.
     """
     prices: dict[int, dict[str, dict[str, float]]] = {}
@@ -107,7 +111,7 @@ def _reductions(network: NetworkParams, world_sizes: Sequence[int]) -> Reduction
 
 def _reduction_rows(network: NetworkParams, world_sizes: Sequence[int]) -> Iterator[dict[str, object]]:
     filled = {(world_size, network.hosts_of(world_size)) for world_size in world_sizes}
-    # Gradients of tiers and weights of replica groups are reduced among some of the ranks of every host.
+    # Gradients of rows that every host has, and weights of replica groups, are reduced among some ranks of every host.
     per_host = [count for count in _RANKS_PER_HOST if count < network.gpus_per_host]
     sparse = {(world_size, -(-world_size // count)) for world_size in world_sizes for count in per_host}
     for collective in REDUCTIONS:

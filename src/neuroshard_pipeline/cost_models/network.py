@@ -1,8 +1,8 @@
-"""What both cost models share: a trained network with the scaling of its features, and the correction of prices.
+"""What compute and communication cost model share: a trained network, the scaling of features, the price correction.
 
 Formulas are written once for NumPy (inference) and torch (training): `xp` is the array module, `numpy` or `torch`, and
-weights are a dict of its arrays, with the ensemble members first. Weights that must be positive are stored
-as logarithms.
+weights are a dict of its arrays. The first dimension of every weight is the ensemble members. Weights that must be
+positive are stored as logarithms.
 
 Shapes: E ensemble members, R rows (shards or ranks), S training rows, P work terms, F context features, H hidden units.
 """

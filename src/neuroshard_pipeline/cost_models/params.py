@@ -18,7 +18,8 @@ class FitParams(Parameters):
         batch_samples: number of samples per optimizer step.
         learning_rate: peak of the one-cycle schedule.
         weight_decay: decay of weight matrices (AdamW), per unit of learning rate.
-        small_error: relative error below which the loss is quadratic, not linear; it should be about the noise floor.
+        small_error: relative error below which the loss is quadratic, not linear. It should be about the noise floor,
+            which is the relative difference between two measurements of a sample.
         validation_share: share of samples that select the best epoch.
         test_share: share of samples held out for the reported accuracy.
         seed: seed of the split, the initial weights and the order of batches.
@@ -45,7 +46,8 @@ class ComputeTrainParams(FitParams):
         pressures: number of pressures, the quantities that open the gates; each is a sum over the shards of a rank.
         distillation: `none`, or `smc2` for self-distillation with consistency regularisation (module `distillation`).
         distillation_weight: share of the soft targets in the loss.
-        view_noise: standard deviation of the noise that the second channel adds to the standardised context.
+        view_noise: with `smc2`, standard deviation of the noise that its second channel adds to the standardised
+            context features.
     """
 
     gates: int = Field(ge=1, le=8)

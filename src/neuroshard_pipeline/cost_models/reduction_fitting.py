@@ -1,4 +1,6 @@
-"""Fits the costs of reductions to measured samples, and judges them by sizes and groups that were left out.
+"""Fits the costs of reductions (reduce_scatter, all_gather, all_reduce) to measured samples.
+
+The accuracy is that at sizes, and for groups (numbers of ranks and hosts), that are left out of the fit for this test.
 
 Shapes: K measured sizes of a group.
 """
@@ -34,9 +36,10 @@ def fit_reductions(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Reductio
         costs: `measure.reduction_costs`; samples with an error are left out.
 
     Returns:
-        The model. For every collective, the `metrics.accuracy` for every second size, predicted from the others,
-        and `error_per_doubling`: the 90th percentile of the relative error for a group that was left out, per factor of
-        2 in the number of ranks to the nearest group that was not; None with fewer than three groups.
+        The model, and metrics of every collective: the `metrics.accuracy` for every second size, predicted from the
+        other sizes, and `error_per_doubling`. This is the 90th percentile of the relative error for a group that is
+        predicted from other groups, per factor of 2 between its number of ranks and that of the nearest other group;
+        None unless three groups have the same number of ranks per host, or are all on one host.
 
     Raises:
         CostModelError: a group has fewer than three usable sizes.
@@ -81,7 +84,7 @@ def _curve(sizes: FloatArray, costs: FloatArray) -> Curve:
 
 
 def _held_out_sizes(points: Points) -> tuple[FloatArray, FloatArray]:
-    """Measured costs of every second size, and their predictions from the others."""
+    """Measured costs of every second size, and their predictions from the other sizes."""
     pairs = [(costs[1::2], _curve(sizes[::2], costs[::2]).at(sizes[1::2])) for sizes, costs in points.values()]
     truth, guess = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     return truth, guess

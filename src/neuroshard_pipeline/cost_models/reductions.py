@@ -1,7 +1,7 @@
-"""Costs of the collectives to which all ranks contribute alike: reduce_scatter, all_gather and all_reduce.
+"""Costs of reductions, the collectives with equal volumes for all ranks: reduce_scatter, all_gather and all_reduce.
 
 A curve is the cost of one collective on one group of ranks at several sizes. A group is a number of ranks on a number
-of hosts. The cost is monotone in the size:
+of hosts. The cost never falls with the size:
 
     0 bytes, or a single rank          0
     up to the smallest measured size   the cost of that size
@@ -9,8 +9,9 @@ of hosts. The cost is monotone in the size:
     beyond the largest measured size   linear in the bytes, with the slope of the last factor of 4
 
 The curve of another number of ranks is interpolated between the curves of the next smaller and the next larger group,
-linearly in the logarithms of ranks and cost. Beyond the largest and below the smallest group, the trend of the last two
-continues, but the cost never falls with more ranks, and grows at most in proportion to them.
+linearly in the logarithms of ranks and cost. Only groups with the most similar number of ranks per host are used.
+Beyond the largest and below the smallest group, the trend of the two nearest groups continues, but the cost never falls
+with more ranks, and grows at most in proportion to them.
 
 `size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather and
 reduce_scatter. Shapes: K measured sizes of a curve, `...` any number of sizes.
@@ -35,7 +36,7 @@ from neuroshard_pipeline.tables.samples import Reduction
 _SLOPE_SPAN = 4.0
 #: Log half width of an interval for a group on another number of hosts than any measured one: a factor of 2.
 _OTHER_HOSTS_LOG_ERROR = math.log(2)
-#: Density of a group on one host, larger than that of every group on several hosts.
+#: `Group.density` of a group on one host; it is larger than that of every group on several hosts.
 _ONE_HOST = 20.0
 
 
@@ -52,7 +53,7 @@ class Group(NamedTuple):
 
     @property
     def density(self) -> float:
-        """Logarithm of the ranks per host, to compare groups."""
+        """A measure of the similarity of groups: the base-2 logarithm of the ranks per host, or `_ONE_HOST`."""
         return _ONE_HOST if self.hosts == 1 else math.log2(self.world_size / self.hosts)
 
 
@@ -90,8 +91,9 @@ class ReductionCosts:
 
     Attributes:
         curves: curve of every collective and measured group.
-        log_error: 90th percentile of the held-out absolute log error between sizes, per collective.
-        log_error_per_doubling: the same between groups, per factor of 2 in the number of ranks.
+        log_error: per collective, 90th percentile of the absolute log error at sizes that were held out of the curves.
+        log_error_per_doubling: per collective, the same percentile for groups that were held out, per factor of 2
+            between their number of ranks and that of the nearest other group.
     """
 
     curves: Mapping[Reduction, Mapping[Group, Curve]]
@@ -108,7 +110,7 @@ class ReductionCosts:
             collective: one of `tables.samples.REDUCTIONS`.
             size_bytes: (...) the whole buffer (see the top of this file).
             world_size: ranks of the collective.
-            ranks_per_host: how many of them are on a host; None if all are on one.
+            ranks_per_host: number of ranks on each host; None if all ranks are on one host.
 
         Raises:
             CostModelError: a size is negative or not finite, or there is no curve for the collective.

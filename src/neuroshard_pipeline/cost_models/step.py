@@ -1,9 +1,10 @@
 """The step cost model: the costs of a training step besides lookups and the all-to-all of pooled rows.
 
-It has two parts. Prices per unit of work (`tables.step_work`) are fitted to steps of TorchRec's own embedding module,
-or to the formulas of the lab. Costs of reductions (`cost_models.reductions`) come from measured collectives.
+It has two parts. Prices per unit of work (`tables.step_work`) are fitted to steps of TorchRec's own embedding module.
+Costs of reductions (`cost_models.reductions`: reduce_scatter, all_gather, all_reduce) are fitted to measured ones. For
+a modelled cluster, both are fitted to the formulas of the package `lab`.
 
-Shapes: N measured ranks, W ranks, Q quantities, `...` any number of plans.
+Shapes: N measured ranks, Q quantities of work.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: The parts of a step that have prices, and the quantities that each part depends on.
 #: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
-#: `dense`: the launches that replicas add, and their gradients: zeroing, summation over the batch, and the optimizer.
+#: `dense`: the launches that replicas and rows on every host add, and their dense gradients: zeroing, summation over
+#: the batch, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": (
         *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),
@@ -67,7 +69,7 @@ class StepCostModel:
             raise CostModelError(f"the step cost model has no prices; {checkpoint.REMEDY}")
 
     def prices_of(self, part: str, world_size: int) -> FloatArray:
-        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 where it plays no role."""
+        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 if it has no price."""
         known = sorted(self.prices)
         of_known = [[self.prices[size][part].get(name, 0.0) for name in QUANTITIES] for size in known]
         columns = zip(*of_known, strict=True)

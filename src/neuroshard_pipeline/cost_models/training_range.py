@@ -10,8 +10,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Key of the training range in a model's provenance.
 TRAINING_RANGE = "training_range"
 
-#: Quantities of a table that have a training range, and how to read each from a table. An `embedding_dim` below its
-#: range is not reported, because a search may cut any table into shards that are as narrow.
+#: Quantities of a table that have a training range, and how to read each from a table. An `embedding_dim` below the
+#: range is not reported, because a search may cut every other table into such narrow shards, too.
 _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "num_embeddings": lambda table: table.num_embeddings,
     "embedding_dim": lambda table: table.embedding_dim,
