@@ -11,7 +11,7 @@ Forward, one kernel that reads rows of weights, adds them up, and writes pooled 
     L2       bytes of all rows (whole 32-byte sectors), ids, offsets and outputs, divided by the bandwidth
     latency  a bag occupies 8 to 32 threads for a fixed time and a time per id. Every SM runs 64 warps of 32 threads at
              the same time. The time of one bag is added for the last bag.
-    host     bytes of rows that are read over the host link, if the weights are in managed memory
+    host     bytes of rows that are read over the host link, if the weights are in managed memory (UVM, on the host)
 
 Backward, 19 kernels:
 
@@ -19,7 +19,8 @@ Backward, 19 kernels:
 
     sort       ids are linearised, sorted and run-length encoded: a number of bytes per id through HBM
     gradients  every id reads the gradient of its bag through L2, and through HBM what L2 does not hold
-    hot rows   a row with more than 32 ids is reduced by a block of threads per 1024 ids, each a fixed time on an SM
+    hot rows   a row with more than 32 ids is reduced by one block of threads per 1024 ids; each block occupies an SM
+               for a fixed time
     update     each distinct row and its optimizer state are read and written once
     weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward time
     host       rows and state that are in managed memory cross the host link

@@ -1,12 +1,13 @@
 """The collectives of a step and the copies around them, as TorchRec 1.8 orders them (torchrec.distributed).
 
-In formulas: b samples per rank, B = b * W, f features and P ids per sample, D columns, o bytes per number on the links.
+A group is all tables of one module and sharding type. In formulas: b samples per rank, B = b * W, f features and P ids
+per sample, D columns, o bytes per number on the links.
 
 Input dist [dist_data.py `KJTAllToAll`; embeddingbag.py `input_dist`]
     per module   features are put into the order of the groups, once per column shard: reads and writes
                  4 b f + 8 b P bytes (lengths are int32, ids int64); the host waits for the number of ids per feature
-    per group    row types first sort ids by rows (`block_bucketize_sparse_features`: ids are read twice and written
-                 once, and so are lengths of one bucket per rank), and the host waits again
+    per group    types that cut rows first sort ids by rows (`block_bucketize_sparse_features`: ids are read twice and
+                 written once, and so are lengths of one bucket per rank), and the host waits again
                  all_to_all of 3 int64 per rank (how much follows), 4 with weights; then the host waits
                  all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of any weights
                  received data is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
@@ -15,14 +16,16 @@ Output dist of pooled rows [comm_ops.py], forward and backward
     column_wise     all_to_all: rank i sends o * D_i * b bytes to every rank
     row_wise        reduce_scatter of o * B * D on all ranks; backward all_gather
     table_row_wise, grid_shard   reduce_scatter of o * B * D_host inside each host (backward all_gather), then an
-                    all_to_all of o * b * D_host bytes between the ranks of the same place on all hosts
+                    all_to_all of o * b * D_host bytes between the ranks at the same position on their hosts
     data_parallel   none
 Copies (`module`) each read and write their data once: the buffer that is sent, the outputs of all ranks side by side
 (`torch.cat`), columns in the order of the model where tables are cut by columns, and outputs of several groups side by
-side. The backward pass repeats them and divides gradients by the number of ranks. With o < 4, both sides convert.
+side. The backward pass repeats them and divides gradients by the number of ranks. With o < 4, sender and receiver also
+convert numbers.
 
 Sequence tables need an all_to_all of o * b * D * P bytes. Its input is permuted before, and the rows of row shards are
-put into the order of the ids afterwards. P counts ids after deduplication. Host tiers do the same inside hosts.
+put into the order of the ids afterwards. P counts ids after deduplication. Rows of host tiers, the popular rows that
+every host holds, are exchanged in the same way inside hosts.
 """
 
 from collections.abc import Sequence
@@ -158,7 +161,7 @@ def _row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
 
 
 def _host_row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
-    """Reduction inside hosts, then an exchange of ranks with the same place on their hosts."""
+    """Reduction inside hosts, then an exchange between the ranks at the same position on their hosts."""
     local, batch = job.ranks_per_host, job.task.batch_size
     width = group.on_ranks(whole_columns, job.world_size)
     host_width = np.bincount(job.host_of, width, minlength=job.hosts)[job.host_of]  # (W,)
@@ -217,7 +220,7 @@ def all_reduce(size_bytes: float, job: Job) -> Phase:
 
 
 def all_reduce_across_hosts(size_bytes: FloatArray, job: Job) -> Phase:
-    """The all_reduce of gradients (W,) among the ranks with the same place on the hosts of all replica groups."""
+    """The all_reduce of gradients (W,) among the ranks at the same position on the hosts of all replica groups."""
     ranks = job.hosts * job.task.num_replica_groups
     us = collective_us("all_reduce", size_bytes, ranks, -(-ranks // job.groups_on_host), job.network)
     us = np.where(size_bytes > 0, us, 0.0)
@@ -227,7 +230,7 @@ def all_reduce_across_hosts(size_bytes: FloatArray, job: Job) -> Phase:
 def averaging(groups: Sequence[Group], job: Job) -> list[Phase]:
     """The all_reduce of every rank's weights and optimizer state with the same ranks of the other replica groups.
 
-    A step has its share of the time between two averagings. Ranks of one group do not wait for each other.
+    A step bears 1 / `sync_interval` of the cost. Ranks of one replica group do not wait for each other.
     """
     copies = job.task.num_replica_groups
     if copies == 1:

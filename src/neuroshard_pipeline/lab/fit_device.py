@@ -1,8 +1,9 @@
 """Fits the numbers of kernels, which all GPUs share, to published lookup times.
 
-The fit minimises the squared logarithm of predicted / published time. Rows of one source with the same part, number of
-tables, placement and optimizer weigh as much as one row, so that six steps of one trace do not outweigh another
-publication. A number that the rows do not determine stays in the middle of its range.
+The fit minimises the squared logarithm of predicted / published time. Published rows of one source with the same part
+(such as the forward pass), number of tables, placement and optimizer together weigh as much as one row, so that six
+steps of one trace do not outweigh another publication. A number that the rows do not determine stays in the middle of
+its range.
 """
 
 import re
@@ -41,8 +42,9 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
     "cache_evict_share": (0.1, 2.0, "a missing row is fetched, and another may be written back"),
 }
 
-#: Words in the names of the sources that the fit uses, and their weight (data/01_raw/published/README.md). It ignores
-#: others: for example, their GPU is not stated, their shape was inferred, or the kernel is not an embedding lookup.
+#: Words in the names of the sources that the fit uses, and their weight (data/01_raw/published/README.md). The fit
+#: ignores other sources, for example because they do not state the GPU, their shape was inferred, or their kernel is
+#: not an embedding lookup.
 TRUSTED = {"HolisticTraceAnalysis": 1.0, "recsys-examples": 1.0, "et_replay": 1.0}
 _SHORT_US = 50.0  # shorter times are mostly launches, which count less
 _SHORT_WEIGHT = 0.4
@@ -71,7 +73,7 @@ def predicted_us(time: LookupTime, part: Part) -> float:
 
 
 def trust_of(source: str) -> float:
-    """Weight of a source in the fit; 0 if it does not calibrate."""
+    """Weight of a source in the fit; 0 if the fit ignores it."""
     return max((weight for words, weight in TRUSTED.items() if words in source), default=0.0)
 
 

@@ -1,12 +1,14 @@
 """Fits modelled clusters to measured collectives.
 
-A cluster has 6 numbers of its hosts and 7 of its network. Clusters with the same GPU share the first, clusters of one
-sheet share the second. Every number is a typical value (of all hosts; of all networks of one kind) times a factor of
-its own. Factors far from 1 are penalised, in units of the spread of the number between clusters:
+A cluster has 6 numbers of its hosts and 7 of its network. All clusters with the same GPU share the numbers of hosts,
+and all clusters of one data sheet share the numbers of the network, too. Every number is a typical value (of all hosts;
+of all networks of one kind) times a factor of its own. Factors far from 1 are penalised, in units of the spread of the
+number between clusters:
 
     minimise sum over rows (log predicted - log measured)^2 (robust) + sum over factors (log factor / spread)^2
 
-Therefore few rows suffice for a cluster, and a cluster without any row gets the typical values with its data sheet.
+A row is one measured collective. The penalty makes few rows suffice for a cluster. A cluster without any row gets the
+typical values with its data sheet.
 """
 
 from collections import defaultdict
@@ -54,7 +56,7 @@ class FittedNetworks:
 
 
 class _Columns(NamedTuple):
-    """Measured collectives as arrays, (R,); the places of each collective in them."""
+    """Measured collectives as arrays, (R,), and the indices of the rows of each kind of collective."""
 
     size_bytes: FloatArray
     ranks: FloatArray
@@ -120,7 +122,7 @@ def fit_networks(rows: Sequence[MeasuredCollective], sheets: NetworkSheets) -> F
     start, scale = (np.concatenate(part) for part in zip(*blocks.values(), strict=True))
 
     def used(cluster: ClusterSheet, name: str) -> IntArray:
-        """Places of the typical values of a cluster and of its own factors, (13, 2)."""
+        """Indices, among all unknowns, of the typical values of a cluster and of its own factors, (13, 2)."""
         shared, own = ("host", cluster.kind), (cluster.gpu, name)
         return np.stack([np.concatenate([places[block] for block in pair]) for pair in (shared, own)], axis=1)
 
@@ -189,7 +191,10 @@ def from_other_sizes(
 def _minimise(
     start: FloatArray, scale: FloatArray, groups: Sequence[tuple[_Group, IntArray]], sheets: NetworkSheets
 ) -> FloatArray:
-    """The unknowns that minimise the sum at the top of this file. A number is the sum of the unknowns at its places."""
+    """The unknowns that minimise the sum at the top of this file.
+
+    Unknowns and numbers are logarithms. A number of a group is the sum of the unknowns at its indices.
+    """
 
     def log_errors(group: _Group, numbers: FloatArray) -> FloatArray:
         params = _params(numbers, sheets, group.cluster, group.card_gb_per_s)

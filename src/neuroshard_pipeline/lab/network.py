@@ -14,11 +14,12 @@ bandwidth:
     ring        p * S * (n - 1) / n bytes over the links of each GPU, and over the network cards of each host together;
                 p = 2 for all_reduce, which passes the ring twice, else 1. Short rings use fewer channels: the bandwidth
                 of the links is B * g / (g + 0.5). The pipeline fills in g - 1 steps, and p * (H - 1) between hosts.
-    tree        all_reduce only: 2 * S * (H - 1) / H bytes over the cards of a host. Links as in a ring, but the NVLink
-                switch adds up (NVLS): bandwidth times `switch_reduction`. NCCL takes the faster of ring and tree.
+    tree        all_reduce only: 2 * S * (H - 1) / H bytes over the cards of a host. Links are used as in a ring, but
+                the NVLink switch adds up the numbers (NVLS), so that their bandwidth is multiplied by
+                `switch_reduction`. NCCL takes the faster of ring and tree.
     alltoall    rank i sends S / n to each rank: S * (g - 1) / n over its links, S * (n - g) / n over its own card.
-                Both levels work at the same time. Across hosts there is no protocol of low latency, and each doubling
-                of the hosts multiplies the bandwidth by `alltoall_share`.
+                Links and cards work at the same time. Across hosts there is no protocol of low latency, and each
+                doubling of the hosts multiplies the bandwidth by `alltoall_share`.
 
 `size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce and alltoall, of all ranks together for
 all_gather and reduce_scatter. A single rank communicates with nobody and costs nothing.
@@ -113,7 +114,7 @@ class NetworkParams(Parameters):
 def collective_us(
     collective: Collective, size_bytes: ArrayLike, ranks: ArrayLike, hosts: ArrayLike, params: NetworkParams
 ) -> FloatArray:
-    """Time of collectives to which all ranks contribute alike, in microseconds; the arguments broadcast.
+    """Time of collectives to which all ranks contribute equally, in microseconds; the arguments broadcast.
 
     Args:
         collective: which one.
@@ -185,7 +186,8 @@ def rank_costs_ms(message_bytes: FloatArray, start_ms: FloatArray, params: Netwo
         cost[r]    = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
 
     The level of a message is NVLink or the network. Links are full duplex and share their bandwidth, so that any
-    message may be the last. It starts when both of its ranks have. Equal volumes and starts give `collective_us`.
+    message may be the last. A message starts when both of its ranks have entered the collective. Equal volumes and
+    starts give `collective_us`.
 
     Args:
         message_bytes: bytes that rank i sends to rank j, (N, W, W); the diagonal is ignored.

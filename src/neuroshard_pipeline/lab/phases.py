@@ -28,7 +28,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Symmetric:
-    """Collectives of teams of ranks; all ranks of a team contribute alike.
+    """Collectives, each of one team (some or all ranks); all ranks of a team contribute equally.
 
     Attributes:
         part: as in `Work`.

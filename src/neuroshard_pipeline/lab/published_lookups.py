@@ -88,7 +88,7 @@ def read_published_lookups(path: Path, presets: Collection[str]) -> tuple[list[P
 
 
 def preset_of(gpu: str, presets: Collection[str]) -> str | None:
-    """The preset all of whose words occur in the name of a GPU, the longest first: `a100-80gb` before `a100`."""
+    """The preset with the most words among those whose words all occur in a GPU's name: `a100-80gb` before `a100`."""
     words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
     fitting = [preset for preset in presets if words.issuperset(preset.split("-"))]
     return max(fitting, key=lambda preset: len(preset.split("-")), default=None)

@@ -1,5 +1,6 @@
 """Models the costs of sequence tables whose repeated ids are sent once per rank, or whose ids are divided among tiers.
 
+Tiers are parts of a table by popularity of its rows (`tables.tiers`).
 In formulas: N ids of one rank's samples, D columns.
 
 Ids that are sent once [FBGEMM jagged_unique_indices]: the ids are sorted with their positions, which moves
@@ -67,7 +68,7 @@ def _ids(shard: Shard) -> float:
 
 
 def _ids_of_table(shard: Shard) -> float:
-    """The same, but a column shard counts for its share of the table's columns."""
+    """As `_ids`, but a column shard counts for its share of the table's columns."""
     return _ids(shard) * shard.embedding_dim / shard.table.embedding_dim
 
 

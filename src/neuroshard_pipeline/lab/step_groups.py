@@ -157,7 +157,7 @@ def features(shard: Shard) -> float:
 
 
 def whole_features(shard: Shard) -> float:
-    """Features of the shard before ids are sorted by rows; a row shard counts for its share of the table's."""
+    """Features of the shard before ids are sorted by rows; a row shard counts for its share of the table's features."""
     return shard.table.num_features * shard.row_share
 
 

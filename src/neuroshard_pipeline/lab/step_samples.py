@@ -30,7 +30,9 @@ _EXCHANGED_TYPES = ("column_wise", "row_wise", "table_row_wise", "grid_shard")
 _OTHER_KINDS: tuple[dict[str, Any], ...] = ({"is_weighted": True}, {"pooling": "mean"}, {"pooling": "none"})
 _OTHER_SHARES = (0.0, 0.0, 0.3)
 _HALF_PRECISION = 0.25  # share of plans that communicate in fp16
-_SENT_ONCE, _IN_TIERS = 0.25, 0.25  # shares of plans with `index_dedup`, and with hot tiers (half of the tables)
+#: Shares of plans with `index_dedup`, and of plans in which half of the sequence tables have hot tiers (popular rows on
+#: every rank).
+_SENT_ONCE, _IN_TIERS = 0.25, 0.25
 _HOT_ROWS = (2.0, 4.5)  # range of the decimal logarithm of the number of hot rows
 _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others are column-wise, some with replicas
 

@@ -1,4 +1,7 @@
-"""Sharders: each maps a sharding problem to a placement; the registry prices it and returns a plan.
+"""Sharders: each maps a sharding problem to a placement; the registry predicts its cost and returns a plan.
+
+A problem is a task with cost models and a memory model. A placement is a list of shards and their ranks. Rivals are
+sharders of others that this project is compared with.
 
 - `base`: the `Sharder` interface and `SharderSettings`
 - `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)
@@ -7,7 +10,7 @@
 - `torchrec`: TorchRec's planner as a rival, with its own numbers or with numbers that `perf_fit` fits to cost models
 - `embark`: HugeCTR's planner as a rival; `embark_rows`: the forms that it gives to tables
 - `in_host_memory`: plans with tables in host memory
-- `usable_types`: the sharding types among which rivals may choose
+- `usable_types`: the sharding types among which sharders may choose
 - `milp`: integer programming
 - `policies`: `autoshard` and `dreamshard`, the learned rivals
 - `registry`: `SHARDERS`, `make_sharder`, `shard` (one task), `shortlist` (with runners-up), `solve_all` (all sharders

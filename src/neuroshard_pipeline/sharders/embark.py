@@ -1,7 +1,7 @@
 """HugeCTR's planner EMBark [Liu2024]: it repeatedly splits the shard with the highest load and places all shards again.
 
-EMBark distributes whole tables, ranges of rows and replicas (`embark_rows`). Cost models without a step cost model can
-price none of the last two. With such models, this version splits columns instead.
+EMBark distributes whole tables, ranges of rows and replicas (`embark_rows`). Cost models without a step cost model
+cannot price ranges of rows and replicas. With such models, this version splits columns instead.
 
 Shapes: N shards.
 """
@@ -33,13 +33,13 @@ class EmbarkSharder:
     """Balances a load: bytes read from memory plus bytes sent to other ranks, weighted by `network_slowdown`.
 
     The load of a shard is `pooling factor * width * bytes per element + network_slowdown * width * 4 * (W - 1) / W`,
-    per sample. Each step splits the shard with the highest load or, if some have no rank, the largest of these. It then
-    places all shards in descending order of load, each on the rank with the lowest load that has room. The best
-    placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
+    per sample. Each round splits the shard with the highest load or, if no rank had room for some shards, the largest
+    of these. It then places all shards in descending order of load, each on the least loaded rank that has room.
+    The best placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
 
-    With a step cost model, tables of few rows are replicated and the rows of others are split. A range of rows reads
-    its share of the ids, but sends all columns. The plan that splits the rows of all tables over all ranks is one of
-    the candidates, as in HugeCTR. If no placement has room beside the replicas, nothing is replicated.
+    With a step cost model, tables of few rows are replicated, and the rows of other tables are split. A range of rows
+    reads its share of the ids, but sends all columns. The plan that splits the rows of all tables over all ranks is one
+    of the candidates, as in HugeCTR. If no placement has room beside the replicas, nothing is replicated.
 
     Attributes:
         network_slowdown: time of a byte sent between ranks, divided by the time of a byte read from memory.

@@ -4,7 +4,7 @@ HugeCTR cuts rows into 1, 2, 4, ... parts on any ranks. TorchRec can hold a tabl
 all ranks of one host (`table_row_wise`), or in equal parts on all ranks (`row_wise`). A split turns a table from one
 of these forms into the next one.
 
-Shapes: U units, W ranks, K ranks that a form needs.
+A unit is a table, or tables that are kept together. Shapes: U units, W ranks, K ranks that a form needs.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Form:
     Attributes:
         shards: the shards of each of these ranks.
         bytes: (K,) memory.
-        load: the same on each of these ranks.
+        load: load of each of these ranks, as in `EmbarkSharder`.
     """
 
     shards: tuple[tuple[Shard, ...], ...]
@@ -51,7 +51,7 @@ class Found:
     Attributes:
         state: (U,) the form of every unit.
         first_rank: (U,) the first rank of every unit; -1 for replicas, and where there is no room.
-        without_rank: the units that have no room.
+        without_rank: indices of the units that have no room.
         busiest: load of the busiest rank.
     """
 
@@ -114,7 +114,7 @@ class EmbarkRows:
         return Found(state, first, without_rank, float(carried.max()))
 
     def next_split(self, found: Found) -> int | None:
-        """The unit to split, or None if no unit can be: of those without ranks the largest, else that of most load."""
+        """The unit to split: the largest one without room, otherwise the one of highest load. None if none can be."""
         state, without_rank = found.state, found.without_rank
         can = state < self.splits
         if not can.any():

@@ -1,4 +1,4 @@
-"""Plans for tasks that do not fit GPU memory: some of their tables are in host memory (`search.host_memory`).
+"""Plans with some tables in host memory, for tasks that do not fit GPU memory (`search.host_memory`).
 
 Searches place shards by GPU memory. If a plan then exceeds the host memory of a rank, the search is
 repeated with each table in host memory bound to one rank that has room for it, or cut by rows over all ranks.
@@ -84,7 +84,8 @@ def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) ->
 def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:
     """The task with constraints that keep every rank within its host memory, wherever the search places shards.
 
-    None if tables are too large for the host memory of a rank and may not be cut by rows, or are kept with others.
+    None if a table is too large for the host memory of a rank and may not be cut by rows, or if a table in host memory
+    is kept together with other tables.
     """
     in_host = [table for table in task.tables if table.is_in_host_memory]
     if any(task.constraints.is_grouped(table.name) for table in in_host):

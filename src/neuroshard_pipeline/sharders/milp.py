@@ -1,6 +1,6 @@
 """A sharder of whole tables that solves an integer program: the cost of a rank is the sum of the costs of its tables.
 
-Shapes: U units, W ranks, P (unit, rank) pairs that are allowed.
+A unit is a table, or tables that are kept together. Shapes: U units, W ranks, P (unit, rank) pairs that are allowed.
 """
 
 from dataclasses import dataclass

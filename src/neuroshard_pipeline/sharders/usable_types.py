@@ -1,4 +1,4 @@
-"""The sharding types among which rivals may choose."""
+"""The sharding types among which sharders may choose for a table."""
 
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.search.problem import Problem

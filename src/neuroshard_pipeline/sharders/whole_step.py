@@ -1,7 +1,8 @@
 """The search over all sharding types: it minimises the predicted cost of a whole step.
 
-It tries the most promising sets of spread tables (`search.spread_choice`). For each set, a beam search splits and
-places the other tables as columns. The local search improves the best result.
+Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
+(`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
+the best of these placements, and a local search improves the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ _LARGE = 20_000
 #: Number of sets of spread tables that are tried.
 _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 
-#: Number of starting points from which a beam search runs; in large tasks, only the best one.
+#: Number of starting points from which a beam search runs. In large tasks, it runs from the best one only.
 _NUM_SEARCHED = 3
 
 #: In tasks with at most this many tables times ranks, the local search improves the results of all beam searches, and
@@ -51,9 +52,13 @@ _MOST_ABOVE_BEST = 1.25
 
 @dataclass(frozen=True)
 class _Start:
-    """A set of spread tables, and the problem of the others with a placed state; both None if there are no others.
+    """A starting point: a set of spread tables, and the other tables with a first placement.
 
-    The predicted cost is in units of 1e-9 ms.
+    Attributes:
+        spread: the spread tables and their shards.
+        columns: the problem of the other tables; None if there are none.
+        state: a placement of the other tables, whole or split by columns; None if there are none.
+        cost: predicted cost, in units of 1e-9 ms.
     """
 
     spread: Spread
@@ -120,7 +125,7 @@ def _worth_improving(
 
 
 def _cheapest(problem: Problem, found: list[tuple[_Start, list[PlacedState]]]) -> tuple[_Start, list[PlacedState]]:
-    """The start and the states whose first one is cheapest."""
+    """The result whose first state is cheapest."""
     if len(found) == 1:
         return found[0]
     return min(found, key=lambda entry: placement_cost_ms(problem, _placement(problem, *entry)))
@@ -174,7 +179,7 @@ def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[
 
 
 def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType]) -> bool:
-    """Whether tables have other cuts, or at least a fifth more or fewer tables are spread."""
+    """Whether other tables are cut by rows or differently, or over a fifth more or fewer tables are spread."""
     cut, other_cut = ({n: t for n, t in of.items() if t != "data_parallel"} for of in (types, others))
     return cut != other_cut or abs(len(types) - len(others)) > len(others) / 5
 
@@ -201,7 +206,7 @@ def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
 def _with_more_cuts(
     problem: Problem, types: dict[str, ShardingType], search: SearchParams, refusal: DoesNotFitError
 ) -> _Start:
-    """Cut the rows of ever more tables, the largest first, until the others fit as columns."""
+    """Cut the rows of ever more tables, the largest first, until the other tables fit as whole tables."""
     task = problem.task
     largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
     for table in largest:

@@ -35,7 +35,8 @@ class Game:
 
     Attributes:
         problem: the task, the models and the memory.
-        order: (U,) kinds in the order of their placement: by descending predicted cost of the table alone.
+        order: (U,) the units in the order of their placement, by descending predicted cost of the unit alone. A unit is
+            given by the number that the problem gives to its uncut shard (`Problem.whole_tables`).
         tables: (U, F) table features in that order, as in `TABLE_FEATURES`.
         rank_ms: sum of the predicted costs of the tables, each alone on a rank, divided by the number of ranks.
         rank_width: sum of the tables' columns, divided by the number of ranks.

@@ -74,7 +74,7 @@ def _dreamshard_shapes(num_table: int, num_rank: int, hidden: int) -> dict[str, 
 
 
 def _autoshard_tables(xp: Any, weights: Weights, tables: Array) -> Array:
-    """States (U, N) of a gated recurrent unit after each table. A state depends on all tables up to that one."""
+    """States (U, N) of a gated recurrent unit after each table. A state depends on its table and all tables before."""
     inputs = tables @ weights["gru.in"] + weights["gru.bias"]  # (U, 3 N)
     width = inputs.shape[-1] // 3
     state = inputs[0, :width] * 0.0

@@ -199,7 +199,10 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
-    """(B,) rewards; higher is better. Rollouts that ended early get the others' minimum minus their deviation."""
+    """(B,) rewards; higher is better.
+
+    Rollouts that ended early get the lowest reward of the finished ones minus the standard deviation of these.
+    """
     if reward == "balance":
         compute = played.compute_ms
         found = compute.min(axis=1) / np.maximum(compute.max(axis=1), 1e-9)

@@ -125,7 +125,7 @@ def set_up_rank(
     device = join_ranks(rank, world_size, params, store_file, local_world_size)
     from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds, ShardedEmbeddings
 
-    gc.freeze()  # objects of imported modules stay, so a collection need not visit them
+    gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 
     def measure(group: Group) -> list[Row]:
         gc.collect()  # the modules of the last group contain reference cycles
