@@ -21,7 +21,7 @@ def best_placement_ms(oracle: ScalarOracle, state) -> float | None:
 
 
 def best_with_halvings_ms(oracle: ScalarOracle, max_splits: int) -> float | None:
-    """Lowest cost over all assignments of all states with at most `max_splits` halvings."""
+    """Lowest cost over all ways to halve tables at most `max_splits` times and to assign the shards to ranks."""
     whole = tuple(sorted((index, table.embedding_dim) for index, table in enumerate(oracle.task.tables)))
     states = frontier = {whole}
     for _ in range(max_splits):

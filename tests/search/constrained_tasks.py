@@ -1,4 +1,4 @@
-"""Tiny random tasks with random limits and constraints, and a check of all arrangements for one that fits."""
+"""Tiny random tasks with random limits and constraints, and a check that tries all arrangements of their shards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fits_somehow(task: ShardingTask, memory: MemoryModel) -> bool:
     constraints = task.constraints
     group_of = {name: group for group in constraints.together for name in group}
     by_name = {table.name: table for table in task.tables}
-    pieces = []  # for every table or group, bytes per rank of all its arrangements
+    pieces = []  # for every table, or tables kept together, bytes per rank of all arrangements
     for table in task.tables:
         group = group_of.get(table.name)
         if group is None:

@@ -1,4 +1,4 @@
-"""The paper's search written plainly: one state, one cap, one shard, one rank at a time.
+"""The paper's search written plainly: it handles one list of shards, one cap on columns, one shard, one rank at a time.
 
 It follows the text at the top of `search/beam.py` and `search/placement.py`. It shares no code with the search except
 the types, the formula of the memory model and the cost models, which it calls for one rank at a time.

@@ -1,4 +1,4 @@
-"""Small deterministic cost models for tests: same interface and same kind of formula as the trained ones."""
+"""Small deterministic cost models for tests, with the interface and the kind of formula of the trained models."""
 
 from __future__ import annotations
 

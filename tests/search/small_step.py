@@ -1,4 +1,4 @@
-"""A small step cost model for tests, and models that hold it: plans of every sharding type have a price."""
+"""A small step cost model for tests, and cost models with it, which price plans of every sharding type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SmallStepModels:
 
 
 def small_step_model(ms_per_mib: float = 0.2) -> StepCostModel:
-    """Reductions cost 0.01 ms and `ms_per_mib`, four times as much between hosts."""
+    """A reduction costs 0.01 ms and, per MiB that a rank sends, `ms_per_mib`, or four times that between hosts."""
     sizes = 2.0 ** np.arange(10, 25)
     groups = {Group(2, 1): 1.0, Group(4, 1): 1.0, Group(8, 1): 1.0, Group(4, 2): 4.0, Group(8, 2): 4.0}
     curves = {

@@ -47,7 +47,7 @@ def test_beam_search_finds_the_cost_of_the_scalar_oracle(seed):
     models = small_models(seed)
     expected = oracle_ms(task, models, SMALL_SEARCH)
     found = searched_ms(task, models, SMALL_SEARCH)
-    if expected is not None:  # where packing gives up, the search tries integer programming
+    if expected is not None:  # where the oracle's packing gives up, the search tries integer programming
         assert found == pytest.approx(expected, abs=1e-5)
 
 

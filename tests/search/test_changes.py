@@ -1,4 +1,4 @@
-"""The rejected change is compared with every relocation and swap, each priced as a whole plan."""
+"""The best change that a search did not make is compared with every relocation and swap, priced as whole plans."""
 
 import dataclasses
 

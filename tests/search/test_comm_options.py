@@ -1,4 +1,4 @@
-"""Half precision on the links, replica groups, and kernels of mixed tables in the parts of a step."""
+"""How half precision on the links, replica groups and tables of several kinds change the predicted parts of a step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_replica_groups_average_weights_and_state_of_every_rank(gpus_per_host, o
     assert averaging.interval == 5
     replicas = next(each for each in others if each.collective == "all_reduce")
     assert (replicas.num_ranks, replicas.ranks_per_host) == (3 * 4, 2 * on_host)
-    assert exchanged(one)[1][-1].collective == "all_reduce", "the replicas'"
+    assert exchanged(one)[1][-1].collective == "all_reduce", "the last reduction is that of the replicas"
     assert exchanged(one)[1][-1].num_ranks == 4
 
 
@@ -91,7 +91,7 @@ def test_tables_of_other_data_types_and_poolings_have_lookups_of_their_own(data)
 
 
 def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
-    """Its background has one group, and the copy that joins its outputs with those of the spread tables."""
+    """Its fixed costs contain those of its two groups, and the copy that joins the outputs of `rows` and `columns`."""
     models = step_models()
     models.step.prices[2]["module"]["joined"] = models.step.prices[8]["module"]["joined"] = 3.0
     tables = Table("rows", 1000, 16, 2.0), Table("columns", 500, 8, 1.0), Table("other", 500, 8, 1.0, module="b")
@@ -106,7 +106,7 @@ def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
 
 
 def test_a_search_and_the_price_agree_on_half_precision_and_averaging():
-    """Twice as many bytes in a rank add what the search adds for them, to first order."""
+    """With equal tables on all ranks, the search's prices equal the input dist, module and reductions of the plan."""
     models = step_models()
     tables = [Table(f"t{at}", 10_000, 16, 2.0) for at in range(4)]
     for options in ({"comm_precision": "fp16"}, {"num_replica_groups": 4, "sync_interval": 2}):

@@ -1,4 +1,4 @@
-"""Lower bounds are compared with the cheapest of all plans, which is found by trying every split of every table."""
+"""Lower bounds are compared with the cheapest of all plans, found by trying every split and every placement."""
 
 import itertools
 

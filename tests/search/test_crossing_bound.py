@@ -1,4 +1,4 @@
-"""The least bytes across hosts: against brute force over copies of rows, and in limits that are known."""
+"""The least bytes across hosts are compared with brute force over copies of rows, and with limits that are known."""
 
 from itertools import product
 
@@ -14,8 +14,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 WEIGHTS = MemoryModel(optimizer_state=False, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
 PLENTY = 2**40
-#: Rows of 8 columns whose weights take the memory of one copy, which also has a gradient and a place in the index, and
-#: of copies on three hosts in addition to the row itself.
+#: Memory in rows of 8 columns without copies: of one copy, which also has a gradient and a place in the index of
+#: popular rows; and of copies on three hosts, less that of the row itself.
 COPY = 2 + POPULAR_ROW_BYTES / 32
 ON_THREE_HOSTS = 3 * COPY - 1
 
@@ -30,9 +30,12 @@ def sequence(rows=1000, length=10.0, width=8, name="s"):
 
 
 def least_by_trial(tasks_rows, hosts, spare_rows):
-    """Least bytes over all numbers of copies of every row; (visits per host, columns) of each row.
+    """Least bytes over all numbers of copies of every row.
 
-    A row without copies takes the memory of one row, and each copy that of `COPY` rows.
+    Args:
+        tasks_rows: (lookups per host and step, columns) of each row.
+        hosts: number of hosts.
+        spare_rows: memory for copies. A row without copies takes the memory of one row, each copy that of `COPY` rows.
     """
     return min(
         sum(
@@ -93,7 +96,7 @@ def test_more_memory_steeper_popularity_and_deduplication_lower_the_bound():
     assert share("steep", 1_000, index_dedup=True) < share("steep", 1_000)
 
 
-def test_on_one_host_every_rank_is_a_place_of_its_own():
+def test_on_one_host_every_rank_counts_as_a_host():
     tables, popularity = [sequence()], {"s": row_popularity("flat", 1000)}
     alone = crossing_bound(a_task(tables, local_world_size=1), popularity, WEIGHTS)
     together = crossing_bound(a_task(tables, local_world_size=None), popularity, WEIGHTS)
@@ -106,7 +109,7 @@ def test_memory_is_shared_by_all_tables():
     popularity = {name: row_popularity("steep", 1000) for name in "ab"}
     task = a_task(tables, memory_bytes=(2000 + 100) * 8 * 4 // 4)
     bound = crossing_bound(task, popularity, WEIGHTS)
-    # The 100 rows go to the table with more ids per row, until its next row gets fewer than the first of the other.
+    # Copies go to the table with more ids per row, until its next row has fewer ids than the other table's first row.
     alone = [
         crossing_bound(a_task([table], memory_bytes=(1000 + 100) * 8 * 4 // 4), popularity, WEIGHTS) for table in tables
     ]

@@ -27,7 +27,7 @@ def test_the_plan_of_fewest_bytes_comes_close_to_the_bound_and_never_below_it(po
     task = replace(source.task, memory_bytes=2**40)
     plan = plan_with_fewest_bytes(task, source.curves, models)
     of_ranks, shards = judged(plan, source.sources)
-    if local == 8:  # one host: every rank is a place
+    if local == 8:  # with one host, every rank counts as a host
         of_ranks = replace(of_ranks, local_world_size=1)
     across = bytes_of(of_ranks, shards, plan.ranks).across
     bound = crossing_bound(task, source.popularities, default_memory())
@@ -42,7 +42,7 @@ def test_row_wise_tables_send_what_the_bound_says_of_plans_without_copies(popula
     ranks, shards = zip(*placed, strict=True)
     bound = crossing_bound(source.task, source.popularities, default_memory())
     sent = bytes_of(source.task, shards, ranks)
-    assert sent.across == pytest.approx(bound.sharded_bytes, rel=0.01)  # lengths of bags
+    assert sent.across == pytest.approx(bound.sharded_bytes, rel=0.01)  # which leaves out the lengths of bags
     deduplicated = bytes_of(replace(source.task, index_dedup=True), shards, ranks)
     no_copies = crossing_bound(
         replace(source.task, memory_bytes=1), source.popularities, default_memory(), index_dedup=True

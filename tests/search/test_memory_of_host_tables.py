@@ -30,7 +30,7 @@ OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
     "adam": EmbOptimType.ADAM,
 }
-#: Buffers whose size does not depend on the tables' rows, apart from a few numbers per table.
+#: Room for buffers that the memory model leaves out; their size does not depend on the rows of the tables.
 SMALL_BYTES = 2_000
 
 
@@ -39,7 +39,7 @@ def a_task(tables, optimizer="sgd", host_memory_bytes=2**40):
 
 
 def allocated_bytes(tables, optimizer):
-    """Bytes of GPU memory and of host memory that FBGEMM's kernel for these tables allocates, on no real device."""
+    """Bytes of GPU memory and of host memory that FBGEMM's kernel for these tables asks for; none are allocated."""
     specs = [
         (table.num_embeddings, table.embedding_dim, LOCATIONS[table.compute_kernel], ComputeDevice.CUDA)
         for table in tables

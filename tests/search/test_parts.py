@@ -1,4 +1,4 @@
-"""What a plan exchanges, against hand counts of TorchRec's collectives (batch B, ranks W, ranks per host L)."""
+"""What a plan exchanges, against hand counts of TorchRec's collectives (batch of B samples, tables of D columns)."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def stepping_models():
 
 
 def test_volumes_of_the_all_to_alls():
-    """A host's sums of a row-cut table cross hosts from all its ranks alike; row-wise tables need no all-to-all."""
+    """All ranks of a host send equal parts of a row-cut table's sums; row-wise tables need no all-to-all."""
     plan = planned()
     volumes = {group[1]: dims.tolist() for group, dims in all_to_alls(plan.task, plan.shards, plan.ranks).items()}
     assert volumes == {
@@ -60,7 +60,7 @@ def test_volumes_of_the_all_to_alls():
 
 
 def test_sizes_of_the_reductions():
-    """Buffers are those of all samples: B * D floats among the ranks that share rows; a replica's are its weights."""
+    """The buffer of a row-cut table has B * D floats on each of its ranks; that of a replica has its weights."""
     plan = planned()
     found = {
         (each.collective, each.num_ranks, *each.size_bytes) for each in reductions(plan.task, plan.shards, plan.ranks)

@@ -1,4 +1,4 @@
-"""Spread tables: their shards and ranks, and the problem of the other tables beside them."""
+"""Spread tables (replicated or cut by rows): their shards and ranks, and the search for the other tables."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_spread_tables_and_any_columns_make_a_valid_plan(seed, hosts):
 
 @given(st.integers(0, 10**6), st.booleans())
 def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan(seed, is_spread):
-    """Also if there are no spread tables: starting points with and without them are compared."""
+    """It does so without spread tables, too, because searches with and without them are compared."""
     rng, task = np.random.default_rng(seed), task_of(seed)
     problem = Problem(task, step_models(seed), WEIGHTS_AND_OPTIMIZER)
     types = drawn_types(task, rng, ("data_parallel", "row_wise")) if is_spread else {}

@@ -44,7 +44,7 @@ def placed_pooled():
 
 
 def placed_sequences(tables):
-    """The first table column-wise in two shards, others as their tier says or row-wise."""
+    """The first table column-wise in two shards, the other tables as their tiers say, or row-wise."""
     placed = []
     for table in tables:
         kind = None if table.tier is None else table.tier.kind
@@ -60,7 +60,7 @@ def placed_sequences(tables):
 
 
 def counted(task, placed, seed=0):
-    """Bytes by kind and side of every message of the all-to-alls, one by one, for ids that are drawn."""
+    """Bytes of the all-to-alls by kind and by inside or across hosts, added up message by message for drawn ids."""
     found = defaultdict(float)
     samples = BATCH // WORLD
     floats = {"fp32": 4, "fp16": 2}[task.comm_precision]
@@ -94,7 +94,7 @@ def counted(task, placed, seed=0):
             send("outputs", owner, source, floats * rows * shard.embedding_dim)
             send("outputs", source, owner, floats * rows * shard.embedding_dim)
         if shard.sharding_type in ("table_row_wise", "grid_shard") and owner % LOCAL == 0:
-            for place in range(LOCAL):  # each rank of the host sends the sums of its counterparts' samples to them
+            for place in range(LOCAL):  # each rank sends its counterparts on other hosts the sums for their samples
                 source = owner + place
                 for target in range(place, WORLD, LOCAL):
                     if target // LOCAL != source // LOCAL:
@@ -135,7 +135,7 @@ def test_tiers(index_dedup):
     flat = plan_volumes(task, *zip(*placed_sequences(task.tables), strict=True))
     assert volumes.across["outputs"].sum() < 0.8 * flat.across["outputs"].sum()
     gradients = 100 * 16 * 4
-    host_gradients = (2000 + 500) // 4 * 16 * 4  # of a rank, which exchanges half of them and their sum
+    host_gradients = (2000 + 500) // 4 * 16 * 4  # of a rank, which sends half of them and the sums of the other half
     # The sums of each host's hot gradients cross once in each direction; inside a host, three ranks add and get them.
     assert volumes.across["reductions"].sum() == pytest.approx(2 * gradients + 8 * host_gradients)
     assert volumes.inside["reductions"].sum() == pytest.approx(2 * 2 * 3 * gradients)
