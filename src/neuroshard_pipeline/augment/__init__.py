@@ -1,5 +1,7 @@
 """Draws everything that is measured and solved: the table pool, its variations, samples, and sharding tasks.
 
+A sample is what one measurement runs: the lookups of one rank, or one collective.
+
 - `published`: statistics that Meta published about its lookup data; `pool`: tables with these statistics;
   `pool_statistics`: comparison of drawn ids with these statistics
 - `variation`: derived and public tables that are added to the pool

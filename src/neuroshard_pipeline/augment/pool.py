@@ -1,4 +1,6 @@
-"""The pool of embedding tables: generated with the statistics of Meta's dlrm_datasets, or read from one of its files.
+"""The pool of embedding tables from which samples and tasks are drawn.
+
+It is generated with the statistics of Meta's dlrm_datasets, or read from one of the files of dlrm_datasets.
 
 Shapes: T tables, 17 reuse bins (see `tables.table.REUSE_BIN_EDGES`).
 """

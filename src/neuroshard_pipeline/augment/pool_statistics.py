@@ -25,7 +25,7 @@ BIN_LABELS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """Numbers of unique rows and of ids per reuse bin, for one batch and summed over tables.
+    """Numbers of unique rows and of ids per reuse bin, of one batch and summed over all tables.
 
     Attributes:
         batch_size: global batch size.

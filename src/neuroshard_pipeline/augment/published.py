@@ -1,8 +1,9 @@
 """Statistics that Meta published about its synthetic lookup data; generated pools have the same statistics.
 
-Source: facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files
-(856 tables, global batch 65536). The file rounds shares to three decimals, so that bins with few, frequently used rows
-have a share of 0. `rows_per_table` therefore derives the rows of the high bins from the ids and a typical lookup count.
+They are histograms over reuse bins: a bin holds the rows of a batch that are looked up about equally often. Source:
+facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files (856 tables,
+global batch 65536). The file rounds shares to three decimals, so that bins with few, frequently used rows have a share
+of 0. `rows_per_table` therefore derives the rows of the high bins from the ids and a typical lookup count.
 """
 
 import numpy as np

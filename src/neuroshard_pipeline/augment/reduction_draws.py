@@ -1,4 +1,7 @@
-"""Samples of collectives to which all ranks contribute alike: a grid of sizes for every group of ranks."""
+"""Samples of reductions (reduce_scatter, all_gather, all_reduce): a grid of sizes for every group of ranks.
+
+A group is a number of ranks on a number of hosts.
+"""
 
 from typing import Annotated, Self
 
@@ -40,7 +43,7 @@ class ReductionSampleParams(Parameters):
 
 
 def reduction_samples(params: ReductionSampleParams) -> pd.DataFrame:
-    """Draw the grid: `sample_id, collective, size_bytes, world_size, hosts`, one row per sample.
+    """Samples at every point of the grid: `sample_id, collective, size_bytes, world_size, hosts`, one row per sample.
 
     A size is rounded to a multiple of the world size, so that every rank has an equal share of whole floats.
     """
@@ -60,6 +63,6 @@ def reduction_samples(params: ReductionSampleParams) -> pd.DataFrame:
 
 
 def _equal_shares(size_bytes: float, ranks: int) -> int:
-    """The nearest number of bytes that is that many equal shares of whole floats, at least one float each."""
+    """The nearest number of bytes of which every rank can have an equal share of whole floats, at least one float."""
     unit = _BYTES_PER_FLOAT * ranks
     return max(round(size_bytes / unit), 1) * unit

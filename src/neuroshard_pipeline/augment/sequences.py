@@ -1,8 +1,10 @@
 """Sequence tables whose row popularity has a stated distribution, and ids that are drawn from it.
 
-A reuse profile says how often the rows of one batch are looked up, but not which rows the next batch looks up. Tiers
-of rows save time only if popular rows stay popular. Here, ids are independent draws from one distribution over the rows
-of a table, so that all batches share their popular rows. Shapes: K buckets of equally popular rows, N ids.
+A reuse profile says how often the rows of one batch are looked up, but not which rows the next batch looks up. Tiers,
+which copy popular rows to every rank or host, save time only if popular rows stay popular. Here, ids are independent
+draws from one distribution over the rows of a table, so that all batches share their popular rows.
+
+Shapes: K buckets (classes) of equally popular rows, N ids.
 """
 
 import math
@@ -124,7 +126,8 @@ class SequenceIds:
         table: the table.
         popularity: the distribution of its ids.
         swapped_share: share of the rows that have swapped their popularity with another row: the k-th most popular row
-            swaps with the k-th of the less popular half. With 0, all days have the same popular rows.
+            swaps with the k-th row of the less popular half. It models another day; with 0, all days have the same
+            popular rows.
     """
 
     table: Table
@@ -171,7 +174,7 @@ def sequence_tables(
     Tables of equal width are in one module, because an `EmbeddingCollection` of TorchRec holds tables of one width.
 
     Args:
-        name: one of `POPULARITIES`.
+        name: name of the popularity, one of `POPULARITIES`.
         lengths: mean number of ids per sample of every table.
         widths: `embedding_dim` of every table.
         rows: `num_embeddings` of every table.

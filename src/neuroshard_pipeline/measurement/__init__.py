@@ -1,4 +1,8 @@
-"""Measured costs of fused lookups and all-to-all collectives.
+"""Measures the costs of fused lookups and of collectives.
+
+A sample is what one measurement runs: the lookups of one rank, or one collective. A campaign measures many samples and
+visits each of them several times. A chunk is a list of samples that are measured one after another and saved together,
+as a record.
 
 Start with `campaign`. The other files follow in the order in which a reader meets them:
 
@@ -6,7 +10,7 @@ Start with `campaign`. The other files follow in the order in which a reader mee
     identity        what the timings of a campaign depend on
     chunks          the order of the measurements, and the keys of their records
     failures        logs failed samples, and stops a campaign whose first samples all fail
-    pools           the worker teams that measure chunks
+    pools           the teams of worker processes that measure chunks
     preparation     draws ids before the first visit, and logs the plan of a campaign on a GPU
     id_files        drawn ids in files
     device_memory   the GPU memory that a campaign needs

@@ -1,4 +1,7 @@
-"""Measurement campaigns visit many samples several times. A campaign can be killed at any moment and resumed."""
+"""Measurement campaigns visit, that is time, many samples several times each.
+
+A campaign can be killed at any moment and resumed, because it stores the visits as records.
+"""
 
 import json
 import logging
@@ -65,7 +68,7 @@ class _Campaign(ABC, Generic[Sample]):
 
     @abstractmethod
     def run(self, samples: Sequence[Sample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure the visits that `done` lacks. A backend that measures nothing yields nothing.
+        """Measure the visits that `done` lacks. With a backend that measures nothing, nothing is yielded.
 
         Args:
             samples: samples with unique ids. A longer list, or more visits, extend an earlier campaign.

@@ -1,4 +1,8 @@
-"""The chunks that a campaign measures, their order and their keys."""
+"""The chunks that a campaign measures, their order and their keys.
+
+A campaign measures many samples in rounds; a visit is the measurement of one sample in one round. A chunk is a list of
+samples that are visited one after another.
+"""
 
 import hashlib
 from collections import defaultdict
@@ -20,7 +24,7 @@ _DIGEST_LENGTH = 12
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples that are measured one after another and saved together as one record.
+    """Samples that one worker team measures one after another, and that are saved together as one record.
 
     Attributes:
         key: key of the record, `<campaign>/<visit>/<content>`.

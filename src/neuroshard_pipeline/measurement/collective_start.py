@@ -1,4 +1,4 @@
-"""How a rank starts a collective at a common time plus its start skew, and times it from there."""
+"""How a rank starts a collective at a common time plus its start skew (its own delay), and times it from then on."""
 
 import statistics
 import time

@@ -1,5 +1,6 @@
-"""Times collectives of torch.distributed between real processes: pairs of all-to-all, and reductions.
+"""Times collectives of torch.distributed between real processes: forward and backward all-to-all, and reductions.
 
+Reductions are reduce_scatter, all_gather and all_reduce.
 Shapes: W ranks, B global batch size, b[r] number of samples that rank r trains on, D[r] total width of r's shards.
 """
 
@@ -21,7 +22,7 @@ from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, Red
 from neuroshard_pipeline.workers import settle_on_core
 
 _BYTES_PER_FLOAT = 4
-#: Names of the process groups for torch.distributed. With `nccl`, tensors on the CPU go through gloo.
+#: Backend of the campaign → backend of the process group. With `nccl`, tensors on the CPU go through gloo.
 GROUP_BACKENDS = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl"}
 
 
@@ -64,7 +65,7 @@ class CollectiveBench:
     """One rank of the bench of collectives; all ranks must measure the same samples together.
 
     The ranks agree on a common start on rank 0's monotonic clock (`HostClock`), wait until that start plus their start
-    skew, and enter the collective. The cost of a rank counts from there (`collective_start`). With `nccl`, a rank uses
+    skew, and enter the collective. The cost of a rank counts from then (`collective_start`). With `nccl`, a rank uses
     the GPU whose number is its local rank; the agreement on the start still goes through gloo.
 
     Raises:

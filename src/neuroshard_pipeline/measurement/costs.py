@@ -1,4 +1,8 @@
-"""Reduces the records of a campaign to costs and a noise floor."""
+"""Reduces the records of a campaign to costs and a noise floor.
+
+A campaign visits, that is times, each of its samples several times. The noise floor is the relative difference between
+two independent measurements of the same sample.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,8 +18,9 @@ from neuroshard_pipeline.measurement.timing import Timing
 #: Records by key: frames, or functions that load a frame (as a partitioned dataset gives them).
 Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
-#: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content, `saved_at`
-#: the time at which the chunk was finished (ISO 8601, UTC), and `identity` the campaign's identity as JSON.
+#: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content; `replica`
+#: tells whether the visit belongs to the second measurement for the noise floor; for `permanent` see `Timing`;
+#: `saved_at` is the time at which the record was finished (ISO 8601, UTC); `identity` is that of the campaign, as JSON.
 RAW_COLUMNS = (
     "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "seconds", "error", "permanent", "saved_at",
     "identity",

@@ -10,7 +10,7 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 
 #: Bytes of the buffer whose reading replaces the content of the L2 cache: four times the largest one (B200: 126 MB).
 FLUSH_BYTES = 2**29
-#: Share of the GPU's memory for ids that are kept between visits. The others are read from files again.
+#: Share of the GPU's memory for ids that are kept between visits. All other ids are read from files or drawn again.
 KEPT_IDS_SHARE = 1 / 16
 #: Memory that CUDA takes for its context and for the code of kernels when they first run. It is an assumption.
 CODE_BYTES = 2**30

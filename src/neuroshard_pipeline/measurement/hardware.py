@@ -21,7 +21,8 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _KIB_OR_MIB = re.compile(r"(\d+)([KM])")
 _UNIT_BYTES = {"K": 2**10, "M": 2**20}
 
-#: An arena must be this many times as large as the last-level cache, so that a pass over it evicts its first rows.
+#: The arena (a worker's memory for weights) must be this many times as large as the last-level cache, so that a pass
+#: over the arena evicts its first rows.
 _COLD_ARENA = 4
 
 _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")

@@ -29,8 +29,9 @@ class HostClock:
     """The offset of this host's monotonic clock from that of rank 0's host.
 
     `behind_ns` is the time to add to this host's clock to obtain rank 0's time. It is 0 for ranks that read the same
-    clock as rank 0. The others ask rank 0 for the time repeatedly and use the answer with the shortest round trip. As
-    in NTP, rank 0 is assumed to read its clock in the middle of that round trip, so the error is at most half of it.
+    clock as rank 0. All other ranks ask rank 0 for the time repeatedly and use the answer with the shortest round trip.
+    As in NTP, rank 0 is assumed to read its clock in the middle of that round trip, so the error is at most half a
+    round trip.
     Clocks drift by tens of microseconds per second, so `synchronise` must be called again before every chunk.
 
     The messages are CPU tensors, which gloo sends even if the collectives are NCCL's. An NCCL call returns as soon as

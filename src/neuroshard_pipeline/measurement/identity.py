@@ -1,7 +1,8 @@
 """The identity of a campaign consists of everything that changes its timings.
 
-Campaigns with the same identity share their records, whichever environment or command started them. More samples or
-more visits extend a campaign.
+A campaign times many samples, each in several visits, and stores the timings as records. Campaigns with the same
+identity share their records, whichever environment or command started them. More samples or more visits extend a
+campaign.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ IDENTIFYING = {
     "warmup_iterations",  # determine what is in the caches before the first timed iteration
     "iterations",  # the minimum of more iterations is lower
     "iteration_statistic",  # reduces the iterations to the timing that is stored
-    "shuffle",  # determines the neighbours; a cheap sample costs 5 % less among other cheap samples
+    "shuffle",  # determines which samples follow each other; a cheap sample costs 5 % less among other cheap samples
     "cache_treatment",  # determines whether rows are in the caches
     "arena_bytes",  # in a smaller arena, more rows stay in the caches
     "local_world_size",  # determines which ranks share a host

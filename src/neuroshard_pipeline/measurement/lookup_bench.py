@@ -53,7 +53,7 @@ class LookupBench(ABC):
     Checks of the kernels may set `learning_rate` before the first sample, so that updates become visible.
 
     Args:
-        params: protocol and size of the arena.
+        params: timing protocol, and size of the arena.
         seed: seed of the ids.
         device: device of all tensors.
         id_cache_bytes: maximum size of the ids that are kept between visits.

@@ -34,12 +34,13 @@ class CampaignParams(Parameters):
             visit places the rows at a different address; `min` would pick a lucky address. `median` suits devices whose
             clock varies in both directions.
         threads: threads of the kernels of one worker, or of one rank.
-        chunk_samples: number of samples in a chunk, which are measured one after another and saved together. A killed
-            run loses at most this many visits per worker.
+        chunk_samples: maximum number of samples in a chunk, which are measured one after another and saved together. A
+            killed run loses at most this many visits per worker.
         shuffle: what every round of visits shuffles. `samples`: all samples, so that a sample has other neighbours
             every time. `chunks`: the chunks and the samples within each chunk; consecutive samples, such as plans of
             one task, are then measured in the same state of the machine.
-        noise_floor_share: share of the samples that are measured a second time, independently.
+        noise_floor_share: share of the samples that are measured a second time, independently of the first time. The
+            noise floor is the relative difference between both measurements.
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
 
@@ -84,16 +85,16 @@ class ComputeMeasureParams(CampaignParams):
             room runs as many as fit.
         cache_treatment: state of the weights in the caches at the start of an iteration. `cold_rows`: the weights
             move to another place of a large arena before every iteration, so that every row comes from memory. This
-            resembles training, where a new batch and the rest of the model pass through the caches in between. `warm`:
-            the weights stay in place, and an iteration finds them in the caches as far as they fit.
-        arena_bytes: memory for the weights of one worker. For cold rows, choose several times the last-level cache. A
-            sample with more weights becomes a row with an error.
+            resembles training, where a new batch and the rest of the model pass through the caches between lookups.
+            `warm`: the weights stay in place, and an iteration finds them in the caches as far as they fit.
+        arena_bytes: size of the arena, the memory for the weights of one worker. For cold rows, choose several times
+            the last-level cache. A sample with more weights gets an error and no cost.
         thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer visits, in inverse
             proportion. Its iterations are long and vary less, and the most expensive eighth of all samples would
             otherwise take half of the campaign. Null: every sample gets all visits.
         least_visits: minimum number of visits of such a sample.
-        ids_folder: folder that keeps drawn ids in files, 4 bytes per id; all campaigns may share it. Null: every worker
-            keeps as many ids as its device has room for, and draws the others at every visit.
+        ids_folder: folder that keeps drawn ids in files, mostly 4 bytes per id; all campaigns may share it. Null: every
+            worker draws ids itself, keeps a limited number of them in memory, and draws the rest again at every visit.
     """
 
     backend: Literal["fbgemm_cpu", "fbgemm_cuda", "recorded", "modelled"]
@@ -128,9 +129,9 @@ class CommMeasureParams(CampaignParams):
         local_world_size: ranks per host. A larger world size is measured across hosts, by ranks that torchrun has
             started there (`torchrun_ranks`). Null: all ranks are processes of this host.
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
-        reduction_visits: number of the rounds of visits that also visit the reductions, at most `visits`.
-        buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more becomes
-            rows with an error.
+        reduction_visits: number of visits of a reduction (reduce_scatter, all_gather, all_reduce), at most `visits`.
+        buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more gets an
+            error and no cost.
         start_margin_ms: time from the agreement on a common start until that start; all ranks must be waiting by then.
     """
 

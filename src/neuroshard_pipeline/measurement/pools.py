@@ -1,4 +1,4 @@
-"""The worker teams that measure the chunks of a campaign."""
+"""The worker teams that measure the chunks of a campaign; a chunk is a list of samples that are saved together."""
 
 import logging
 import tempfile

@@ -1,4 +1,4 @@
-"""The work of a campaign of lookups before its visits: on a GPU, check memory and log the plan; then draw ids."""
+"""What a campaign does before it times lookups: on a GPU, check the memory and log the plan; then draw ids."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ class CampaignPlan(NamedTuple):
 
     Attributes:
         samples: number of samples.
-        visits: number of visits, without those for the noise floor.
+        visits: number of visits (timings of a sample), without those for the noise floor.
         minutes: estimated duration of the visits, None if there is no model of the GPU.
         lab_device: the modelled GPU for which the duration is estimated, None if there is none.
         num_ids: number of ids of all batches of all tables.

@@ -1,4 +1,4 @@
-"""The result of one visit."""
+"""The result of one visit, which is one measurement of one sample in a campaign."""
 
 import math
 from typing import NamedTuple, Self
