@@ -1,13 +1,13 @@
 """Beam search over column-wise splits [Zha2023] §3.3.
 
-A state is a multiset of kinds (see `problem`). The first state holds the whole tables. If the whole tables have no
-placement, `packing.make_room` finds the first state, or `exact_fit.fit_exactly` if that fails. One step halves one
-shard of a state. Only distinct shards that can be halved within the constraints are considered. The candidates among
-them are the `num_candidates` largest in bytes and the `num_candidates` most expensive when alone on a rank (ties: the
-table that comes first in the task, then the wider shard). They are tried in the order of tables, those of one table
-from wide to narrow. A state with two parents is tried once. The `beam_width` states of lowest cost are the next beam
-(ties: the state tried first). After `max_steps` steps, or when nothing can be halved, the cheapest placed state of all
-steps wins (ties: the state met first).
+A state is a multiset of kinds, each of which is a table and a width (see `problem`). The first state holds the whole
+tables. If the whole tables have no placement, `packing.make_room` finds the first state, or `exact_fit.fit_exactly` if
+that fails. One step halves one shard of a state. Only distinct shards that can be halved within the constraints are
+considered. The candidates among them are the `num_candidates` largest in bytes and the `num_candidates` most expensive
+when alone on a rank (ties: the table that comes first in the task, then the wider shard). They are tried in the order
+of tables, those of one table from wide to narrow. A state with two parents is tried once. The `beam_width` states of
+lowest cost are the next beam (ties: the state tried first). After `max_steps` steps, or when nothing can be halved, the
+cheapest placed state of all steps wins (ties: the state met first).
 
 Shapes: S states of N shards each.
 """

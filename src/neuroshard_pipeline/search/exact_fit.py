@@ -6,7 +6,7 @@ need less memory than one. The constraints of the program are: the steps of a un
 shards has at least `min_width` columns; it has at most `max_shards` shards; and the bytes of a rank, which are linear
 in c and b, stay within its memory.
 
-Shapes: U units, P (unit, rank) pairs.
+A unit is a table, or tables that are kept together. Shapes: U units, P (unit, rank) pairs.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Programs with more (unit, rank) pairs are not solved, because bin packing is NP-hard.
+#: Programs with more (unit, rank) pairs are not solved, because they may take too long: bin packing is NP-hard.
 MAX_PAIRS = 2000
 
 #: Branch-and-bound nodes and seconds after which the solver stops without an answer.

@@ -9,6 +9,8 @@ The loop is compiled because a step in NumPy, thirty small operations, took 0.11
 Compiling reduced the time of a whole search to 40 % of the NumPy version's time on 50 tables and 4 ranks, and to 70 %
 on 1,000 tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
 
+A state is a multiset of kinds, each of which is a table and a width (`problem`). A cap limits the columns of a rank.
+
 Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers of a shard embedding.
 """
 

@@ -2,11 +2,13 @@
 
 Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
 frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). The choice begins with all
-tables in GPU memory. It repeatedly moves one table to its next option on the lower convex hull: the table with the
-fewest additional bytes per freed byte, until all fits. Memory that the last move freed in excess is given to caches.
+tables in GPU memory. Until everything fits, it repeatedly moves one table to its next option on the lower convex hull:
+the table with the fewest additional bytes over the host link per freed byte of GPU memory. Memory that the last move
+freed in excess is given to caches.
 
 All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
-widest cached table. Only tables of one width, that with most bytes, are therefore cached; others may be `fused_uvm`.
+widest cached table. Therefore only tables of one width are cached, the width whose tables have most bytes; tables of
+other widths may be `fused_uvm`.
 """
 
 import heapq
@@ -23,8 +25,8 @@ from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
 #: Load factors of caches that are tried.
 LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 
-#: One variant of the task for each share of all ranks' GPU memory that its tables may fill. With the largest share, the
-#: fewest tables go to host memory; the others leave room to balance the ranks.
+#: Shares of all ranks' GPU memory that tables may fill; each gives one variant of the task. With the largest share, the
+#: fewest tables go to host memory; smaller shares leave room to balance the ranks.
 _SHARES = (0.99, 0.9, 0.75)
 
 #: A task with more tables times ranks gets variants for the first shares only, because each search takes long.
@@ -187,7 +189,7 @@ def _cache_of(table: Table) -> tuple[object, ...]:
 
 
 def _cache_widths(tables: Sequence[Table]) -> dict[tuple[object, ...], int]:
-    """For each cache, the number of columns that tables with most bytes have."""
+    """For each cache, the number of columns whose tables have most bytes together."""
     sizes: dict[tuple[object, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for table in tables:
         sizes[_cache_of(table)][table.embedding_dim] += table.weight_bytes

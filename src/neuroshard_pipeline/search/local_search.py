@@ -1,4 +1,4 @@
-"""Local search that improves a placed state, and never returns a worse one.
+"""Local search that improves a placed state (column shards and their ranks), and never returns a worse one.
 
 A round considers moves that take load off the busiest ranks. The load of a rank is its predicted compute cost plus a
 price per column that approximates communication. Moves are ranked by how much they lower a potential, the sum over

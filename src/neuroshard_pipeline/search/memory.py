@@ -43,8 +43,8 @@ class MemoryModel(Parameters):
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
     weight). A replica (`data_parallel`) and rows of a host tier (`host_row_wise`) also need dense gradients, as large
     as their weights. PyTorch's own optimizer updates replicas; PyTorch's Adagrad has one fp32 number per weight. Hot
-    and host rows of a tier keep the state of the task's optimizer, and every rank keeps an index of all of them
-    (`POPULAR_ROW_BYTES`).
+    and host tiers (`tables.tiers`) keep the state of the task's optimizer, and every rank keeps an index of all of
+    their rows (`POPULAR_ROW_BYTES`).
 
     A table in host memory has its weights there, and Adam's moments, too. Row-wise Adagrad's state stays in GPU memory
     [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`),

@@ -9,7 +9,8 @@ every rank:
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
                    data_parallel: all_reduce of the dense gradients;
-                   host_row_wise: all_reduce of dense gradients among the ranks with the same place on every host;
+                   host_row_wise (popular rows that every host has): all_reduce of dense gradients among the ranks at
+                   the same position on their hosts;
                    replica groups: all_reduce of weights and optimizer state, divided by sync_interval
     all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
                    grid_shard tables, and per group of sequence tables of any type except data_parallel; among the
@@ -50,11 +51,11 @@ _CUTS_ROWS_ON_HOST = ("table_row_wise", "grid_shard")
 
 @dataclass
 class Parts:
-    """Costs of every rank in ms, without the all-to-alls, and what these need.
+    """Costs of every rank in ms, without the all-to-alls, and what the costs of the all-to-alls depend on.
 
     Attributes:
         compute_ms: forward and backward compute, (W, 2).
-        compute_bounds_ms: prediction intervals of their sums per kernel: (predicted (W,), bounds (W, 2)) pairs.
+        compute_bounds_ms: for every kernel, predicted forward + backward ms (W,) and its prediction interval (W, 2).
         dim_sums: 4-byte words per sample that every rank sends in each all-to-all, by group: (W,), or (hosts, ranks per
             host) if there is one all-to-all inside each host, for the samples of that host.
         input_dist_ms: (W,), or None where nothing prices it.
@@ -205,7 +206,7 @@ class GroupReduction:
         num_ranks: ranks of each collective.
         ranks_per_host: how many of them are on a host, at most.
         interval: number of steps from one such collective to the next.
-        at_once: number of these collectives that share the links of a host, one for every place on the host.
+        at_once: number of these collectives that share the links of a host, one for every rank of the host.
     """
 
     collective: Reduction
@@ -219,9 +220,9 @@ class GroupReduction:
     def priced_as(self) -> tuple[Reduction, FloatArray, int, int]:
         """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
 
-        Collectives between hosts share the network cards of a host, if every place on it takes part in one. Together,
-        they then send as much as one collective of all ranks, which is what cost models know (in the lab's formulas,
-        this costs 1.0 to 1.5 times as much).
+        If every rank of a host takes part in a collective between hosts, these collectives share the host's network
+        cards. Together, they then send as much as one collective of all ranks, which is what cost models know (in the
+        lab's formulas, this costs 1.0 to 1.5 times as much).
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host

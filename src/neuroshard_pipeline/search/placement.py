@@ -11,7 +11,8 @@ units of 1e-9 ms (`models.quantised`).
 
 `greedy_runs` implements the attempts; attempts that make the same choices share one run.
 
-Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers of a shard embedding.
+A kind is a table and a width (see `problem`). Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers
+of a shard embedding.
 """
 
 from collections.abc import Sequence

@@ -241,9 +241,9 @@ class Plan:
 
         The extra `torchrec` is required. A table that is not cut is written as `column_wise` with a single shard
         (reason: see `torchrec_plan.writer`).
-        Shards of one table with different widths on one rank are written as a single shard, because TorchRec cannot
-        hold them (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its outputs by rank, so a
-        model must select them by name.
+        If a table has shards of different widths on one rank, its shards on every rank are written as a single shard,
+        because TorchRec needs equal widths (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its
+        outputs by rank, so a model must select them by name.
 
         Args:
             module: the unsharded model, possibly on the meta device, with exactly the tables of the plan.

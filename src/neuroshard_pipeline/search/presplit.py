@@ -1,4 +1,4 @@
-"""Starting points of a search in which no shard is large relative to the mean load of a rank.
+"""Starting points for a search. In each of them, no shard is large relative to the mean load of a rank.
 
 A beam search of a few steps splits only a few tables. Where there are many ranks and few tables, most tables must be
 split before the ranks can be balanced at all.
@@ -19,7 +19,7 @@ _SHARES = (1.0, 0.5, 0.25)
 def presplit_states(problem: Problem, params: SearchParams) -> list[PlacedState]:
     """Placed states without shards that have a large share of a rank's mean columns or mean compute cost.
 
-    States that equal another one or the whole tables are left out, and so are states that have no placement.
+    States are left out if they have no placement, or if they equal the whole tables or an earlier state.
     """
     found: list[PlacedState] = []
     known = {_key(problem.whole_tables)}

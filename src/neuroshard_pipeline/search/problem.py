@@ -134,7 +134,7 @@ class Problem:
 
     @property
     def embedding(self) -> FloatArray:
-        """(Y, H) shard embedding of every kind: the sum over its tables. With `prices`, the last number is in ms."""
+        """(Y, H) embedding of every kind, summed over its tables. With `prices`, the last is `StepPrices.own_ms`."""
         self._embed_new_kinds()
         return self._embedding
 

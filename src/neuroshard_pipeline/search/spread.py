@@ -1,7 +1,7 @@
-"""Tables that a search spreads: replicas on all ranks, and rows over all ranks or over the ranks of one host.
+"""Tables that a search spreads: as replicas on all ranks, or by rows over all ranks or the ranks of one or every host.
 
-A `Spread` gives such tables their shards and ranks. The other tables are searched as columns, beside the costs and the
-memory of the spread ones (`column_problem`).
+A `Spread` gives such tables their shards and ranks. The other tables are column-wise. A search places them, and takes
+into account the costs and the memory of the spread tables (`column_problem`).
 
 Shapes: W ranks.
 """
@@ -28,12 +28,12 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 @dataclass(frozen=True)
 class Spread:
-    """Shards of tables that are not searched as columns.
+    """The shards and ranks of spread tables.
 
     Attributes:
         types: sharding type by table.
-        shards: their shards.
-        ranks: the rank of each.
+        shards: all shards of these tables.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
     """
 
     types: Mapping[str, ShardingType]
@@ -110,7 +110,7 @@ def _everywhere(
 
 
 def column_problem(problem: Problem, spread: Spread) -> Problem | None:
-    """The problem of the tables that are not spread, beside those that are; None if all tables are spread.
+    """The problem of the tables that are not spread, with the spread ones as background; None if all are spread.
 
     Its costs are those of the whole step if the models price it, and otherwise those of [Zha2023].
 

@@ -2,8 +2,8 @@
 
 Three kinds of tables are spread:
 
-- Tables whose narrowest column shard exceeds the memory of every rank have their rows cut. Host tiers have their rows
-  cut on every host.
+- Tables whose narrowest column shard exceeds the memory of every rank have their rows cut. Host tiers, the popular rows
+  of sequence tables that every host has, are cut by rows over the ranks of each host.
 - The few most expensive tables, or all, may have their rows cut, because each column shard would receive all their ids.
 - Tables become replicas in the order of the ratio of what a replica costs to what it saves. Every prefix of this order
   is a candidate.
@@ -72,7 +72,7 @@ class SpreadChoice:
         """The lowest estimated cost of a step, with the tables that must be cut.
 
         Raises:
-            DoesNotFitError: a rank has too little memory for these.
+            DoesNotFitError: a rank has too little memory for the tables that must be cut.
         """
         return self._must_ms() + self.candidates()[0].estimate_ms
 
@@ -115,7 +115,7 @@ class SpreadChoice:
         return kind in self._types[table.name] and (kind != _REPLICA or self._problem.task.world_size > 1)
 
     def _priced(self, types: Mapping[str, ShardingType]) -> Candidate:
-        """The candidate of these types; where tables are cut in several ways, the estimate takes the first for all."""
+        """The candidate of these types. If tables are cut in several ways, the estimate assumes one way for all."""
         assert self._estimate is not None
         of = [types.get(table.name, "column_wise") for table in self._tables]
         replicas = np.array([i for i, kind in enumerate(of) if kind == _REPLICA], dtype=np.int64)
@@ -126,7 +126,7 @@ class SpreadChoice:
     def _with_replicas(self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray) -> list[Candidate]:
         """Candidates with these tables' rows cut and more or fewer replicas.
 
-        Replicas are other tables than `rows`, unless these are more than half of all tables.
+        Replicas are chosen among the tables that are not in `rows`, or among all tables if `rows` are more than half.
         """
         may = np.array([self._may_be(table, _REPLICA) for table in self._tables])
         must = may & np.array([not self._may_be(table, "column_wise") for table in self._tables])

@@ -3,9 +3,10 @@
     cost = lookups and own work of a rank + all-to-alls + reductions + costs that all ranks share
 
 A column-wise table that alone costs more than a balanced rank is split into halves, quarters and so on, each with the
-ids of the whole table. Replicas load all ranks alike. Tables with cut rows load all ranks, or all ranks of one host.
+ids of the whole table. Replicas load all ranks equally. Tables with cut rows load all ranks, or all ranks of one host.
 
-Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those of a shard embedding, then the own ms.
+Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those of a shard embedding, and the *own ms*,
+which the input dist and TorchRec's own work for the shard add to its rank (`step_prices`).
 """
 
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ class StepPrices:
         return joined_floats(self.task, shards) * float(self.per_unit[_JOINED])
 
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
-        """Ms that the groups of `shards` add to every rank beside the shards of other groups."""
+        """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
         joined_ms = self.joined_ms([*shards, *others]) - self.joined_ms(others)
         return float(self.per_unit[_GROUPS]) * len(exchange_groups(shards)) + joined_ms
 

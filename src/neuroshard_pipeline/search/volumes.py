@@ -6,12 +6,13 @@
 
 What a rank keeps for itself is not sent. The few numbers per pair of ranks that announce the sizes of messages do not
 count. A reduction of S bytes on n ranks of H hosts is assumed to send as few bytes between hosts as possible:
-S (H - 1) between hosts and S (n - H) inside them, and twice as many in an all_reduce. A tree over hosts does this
-(`lab.network`). A ring in the order of the ranks sends as much in total, but S H (n - 1) / n between hosts. The bytes
-of a reduction are divided evenly among its ranks.
+S (H - 1) between hosts and S (n - H) inside them; an all_reduce sends twice these bytes. A tree over hosts does this
+(`lab.network`). A ring in the order of the ranks sends the same bytes in total, but S H (n - 1) / n between hosts. The
+bytes of a reduction are divided evenly among its ranks.
 
-A table in tiers has `BAGS_OF_COLD_TIERS` bags per rank in its cold tier, and none in its host tier, because
-`torchrec_bridge.tiered` sends ids without the bags of their samples.
+Tiers are parts of a sequence table by popularity of its rows (`tables.tiers`). A table in tiers has
+`BAGS_OF_COLD_TIERS` bags per rank in its cold tier, and none in its host tier, because `torchrec_bridge.tiered` sends
+ids without the bags of their samples.
 
 Shapes: W ranks.
 """
