@@ -114,3 +114,12 @@ def test_a_sharder_that_is_left_out_does_not_run(jobs, tasks):
     }
     assert who == {"roomy": ["random", "size_greedy", "neuroshard"], "hopeless": ["random", "size_greedy"]}
     assert [job.seeds for job in both.jobs if job.sharder == "random"] == [(5, 6, 7), (5, 6)]
+
+
+def test_plans_of_several_hosts_are_read_from_records(tasks):
+    """The shipped models of the H100 are those of a cluster with eight ranks per host, which the tasks do not state."""
+    several = dataclasses.replace(tasks[0], world_size=16)
+    params = PARAMS.model_copy(update={"sharders": ("size_greedy",)})
+    jobs = BenchmarkJobs.of(in_suites([several], ("some",)), params, ns.load_cost_models("h100"), SharderSettings())
+    (found,), _ = gather(jobs, dict(solve_missing(jobs, {}, here)))
+    assert found.plan.task.local_world_size == 8

@@ -47,7 +47,7 @@ def planned(**fields):
 
 @pytest.mark.parametrize("index_dedup", [False, True])
 def test_volumes_of_the_all_to_alls(index_dedup):
-    """A rank sends host rows to samples of its host only, so that the volumes per sample are twice as large."""
+    """A rank sends host rows only to the samples of its host, which are half of all, in twice the volume per sample."""
     plan = planned(index_dedup=index_dedup)
     _, host, cold = (deduplicated(t, BATCH, 4) if index_dedup else t for t in plan.task.tables)
     found = {group[1]: dims for group, dims in all_to_alls(plan.task, plan.shards, plan.ranks).items()}
@@ -57,7 +57,7 @@ def test_volumes_of_the_all_to_alls(index_dedup):
 
 
 def test_sizes_of_the_reductions():
-    """Each rank reduces the gradients of all hot rows with all ranks, and those of its host rows with one rank."""
+    """A rank reduces gradients of hot rows with all ranks, those of its host rows with one rank of the other host."""
     plan = planned()
     found = {
         (each.collective, each.num_ranks, each.ranks_per_host, *each.size_bytes)
@@ -125,7 +125,7 @@ def test_costs_of_an_exchange_inside_hosts_are_those_of_a_job_on_one_host():
 
 
 def test_tiers_are_spread_beside_tables_that_are_searched():
-    """The background has the exchange inside hosts, but not its columns, which no other table's exchange carries."""
+    """The exchange inside hosts is a fixed cost of the search; its columns join no all-to-all of the other tables."""
     task, models = tiered(), stepping_models()
     others = [Table("users", 500, 16, 2.0), Table("clicks", 500, 16, 2.0)]
     problem = Problem(replace(task, tables=[*task.tables, *others]), models, WEIGHTS_AND_OPTIMIZER)
@@ -151,14 +151,26 @@ def test_a_host_tier_must_be_whole_on_every_host():
     plan = planned()
     placed = list(zip(plan.shards, plan.ranks, strict=True))
     host = [entry for entry in placed if entry[0].sharding_type == "host_row_wise"]
-    for wrong in (
-        [entry for entry in placed if entry != host[3]],
-        [entry for entry in placed if entry not in host[2:]],
-        [*(entry for entry in placed if entry not in host), *((shard, 3 - rank) for shard, rank in host)],
+    swapped = [*(entry for entry in placed if entry not in host), *((shard, 3 - rank) for shard, rank in host)]
+    for wrong, message in (
+        ([entry for entry in placed if entry != host[3]], "rows not covered from 20"),
+        ([entry for entry in placed if entry not in host[2:]], "columns not covered from 0"),
+        (swapped, "tiered modules would look up wrong rows"),
     ):
         shards, ranks = zip(*wrong, strict=True)
-        with pytest.raises(PlanError, match=r"'items/host' .*on host"):
+        with pytest.raises(PlanError, match=rf"'items/host' on host .*{message}"):
             Plan(plan.task, shards, ranks, "wrong")
+
+
+def test_wrong_rows_of_the_cold_tier_are_ones_that_torchrec_would_look_up():
+    plan = planned()
+    swapped = [
+        (shard, 3 - rank if shard.sharding_type == "row_wise" else rank)
+        for shard, rank in zip(plan.shards, plan.ranks, strict=True)
+    ]
+    shards, ranks = zip(*swapped, strict=True)
+    with pytest.raises(PlanError, match=r"'items/cold' .*TorchRec would look up wrong rows"):
+        Plan(plan.task, shards, ranks, "wrong")
 
 
 def test_memory_of_host_rows():

@@ -6,6 +6,7 @@ from search.settings import LOCAL_SEARCH
 from search.small_models import small_models
 from search.tasks import random_task
 
+from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -13,7 +14,7 @@ from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
 from neuroshard_pipeline.sharders.registry import SHORTLISTING, shard, shortlist, solve_all
 from sharders.policy_makers import untrained_policies
 
-#: TorchRec's planner is tested with the bridge: it needs an extra, and emits many warnings.
+#: TorchRec's planner has tests of its own (`test_torchrec`): it needs an extra, and emits many warnings.
 SHARDERS = tuple(name for name in REGISTERED if name != "torchrec")
 POLICIES = untrained_policies()
 
@@ -107,3 +108,13 @@ def test_a_shortlist_is_the_plan_followed_by_different_ones(name):
 def test_a_sharder_without_a_search_offers_no_runners_up():
     with pytest.raises(NeuroShardError, match="'random' offers no runners-up; use one of neuroshard, neuroshard_plus"):
         shortlist(some_tasks()[0], small_models(), "random", QUICK, seed=0, count=2)
+
+
+def test_all_ways_to_plan_put_ranks_on_the_hosts_of_the_models_cluster():
+    """The shipped models of the H100 are those of a cluster with eight ranks per host."""
+    task, models = random_task(np.random.default_rng(0), 8, 16, 0.4), load_cost_models("h100")
+    name = "neuroshard"
+    plans = [shard(task, models, name, QUICK), *shortlist(task, models, name, QUICK, seed=0, count=1)]
+    plans += solve_all([task], [name], models, QUICK).plans
+    assert task.local_world_size is None
+    assert [plan.task for plan in plans] == [dataclasses.replace(task, local_world_size=8)] * 3

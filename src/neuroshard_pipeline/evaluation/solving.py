@@ -30,7 +30,7 @@ from neuroshard_pipeline.search.plan import FRAME_COLUMNS, OPTIONAL_COLUMNS, Pla
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies
-from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, solve_all
+from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, on_hosts_of, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
@@ -96,7 +96,7 @@ class BenchmarkJobs:
         suites = suite_of_tasks(tasks)["suite"].to_dict()
         learned = {name: _content(policies.of(name)) for name in params.sharders if name in LEARNED}
         jobs = []
-        for task in tasks_from_frame(tasks):
+        for task in (on_hosts_of(models, task) for task in tasks_from_frame(tasks)):
             task_digest = _digest(*common, _content(task))
             suite = suites[task.task_id]
             for sharder in params.sharders_of(suite):

@@ -68,7 +68,7 @@ def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str
 
 
 def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
-    """Problems unless rows are cut as by `row_shards`: TorchRec sends ids by that rule; host tiers are cut alike."""
+    """Problems unless rows are cut as by `row_shards`: TorchRec sends ids by it. Plans also cut host tiers by it."""
     sharding_type = placed[0][0].sharding_type
     if sharding_type == "column_wise":
         return
@@ -82,9 +82,10 @@ def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
         expected = row_shards(placed[0][0].table, sharding_type, count, column_offset, width)
         if sorted(block, key=lambda entry: entry[1]) != list(zip(expected, range(first, first + count), strict=False)):
             where = "all ranks" if sharding_type == "row_wise" else f"the {count} ranks of one host"
+            reader = "tiered modules" if sharding_type == "host_row_wise" else "TorchRec"
             yield (
                 f"is {sharding_type}, but its row shards on ranks {sorted(ranks)} are not the blocks of "
-                f"{expected[0].num_rows} rows, in order, on {where}; TorchRec would look up wrong rows"
+                f"{expected[0].num_rows} rows, in order, on {where}; {reader} would look up wrong rows"
             )
 
 

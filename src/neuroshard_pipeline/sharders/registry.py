@@ -118,9 +118,7 @@ def shard(
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
-    problem = Problem(
-        on_hosts(task, ranks_per_host_of(getattr(models.comm, "provenance", {}))), models, settings.memory
-    )
+    problem = _problem(task, models, settings.memory)
     return _explained_plan(problem, made.shard(problem, _generator(seed, task.task_id, sharder)), sharder)
 
 
@@ -147,6 +145,15 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
     return _explained_plan(problem, Placement(ordered.shards, ordered.ranks), plan.sharder)
 
 
+def on_hosts_of(models: Models, task: ShardingTask) -> ShardingTask:
+    """The task on hosts of the modelled cluster that the models belong to; see `task.on_hosts`."""
+    return on_hosts(task, ranks_per_host_of(getattr(models.comm, "provenance", {})))
+
+
+def _problem(task: ShardingTask, models: Models, memory: MemoryModel) -> Problem:
+    return Problem(on_hosts_of(models, task), models, memory)
+
+
 def _explained_plan(problem: Problem, placement: Placement, sharder: str) -> Plan:
     problem = problem.of(placement)
     return price_plan(problem, placement, sharder, rejected_changes(problem, placement))
@@ -158,7 +165,7 @@ def shortlist(
     """The plan of a sharder and the runners-up of its search.
 
     Args:
-        task: tables, ranks, batch size and memory; unlike `shard`, this function adds no ranks per host.
+        task: as in `shard`.
         models: cost models.
         sharder: one of `SHORTLISTING`.
         settings: settings of the searches and of the memory model.
@@ -175,7 +182,7 @@ def shortlist(
     made = make_sharder(sharder, settings) if sharder in SHORTLISTING else None
     if not isinstance(made, NeuroShard):
         raise NeuroShardError(f"sharder {sharder!r} offers no runners-up; use one of {', '.join(SHORTLISTING)}")
-    problem = Problem(task, models, settings.memory)
+    problem = _problem(task, models, settings.memory)
     found = made.shortlist(problem, _generator(seed, task.task_id, sharder), count)
     return [price_plan(problem, placement, sharder) for placement in found]
 
@@ -213,7 +220,7 @@ def solve_all(
     The seconds of an attempt are those of the sharder, without the final prediction of the plan's cost.
 
     Args:
-        tasks: sharding tasks with distinct `task_id`.
+        tasks: sharding tasks with distinct `task_id`; ranks per host as in `shard`.
         sharder_names: names from `SHARDERS`.
         models: cost models.
         settings: as in `shard`.
@@ -245,7 +252,7 @@ def _attempt(
 ) -> tuple[tuple[Problem, Placement] | None, str | None]:
     """The problem and its placement, or the reason why there is none."""
     try:
-        problem = Problem(task, models, memory)
+        problem = _problem(task, models, memory)
         return (problem, sharder.shard(problem, _generator(seed, task.task_id, sharder.name))), None
     except DoesNotFitError as refusal:
         return None, str(refusal)

@@ -1,8 +1,8 @@
 """The best plan over variants of a task.
 
-Some choices are neither shards nor ranks, such as the cuts of a sequence table into tiers. A *variant* is the task with
-such a choice made, and its tables state the choice. A maker of variants returns the promising ones of a problem. Each
-of them is solved like any other task, and the cheapest plan is kept.
+Some choices are neither shards nor ranks, such as the cuts of a sequence table into tiers (parts by popularity of
+rows). A *variant* is the task with such a choice made, and its tables state the choice. A maker of variants returns the
+promising variants of a problem's task. Each of them is solved like any other task, and the cheapest plan is kept.
 
 Makers take turns. Each one starts from the best variant that was found before its turn, so that choices of several
 makers can be combined.
@@ -18,7 +18,7 @@ import numpy as np
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.tier_choice import tier_variants
 from neuroshard_pipeline.sharders.in_host_memory import host_memory_placements, with_host_memory_remedy
@@ -69,6 +69,4 @@ def best_variants(
 
 
 def _priced_ms(problem: Problem, placement: Placement) -> float:
-    cost_ms = price_plan(problem, placement, "neuroshard_plus").predicted_cost_ms
-    assert cost_ms is not None, "price_plan predicts a cost"
-    return cost_ms
+    return placement_cost_ms(problem.of(placement), placement)
