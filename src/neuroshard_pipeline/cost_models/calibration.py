@@ -1,4 +1,4 @@
-"""Calibrates prediction intervals (`intervals`), which are wide in proportion to `quantile * scale`.
+"""Calibrates prediction intervals (`intervals`), whose log half width inside the training range is `quantile * scale`.
 
 The scale depends on the input. Its coefficients are fitted to the training samples: they maximise the likelihood of the
 relative errors under a Laplace distribution. The quantile is one number, the conformal quantile of the validation

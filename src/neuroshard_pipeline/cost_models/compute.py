@@ -4,9 +4,10 @@
 row of the table. `price` maps the sum of a rank's shard embeddings to costs. Both run on NumPy and torch.
 
 Shapes: S shards, N shard sets, E ensemble members, P work terms, F context features, D = 2 directions (forward,
-backward), G gates, K pressures, L launch terms. Each member describes a shard by C = D * (1 + G) + K + L numbers, the
-*channels*. An embedding of `shard_embeddings` has H = E * C + 1 numbers: the channels of all members, then the shard's
-own cost times its overshoot, which is how far the shard lies outside the training range.
+backward), G gates, K pressures, L launch terms (all three as in `price`). Each member describes a shard by
+C = D * (1 + G) + K + L numbers, the *channels*. An embedding of `shard_embeddings` has H = E * C + 1 numbers: the
+channels of all members, then the shard's own cost times its overshoot, which is how far the shard lies outside the
+training range.
 """
 
 from collections.abc import Callable, Iterator, Sequence

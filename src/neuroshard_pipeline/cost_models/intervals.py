@@ -68,7 +68,7 @@ class Calibration(ArrayGroup):
         """Lower and upper bound in ms (..., 2) of predicted costs (...).
 
         A set with very many shards can cost more than the most expensive training sample. The logarithm of the ratio
-        between its cost and the largest training cost is added to the overshoot. The bounds of a cost of 0 are 0.
+        of both costs is then added to the overshoot. The bounds of a cost of 0 are 0.
 
         Args:
             cost: (...) in ms.

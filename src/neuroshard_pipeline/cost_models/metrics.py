@@ -99,7 +99,7 @@ def _pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatA
     truth = np.asarray(measured, dtype=np.float64).ravel()
     guess = np.asarray(predicted, dtype=np.float64).ravel()
     if truth.shape != guess.shape or not truth.size:
-        raise CostModelError(f"metrics need as many predictions as costs, at least one; got {guess.size}, {truth.size}")
+        raise CostModelError(f"metrics need a prediction for every cost; got {guess.size} for {truth.size} costs")
     if not (np.all(truth > 0) and np.all(np.isfinite(guess))):
         raise CostModelError("metrics need measured costs above 0 and finite predictions")
     return truth, guess

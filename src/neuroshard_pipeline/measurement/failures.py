@@ -18,7 +18,7 @@ _MOST_LOGGED = 20
 
 @final
 class FailureWatch:
-    """Looks at the new records of a run.
+    """Logs the failures in the new records of a run, and stops a run in which everything fails.
 
     Args:
         known: digests of samples with a stored failure. They may fail again without stopping the campaign.

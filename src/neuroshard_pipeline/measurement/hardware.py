@@ -77,7 +77,7 @@ def describe_hardware(
     recording: RecordingParams | None = None,
     topology: TopologyParams | None = None,
 ) -> dict[str, object]:
-    """The content of `measure.hardware`.
+    """The content of the dataset `measure.hardware`.
 
     Args:
         compute: parameters of the compute campaign.

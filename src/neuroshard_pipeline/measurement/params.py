@@ -1,4 +1,4 @@
-"""Parameters of the two kinds of measurement campaigns; the values are in `conf/`."""
+"""Parameters of measurement campaigns for compute costs and for communication costs; the values are in `conf/`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
