@@ -1,4 +1,4 @@
-"""Models trained on a made-up machine."""
+"""Samples of a made-up machine (`machine`), and models trained on them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PURPOSES = ("training", "shop", "batch_extrapolation")
 
 @pytest.fixture(scope="module")
 def frames(compute_training):
-    """Samples of which every tenth is for evaluation only, in one of two groups (`PURPOSES`) by turns."""
+    """Samples of which every tenth is for evaluation only, alternately in the two other groups of `PURPOSES`."""
     rows, settings, costs = [], [], []
     for index, sample in enumerate(compute_training.samples):
         purpose = PURPOSES[0 if index % 10 else 1 + index // 10 % 2]

@@ -112,7 +112,7 @@ CLUSTERS = [(16, 8), (12, 8), (6, 4), (9, 4), (8, 4), (7, 3), (5, 4)]
 
 
 def message_by_message(dims, direction, per_host):
-    """Remote terms of every rank, added up message by message; a message has 1 MiB per column."""
+    """Terms of traffic between hosts for every rank, added up message by message; a message has 1 MiB per column."""
     world = range(len(dims))
     far = {(p, q) for p in world for q in world if p // per_host != q // per_host}
     size = {(p, q): dims[p] if direction == "forward" else dims[q] for p, q in far}
@@ -190,7 +190,7 @@ def test_ranks_with_equal_contexts_cost_the_same_as_each_alone_and_chosen_ranks_
 
 
 def rank_costs_by_hand(model, direction, dims, skew):
-    """Costs of one collective without shared corrections, (W,)."""
+    """Costs of one collective, (W,); the correction of the network is computed for every rank alone."""
     network = model.networks[direction]
     work, context = comm_features(dims, skew, BATCH_SIZE, direction)
     scaling = network.normalisation

@@ -47,7 +47,7 @@ def test_overshoot_is_the_farthest_distance_from_the_training_range(calibration)
 
 
 def drawn(rng, count):
-    """Measured costs, and predictions whose spread equals their error; expensive samples have smaller errors."""
+    """Measured costs, and predictions of members that spread as far as they err; expensive samples have less error."""
     truth = np.exp(rng.normal(size=count))
     scale = 0.05 * truth**-0.5
     members = truth * np.exp(scale * rng.normal(size=(4, count)))

@@ -1,4 +1,4 @@
-"""Fitted costs of reductions, on samples of the lab's cluster and on samples with noise."""
+"""Costs of reductions, fitted to samples of a modelled cluster, with and without noise."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Costs of reductions: invariants, and the formulas of the lab as an independent source of costs."""
+"""Costs of reductions: invariants, and a comparison with the formulas of a modelled network, an independent source."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Campaigns that compute the costs of samples instead of measuring them."""
+"""Campaigns, which measure many samples, with costs that are computed instead of measured."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""A small first campaign on a made-up machine, which may become slower afterwards, and cost models for it."""
+"""Costs of training samples (the first campaign) on a made-up machine that may slow down later, and cost models."""
 
 from __future__ import annotations
 

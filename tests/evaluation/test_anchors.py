@@ -1,3 +1,5 @@
+"""Anchors, which are training samples measured again among later samples, show and remove the machine's drift."""
+
 import numpy as np
 import pandas as pd
 import pytest

@@ -114,7 +114,7 @@ def test_anchors_do_not_change_the_costs_of_plans(anchors):
 
 
 def test_other_plans_of_a_task_share_no_records(anchors):
-    """A restarted run skips what is stored; a plan more, and the whole task and the anchors are measured again."""
+    """A restarted run skips what is stored. With one more plan, the whole task and the anchors are measured again."""
 
     def ids(measured_plans):
         campaigns = ComputedCampaigns(compute_costs, comm_costs)

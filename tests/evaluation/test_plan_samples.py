@@ -107,7 +107,7 @@ def test_a_failed_measurement_is_null_and_leaves_the_rest():
     assert costs["measured_ms"].isna().tolist() == [True, True, False]
 
 
-#: Hosts on which 2 and 4 ranks are measured.
+#: By the number of ranks of a reduction, the number of hosts on which it is measured.
 HOSTS = {2: 1, 4: 2}
 GRID = Table("grid", 90, 16, 4.0, module="other")
 
@@ -151,7 +151,7 @@ def test_a_kernel_per_module_type_and_data_type():
 
 
 def test_costs_of_kernels_and_collectives_add_up():
-    """Every kernel costs 3 ms, an all-to-all and a reduction as in `comm_costs`; the start skew counts once."""
+    """A lookup kernel costs 3 ms, an all-to-all as in `comm_costs`, a reduction 2 ms; the start skew counts once."""
     plan = mixed_plan()
     kernels, backward, parts = (
         rank_compute_samples([plan]),

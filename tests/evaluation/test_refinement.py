@@ -1,3 +1,5 @@
+"""Refinement: measures shards and collectives of searched plans, and adds them to the training samples."""
+
 import dataclasses
 from types import SimpleNamespace
 

@@ -188,7 +188,7 @@ def test_a_users_suite_is_read_beside_ours(tmp_path):
     assert frame["task_id"].tolist() == ["mine-one", "mine-one", "mine-two"]
     assert set(frame["suite"]) == {"mine"}
     assert frame["group"].tolist() == ["2 ranks", "2 ranks", "4 ranks"]
-    assert frame["is_measured"].tolist() == [True, True, False], "no plans of replica groups"
+    assert frame["is_measured"].tolist() == [True, True, False], "plans of replica groups are not measured"
 
 
 def test_a_suite_without_tasks_is_refused():

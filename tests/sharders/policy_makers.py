@@ -1,4 +1,4 @@
-"""Policies for tests: untrained policies, and parameters of a training that takes seconds."""
+"""Policies of the learned sharders, for tests: untrained ones, and parameters of a training that takes seconds."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ QUICK = PolicyTrainParams(
 
 
 def untrained(kind: str, seed: int = 0) -> Policy:
-    """A policy with random float32 weights, as trained weights are, and so small that random draws differ."""
+    """A policy with random float32 weights (the type of trained ones), so small that random draws of plans differ."""
     rng = np.random.default_rng(seed)
     shapes = NETWORKS[kind].shapes(len(TABLE_FEATURES), len(RANK_FEATURES), 8)
     weights = {name: rng.normal(size=shape, scale=0.3).astype(np.float32) for name, shape in shapes.items()}

@@ -34,7 +34,7 @@ def train(kind, **changes):
 
 
 def random_ratio(games, greedy_ms):
-    """Mean predicted cost of random plans over the best greedy heuristic's."""
+    """Mean ratio of the predicted cost of random plans to that of the best greedy heuristic."""
     sharder, rng = RandomSharder(), np.random.default_rng(0)
     ratios = [
         price_plan(game.problem, sharder.shard(game.problem, rng), "random").predicted_cost_ms / greedy

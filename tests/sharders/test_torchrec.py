@@ -135,7 +135,7 @@ def test_without_a_step_cost_model_all_plans_are_column_wise():
 
 
 def test_replicas_cause_no_warnings(caplog):
-    """TorchRec warns of every replicated table that its plan has no shards of it, as it should have none."""
+    """TorchRec warns if its plan has no shards of a replicated table, although no such plan should have any."""
     only = Constraints(sharding_types=("data_parallel",))
     shard(ShardingTask(tables(), 4, 64, 2**30, constraints=only), models=step_models())
     assert not [record.message for record in caplog.records if record.levelname == "WARNING"]

@@ -1,4 +1,4 @@
-"""Variants of a task: the cheapest one is chosen, and its plan is priced and explained like any other."""
+"""Variants of a task, such as tables cut into tiers: the cheapest one is chosen, priced and explained like any task."""
 
 from dataclasses import replace
 from functools import partial

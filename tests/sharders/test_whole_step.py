@@ -58,7 +58,7 @@ def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_ty
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sequence_tables_may_be_row_wise(seed):
-    """Among them is a table whose rows are too few for all ranks."""
+    """Two of the four tables are sequence tables."""
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, 4)
     sequences = [replace(table, pooling="none", pooling_factor=20.0, unique_rows=None, reuse=None) for table in tables]
