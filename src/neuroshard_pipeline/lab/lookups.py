@@ -5,6 +5,7 @@ Shapes: S shards of one fused lookup, 17 reuse bins.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -50,12 +51,12 @@ class Lookup:
     placement: Placement = "device"
     cached_share: float = 1.0
 
-    @property
+    @cached_property
     def unique_rows(self) -> FloatArray:
         """Distinct rows that are looked up, (S,)."""
         return np.asarray(self.rows_of_bin.sum(axis=1))
 
-    @property
+    @cached_property
     def ids_of_bin(self) -> FloatArray:
         """Ids that look up the rows of each reuse bin, (S, 17); they sum to `ids`."""
         spread = self.rows_of_bin * _MIDDLE_OF_BIN
@@ -66,7 +67,7 @@ class Lookup:
         spread[:, _EXACT_BINS:] *= scale[:, None]
         return np.asarray(spread * (self.ids / spread.sum(axis=1))[:, None])
 
-    @property
+    @cached_property
     def row_bytes(self) -> FloatArray:
         """Bytes of one row, (S,)."""
         return self.dims * self.element_bytes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray, distinct
 from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.price import communication_ms, compute_ms_of_sums
 from neuroshard_pipeline.search.problem import Problem
@@ -267,7 +267,7 @@ def _pairs(left: IntArray, right: IntArray, rng: np.random.Generator) -> tuple[I
     count = len(left) * len(right)
     if count <= _MAX_PAIRS:
         return np.repeat(left, len(right)), np.tile(right, len(left))
-    drawn = np.unique(rng.integers(count, size=_MAX_PAIRS))
+    drawn = distinct(rng.integers(count, size=_MAX_PAIRS))
     return left[drawn // len(right)], right[drawn % len(right)]
 
 

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray, distinct
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import batch_indices, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
@@ -183,7 +183,7 @@ def distinct_rows(num_embeddings: int, count: int, rng: np.random.Generator) -> 
     while len(rows) < count:
         missing = count - len(rows)
         more = rng.integers(num_embeddings, size=missing + missing // 6 + 16)
-        rows = np.unique(np.concatenate([rows, more]))
+        rows = distinct(np.concatenate([rows, more]))
     return rng.permutation(rows)[:count]
 
 
