@@ -255,7 +255,7 @@ def _among(group: Group, messages: FloatArray, job: Job) -> FloatArray:
 
 
 def _in_hosts(collective: Collective, sizes: ArrayLike, job: Job, part: str = "reduction") -> Symmetric:
-    """A collective inside every host; `sizes` (W,) are those of the rank's host."""
+    """A collective inside every host; `sizes[r]` is the size of the buffer on the host of rank r."""
     us = collective_us(collective, sizes, job.ranks_per_host, 1, job.network)
     us = np.where(np.asarray(sizes) > 0, us, 0.0)
     return Symmetric(part, us, job.host_of)
@@ -267,7 +267,7 @@ def _copied(numbers: ArrayLike, job: Job) -> FloatArray:
 
 
 def _converted(numbers: ArrayLike, job: Job) -> FloatArray:
-    """Time to convert fp32 numbers to those on the links or back; 0 if they are fp32."""
+    """Time to convert fp32 numbers to the number format of the links or back; 0 if that is fp32."""
     if job.output_bytes == FLOAT_BYTES:
         return np.zeros(job.world_size)
     return job.kernels_us((FLOAT_BYTES + job.output_bytes) * np.asarray(numbers, dtype=np.float64))

@@ -1,6 +1,7 @@
 """Time of NCCL's collectives on a modelled cluster: an explicit formula, no measurement.
 
-Shapes: N samples of one world size, W ranks. In formulas: S bytes, n ranks, H hosts, g = n / H ranks per host.
+Shapes: N samples of one world size, W ranks. In formulas: S bytes, n ranks, H hosts, g = n / H ranks per host. Other
+names are fields of `HostParams` and `FabricParams`, without units.
 
 Ranks fill hosts in order. A collective costs a floor plus the transfer of its busiest link. NCCL chooses between
 protocols with low latency and the protocol Simple, which takes time to fill its pipeline but reaches the full

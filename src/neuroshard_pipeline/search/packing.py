@@ -115,7 +115,7 @@ def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel
 
 
 def make_room(problem: Problem) -> IntArray:
-    """Halve shards until packing by size finds a rank for each; returns the kinds of that state.
+    """Halve shards until packing by size finds a rank for each; returns the kinds (`problem`) of the shards.
 
     A round halves the shards that were left over. Where none of these can be halved, it halves the largest twentieth
     (at least one) of the shards that can be halved; equally large shards are taken in placement order.

@@ -197,7 +197,7 @@ def _of_hosts(task: ShardingTask, placed: PlacedShards, outputs: FloatArray) -> 
 
 @dataclass(frozen=True)
 class GroupReduction:
-    """One reduction of a group of tables: of all ranks together, or of several groups of ranks at the same time.
+    """One reduction of a group of tables: among all ranks, or among several sets of ranks at the same time.
 
     Attributes:
         collective: which one.

@@ -59,7 +59,7 @@ class PlanCost:
     """Cost of a plan in ms, one number per rank and part.
 
     The cost of a rank is the sum of its parts; the largest is the embedding cost [Zha2023] §2. The published cost has
-    the first four parts. The others are empty where no step cost model has priced them.
+    the first four parts. The other parts are empty where no step cost model has priced them.
 
     Attributes:
         forward_compute_ms: lookups.

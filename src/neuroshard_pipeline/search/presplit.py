@@ -17,7 +17,7 @@ _SHARES = (1.0, 0.5, 0.25)
 
 
 def presplit_states(problem: Problem, params: SearchParams) -> list[PlacedState]:
-    """Placed states without shards that have a large share of a rank's mean columns or mean compute cost.
+    """Placed states in which no shard has a large share of the mean columns or of the mean compute cost of a rank.
 
     States are left out if they have no placement, or if they equal the whole tables or an earlier state.
     """

@@ -1,7 +1,7 @@
 """Sharders: each maps a sharding problem to a placement; the registry predicts its cost and returns a plan.
 
 A problem is a task with cost models and a memory model. A placement is a list of shards and their ranks. Rivals are
-sharders of others that this project is compared with.
+published sharders with which this project's sharders are compared.
 
 - `base`: the `Sharder` interface and `SharderSettings`
 - `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)

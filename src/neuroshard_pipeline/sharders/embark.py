@@ -3,7 +3,7 @@
 EMBark distributes whole tables, ranges of rows and replicas (`embark_rows`). Cost models without a step cost model
 cannot price ranges of rows and replicas. With such models, this version splits columns instead.
 
-Shapes: N shards.
+Shapes: N shards, W ranks.
 """
 
 from collections.abc import Iterator

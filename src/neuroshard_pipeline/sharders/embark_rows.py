@@ -91,7 +91,7 @@ class EmbarkRows:
         return self._replica_bytes <= int(self._problem.limits.min())
 
     def place(self, state: IntArray) -> Found:
-        """Place every unit in its form `state` (U,), those on most ranks first, then by descending load.
+        """Place every unit in its form `state` (U,), units on most ranks first, then by descending load.
 
         Of the ranks, or hosts, with room, the one with the lowest load is chosen. Replicas add the same load to all
         ranks, which is left out.

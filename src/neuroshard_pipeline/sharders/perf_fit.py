@@ -156,7 +156,7 @@ def lookup_costs_ms(models: Models, sets: ShardSets, batch_size: int, optimizer:
 
 
 def balanced_dim_sums(sets: ShardSets) -> FloatArray:
-    """Summed widths of ranks, spread like those of the shard sets."""
+    """Sums of the widths on a rank: quantiles of the sums of all shard sets, (`_NUM_COLLECTIVES`,)."""
     dim_sums = [sum(shard.embedding_dim for shard in each) for each in sets]
     return np.quantile(dim_sums, np.linspace(0.05, 0.95, _NUM_COLLECTIVES))
 

@@ -132,7 +132,7 @@ def _cheapest(problem: Problem, found: list[tuple[_Start, list[PlacedState]]]) -
 
 
 def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], search: SearchParams) -> list[_Start]:
-    """The starting points, and those found by changing types of single tables while that lowers the least cost."""
+    """The starting points and further ones, found by changing types of single tables while that lowers the cost."""
     for _ in range(_MOST_CHANGES):
         tried: list[_Start] = []
         for candidate in choice.neighbours(starts[0].spread.types)[:_NUM_NEIGHBOURS]:

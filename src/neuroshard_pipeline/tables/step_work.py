@@ -32,7 +32,7 @@ QUANTITIES: dict[str, str] = {
     "weighted": "floats of rows that the rank looks up with a weight",
     "averaged": "those of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
-    "reordered": "those of `returned` in groups with a table of several column shards, whose outputs are all permuted",
+    "reordered": "those of `returned` in groups that have a table of several column shards and permute all outputs",
     "joined": "those of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
     "expanded": "floats of rows that the rank copies to their places after ids were sent once, or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",

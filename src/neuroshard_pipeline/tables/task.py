@@ -117,7 +117,7 @@ class ShardingTask:
 
     @property
     def comm_share(self) -> float:
-        """Bytes of a float on the links, as a share of those of an fp32 number."""
+        """Bytes of a float on the links, as a share of the 4 bytes of an fp32 number."""
         return COMM_BYTES[self.comm_precision] / COMM_BYTES[DEFAULT_COMM_PRECISION]
 
     def possible_types(self, table: Table) -> tuple[ShardingType, ...]:

@@ -28,7 +28,7 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
 
 #: Plans of one task are held out together; every task is held out once.
 _FOLDS = 4
-#: Prices are fitted for the slowest rank and its waits, which depend on the prices; the fit is therefore repeated.
+#: Number of fits. Each fit uses the slowest ranks and their waits under the prices of the fit before.
 _FITS = 3
 
 PricesOfParts = dict[str, dict[str, float]]

@@ -1,6 +1,7 @@
 """A sharded `EmbeddingBagCollection` whose tables have tiers: the outputs of the tiers are added.
 
-Host rows are exchanged as they are and pooled by the rank that asked for them.
+Hot rows are on every rank, host rows on every host, and cold rows are sharded by TorchRec. Host rows are exchanged as
+they are and pooled by the rank that asked for them.
 
 Shapes: F features of the tables of one width D (a feature that looks up several tables counts once per table), B
 samples of this rank, N ids of these features, P of which look up hot or host rows.

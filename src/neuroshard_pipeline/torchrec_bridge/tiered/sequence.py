@@ -1,4 +1,4 @@
-"""A sharded `EmbeddingCollection` whose tables have tiers.
+"""A sharded `EmbeddingCollection` whose tables have tiers: hot rows on every rank, host rows on every host, cold rows.
 
 Shapes: F features (a feature that looks up several tables counts once per table), B samples of this rank, N ids of
 this rank, U rows that are looked up for them, D columns.

@@ -1,5 +1,7 @@
 """Weights of tables with tiers under the names, and in the row order, of the unsharded tables.
 
+Hot rows are on every rank, host rows on every host, and cold rows are sharded by TorchRec.
+
 Shapes: R rows of a whole table, D columns.
 """
 
