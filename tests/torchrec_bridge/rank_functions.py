@@ -91,7 +91,7 @@ def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, 
 
 @contextlib.contextmanager
 def recorded_collectives() -> Iterator[list[tuple[str, int, int, str]]]:
-    """The collectives that Python code starts meanwhile; those of DistributedDataParallel start in C++."""
+    """The collectives that Python code starts inside the block; DistributedDataParallel starts its own in C++."""
     calls: list[tuple[str, int, int, str]] = []
     originals = {name: getattr(dist, name) for name in ("all_to_all_single", *_OTHERS)}
 

@@ -36,7 +36,7 @@ def mixed_sharder() -> EmbeddingBagCollectionSharder:
 
 
 def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:
-    """Losses per step with this number format on the links and without sharding, and how far weights are apart."""
+    """Losses per step with this number format on the links, and unsharded; and the largest difference of a weight."""
     model = training.built(KIND)
     plan = training.plan_of_types(model, world_size, world_size, TYPES)
     sharded = DistributedModelParallel(
@@ -71,7 +71,7 @@ def pooled_plan(world_size: int) -> Plan:
 
 
 def losses_in_replica_groups(rank: int, world_size: int, interval: int, steps: int) -> tuple[Losses, float]:
-    """Losses of two replica groups that average their weights every `interval` steps, as above."""
+    """As `losses_in_precision`, for two replica groups in fp32 that average their weights every `interval` steps."""
     model = training.built(KIND)
     plan = training.plan_of_types(model, world_size // 2, world_size // 2, TYPES)
     sharded = _cpu_collection()(
@@ -93,7 +93,7 @@ def losses_in_replica_groups(rank: int, world_size: int, interval: int, steps: i
 
 
 def _average(tensors: list[torch.Tensor], sharded: DMPCollection) -> None:
-    """Gloo has no all_reduce of means."""
+    """Average tensors over the replica groups; gloo has no all_reduce of means."""
     group = sharded.device_mesh.get_group("replicate")
     for tensor in tensors:
         dist.all_reduce(tensor, group=group)
@@ -101,7 +101,7 @@ def _average(tensors: list[torch.Tensor], sharded: DMPCollection) -> None:
 
 
 def _cpu_collection() -> type[DMPCollection]:
-    """TorchRec's class for CPUs: it asserts a GPU, and gives shards a numbered CPU."""
+    """TorchRec's class without its two obstacles on CPUs: it asserts a GPU, and gives shards a numbered CPU."""
     tree = ast.parse(inspect.getsource(DMPCollection))
     namespace: dict[str, Any] = dict(vars(model_parallel))
     exec(compile(tree, model_parallel.__file__, "exec", optimize=1), namespace)  # without assertions

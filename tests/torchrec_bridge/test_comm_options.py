@@ -53,7 +53,7 @@ def test_bytes_of_rows_and_gradients_in_half_precision_are_those_of_torchrec(tmp
 
 @pytest.mark.parametrize(("interval", "is_equal"), [(1, True), (STEPS + 1, False)])
 def test_replica_groups_that_average_in_every_step_train_like_one_group(tmp_path, interval, is_equal):
-    """SGD's average of two groups is a step with the mean gradient; before it, the groups have different weights."""
+    """With SGD, averaged weights are those after a step with the mean gradient; without averages, the groups differ."""
     answers = run_ranks(4, tmp_path, losses_in_replica_groups, interval, STEPS)
     losses = np.array([losses for losses, _ in answers])
     np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=1e-6 if is_equal else 1e-2)

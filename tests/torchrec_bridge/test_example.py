@@ -47,7 +47,7 @@ def models_folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_example_trains_on_two_ranks(models_folder):
     assert len(EXAMPLE.read_text().splitlines()) < 100
-    # The agent is a fork. Its ranks are new interpreters, because the end of an interpreter is tested, too.
+    # torchrun's agent is forked by `warm`. Its ranks are new interpreters, because their exit is tested, too.
     rank = ["--no-python", "env", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "timeout", "180", sys.executable]
     result = warm.run(AGENT, "--standalone", "--nproc_per_node", "2", *rank, RUN_IT, EXAMPLE, models_folder)
     assert result.returncode == 0, result.stderr[-3000:]

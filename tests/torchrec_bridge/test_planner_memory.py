@@ -65,9 +65,9 @@ def test_the_memory_of_a_plan_is_torchrecs_estimate_plus_the_gradients_of_the_ou
     """The oracle is the estimator of TorchRec's planner on the same shards.
 
     This project counts three things more: the gradients of the pooled outputs, 4 bytes per sample and column; the
-    offsets of the bags, 8 bytes per sample and one; and a whole state of row-wise Adagrad, 4 bytes per row, for every
-    shard of a split table, as FBGEMM keeps it, where TorchRec counts the shard's share. Nothing else differs, to within
-    the rounding of one byte per shard.
+    offsets of the bags, 8 bytes for every sample and 8 more; and a whole state of row-wise Adagrad, 4 bytes per row,
+    for every shard of a split table. FBGEMM keeps this state, but TorchRec counts only the shard's share of it. Nothing
+    else differs, to within the rounding of one byte per shard.
     """
     model = torch.nn.ModuleDict({"ebc": bags()})
     classes = {"sgd": torch.optim.SGD, "rowwise_adagrad": torchrec.optim.RowWiseAdagrad, "adam": torch.optim.Adam}

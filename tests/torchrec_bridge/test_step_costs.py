@@ -114,7 +114,7 @@ def test_known_prices_are_found_from_steps_of_held_out_plans(plans, models, nois
 
 
 def steps_with(plans: list[Plan], models: CostModels, noise: float) -> pd.DataFrame:
-    """What a machine would measure whose steps cost what `models` predict, up to some noise."""
+    """Measurements of a machine whose steps cost what `models` predict, up to some noise."""
     rng = np.random.default_rng(0)
     rows = []
     for plan in plans:

@@ -1,4 +1,4 @@
-"""Modules whose tables have tiers train to the same losses as the unsharded model, and keep its state."""
+"""Modules with tiers (copies of popular rows) train to the losses of the unsharded model, and have its state."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_hot_rows_cost_one_reduction(trained):
 
 
 def test_exchanged_bytes_are_the_volumes_of_the_plan(trained):
-    """The volumes are expectations: they take ids, which are few here, for evenly spread over samples and rows."""
+    """The volumes are expectations for ids that are evenly spread over samples and rows; the ids here are few."""
     world_size, answers = trained
     for at, case in enumerate(CASES[world_size]):
         if case.index_dedup or world_size == case.ranks_per_host:

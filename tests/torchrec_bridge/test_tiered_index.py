@@ -1,4 +1,4 @@
-"""The index of tiers finds every id, and wrong cuts, popular ids, plans and optimizers are refused."""
+"""The index finds the tier and the row of every id; wrong cuts, popular ids, plans and optimizers are refused."""
 
 from __future__ import annotations
 

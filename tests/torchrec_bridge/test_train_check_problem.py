@@ -1,4 +1,4 @@
-"""Tables of a file or of a task, samples that are drawn or read, and inputs that are refused."""
+"""What the training check trains: tables of a file or a task, samples that are drawn or read; what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooled tables with tiers, trained beside the same tables without sharding."""
+"""Pooled tables with tiers (copies of popular rows), trained beside the same tables without sharding."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def drawn_bags(name: str, step: int, samples: int, part: slice) -> KeyedJaggedTe
 
 
 def cold_plan(name: str, groups: RankGroups) -> dict[str, ParameterSharding]:
-    """Tables without tiers are whole on one rank, the rows of the others are cut over all ranks."""
+    """Tables without tiers are whole on one rank; the cold rows of the other tables are cut over all ranks."""
     world_size, tables, placed = groups.world.size(), [], []
     for table, (rows, width, _, _, cuts) in BAGS[name].items():
         if rows > cuts.hot_rows + cuts.host_rows:

@@ -36,7 +36,7 @@ class Batch(Pipelineable):
         return self
 
     def record_stream(self, stream: torch.Stream) -> None:
-        """Nothing, because there are no streams."""
+        """Do nothing, because there are no streams."""
 
 
 class PipelinedModel(TieredModel):

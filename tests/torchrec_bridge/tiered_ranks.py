@@ -1,4 +1,4 @@
-"""A model whose tables have tiers, trained beside the same model without sharding; ranks run these functions."""
+"""A model with tiers (copies of popular rows), trained beside the same model without sharding; ranks run this."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, 
 
 
 def plan_of(model: TieredModel, case: Case, world_size: int) -> Plan:
-    """A plan with tiers; cold rows are cut over all ranks, or column shards or whole tables are on different ranks."""
+    """A plan with tiers; the cold rows of a table are cut over all ranks, split by columns, or whole on one rank."""
     tables = [entry.table for entry in read_module_tables(model)]
     task = ShardingTask(
         tables,
@@ -332,7 +332,7 @@ def _host_rows(name: str, cuts: Cuts) -> list[int]:
 
 
 def exchanged_plan(case: Case, world_size: int) -> Plan:
-    """The plan of a case whose tables have as many ids as in the batch of the last step."""
+    """The plan of a case, with as many ids per sample of a table as the batch of the last step has."""
     plan = plan_of(TieredModel(), case, world_size)
     samples = SAMPLES_PER_RANK * world_size
     ids, _ = drawn_ids(STEPS - 1, samples, slice(0, samples))

@@ -1,4 +1,4 @@
-"""The plan in TorchRec's terms, which needs no TorchRec to write."""
+"""Plans are written in TorchRec's terms without TorchRec."""
 
 from __future__ import annotations
 
