@@ -1,4 +1,4 @@
-"""A plan with tiers on other days: shares of ids, costs, bytes to move, and when cutting again pays."""
+"""A plan with tiers (copies of popular rows) on another day's ids: shares of ids, costs, and when new tiers pay off."""
 
 from dataclasses import replace
 
@@ -8,12 +8,13 @@ import pytest
 from neuroshard_pipeline.augment.sequences import SequenceIds, row_popularity, sequence_tables
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.evaluation.other_day import day_task, most_popular, observed, on_ids, planned_shares, shares_of
+from neuroshard_pipeline.evaluation.other_day import day_task, most_popular, on_ids, planned_shares, shares_of
 from neuroshard_pipeline.evaluation.popularity_drift import DriftParams, evaluate_drift
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.id_batches import counted
 from neuroshard_pipeline.tables.popularity import id_counts
 from neuroshard_pipeline.tables.profile import reuse_histogram
 from neuroshard_pipeline.tables.row_blocks import row_blocks
@@ -123,7 +124,7 @@ def test_the_day_task_joins_tiers_again(plan, source):
     task = day_task(plan.task, day)
     (table,) = task.tables
     assert (table.name, table.num_embeddings, table.tier) == (source.table.name, ROWS, None)
-    assert table == observed(source.table, day[table.name], BATCH)
+    assert table == counted(source.table, day[table.name], BATCH)
     assert task.tiers
 
 

@@ -1,4 +1,4 @@
-"""Cuts that follow from prices: where popularity curves have the slope that a tier needs, nested for rising prices."""
+"""Prices decide where tables are cut into tiers: where a popularity curve has the slope at which a copy pays off."""
 
 from dataclasses import replace
 
@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.augment.sequences import POPULARITIES, sequence_tables
+from neuroshard_pipeline.augment.sequences import POPULARITIES, SequenceIds, row_popularity, sequence_tables
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.tier_prices import CutFamily, TierPrices, cuttable_tables, tier_prices
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.id_batches import counted
 from neuroshard_pipeline.tables.popularity import curve_of_profile
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import cuts_of
@@ -43,7 +44,8 @@ def test_tiers_shrink_as_their_rows_get_dearer(popularity, price, more, index_de
     assert set(dear) <= set(cheap)
     for name, cuts in dear.items():
         assert cuts.hot_rows <= cheap[name].hot_rows
-        assert cuts.hot_rows + cuts.host_rows <= cheap[name].hot_rows + cheap[name].host_rows + 3  # whole rows per rank
+        # A host tier is rounded to whole rows per rank.
+        assert cuts.hot_rows + cuts.host_rows <= cheap[name].hot_rows + cheap[name].host_rows + 3
     for table in family.task.tables:
         cuts = cheap.get(table.name)
         assert cuts is None or cuts.hot_rows + cuts.host_rows <= table.num_embeddings
@@ -63,7 +65,7 @@ def test_a_row_is_hot_exactly_if_its_ids_pay_for_its_gradient():
 
 
 def test_tiers_on_hosts_take_the_rows_with_the_lowest_cost():
-    """Against a search over all pairs of cuts at the ends of stretches, with the linear prices themselves."""
+    """Against a search over all pairs of cuts at the ends of the curve's linear parts, with the prices themselves."""
     task = sequence_task(hosts=2)
     found = family_of(task).cuts(1.0, 1.0)
     for table in task.tables:
@@ -133,3 +135,26 @@ def test_prices_come_from_the_models(hosts):
     assert found.exchanged_ms > 0
     assert found.hot_ms > 0
     assert (found.host_ms > 0) == (hosts > 1)
+
+
+def test_ids_of_more_batches_allow_deeper_cuts_that_later_ids_confirm():
+    """A row is worth a copy on every host from 1.25 ids per step on, which the ids of one batch cannot show."""
+    batch_size, rows = 512, 50_000
+    (table,) = sequence_tables("published", [40], [64], [rows], batch_size)
+    source = SequenceIds(table, row_popularity("published", rows))
+    popular, later = source.popular_rows(rows), source.draw(64 * batch_size, seed=99).indices
+    place = np.empty(rows, dtype=np.int64)
+    place[popular] = np.arange(rows)
+    found = {}
+    for number in (1, 16):
+        batches = [source.draw(batch_size, seed).indices for seed in range(number)]
+        task = ShardingTask([counted(table, batches, batch_size)], 8, batch_size, 2**40, local_world_size=4, tiers=True)
+        family = family_of(task)
+        (cuts,) = family.cuts(1.0, 1.0).values()
+        found[number] = cuts.hot_rows + cuts.host_rows
+        cold = family.variant({table.name: cuts}).tables[-1]
+        assert (place[later] < found[number]).mean() >= 1.0 - cold.pooling_factor / table.pooling_factor - 0.005
+    (profile_alone,) = (
+        family_of(replace(task, tables=[replace(task.tables[0], popularity=None)])).cuts(1.0, 1.0).values()
+    )
+    assert found[16] > 1.3 * max(found[1], profile_alone.hot_rows + profile_alone.host_rows)

@@ -1,4 +1,4 @@
-"""Tiers chosen by neuroshard_plus: where they pay, within memory and constraints, and against brute force."""
+"""Tiers (copies of popular rows) that neuroshard_plus chooses: where they pay off, what they keep, brute force."""
 
 from dataclasses import replace
 
@@ -61,6 +61,13 @@ def test_rows_without_known_popularity_get_no_tiers():
     flat = replace(task, tables=tables)
     assert tier_variants(Problem(flat, H100, SETTINGS.memory), usable_types) == []
     assert cuts_of(plan_of(flat).task) == {}
+
+
+def test_hosts_of_one_rank_have_no_host_tier():
+    task = sequence_task("published", local_world_size=1)
+    plan = plan_of(task)
+    assert {cuts.host_rows for cuts in cuts_of(plan.task).values()} == {0}
+    assert plan.predicted_cost_ms < 0.8 * plan_of(replace(task, tiers=False)).predicted_cost_ms
 
 
 def test_a_task_that_does_not_ask_for_tiers_has_no_variants():

@@ -45,6 +45,7 @@ def tables(draw):
         pooling=draw(st.sampled_from(POOLINGS)),
         module=draw(st.sampled_from(["", "sparse", "user tower"])),
         num_features=draw(st.sampled_from([1, 1, 3])),
+        popularity=draw(st.sampled_from([None, ((rows / 3, 0.1 + 2 / 3), (float(rows), 1.0))])),
         is_weighted=draw(st.booleans()),
     )
 

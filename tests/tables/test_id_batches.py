@@ -1,5 +1,7 @@
 """Batches of ids from click logs and Parquet files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,7 +9,8 @@ import pytest
 
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.tables.criteo import hashed_ids
-from neuroshard_pipeline.tables.id_batches import read_id_batches
+from neuroshard_pipeline.tables.id_batches import counted_tables, observed, read_id_batches
+from neuroshard_pipeline.tables.popularity import curve_of_counts, id_counts
 from neuroshard_pipeline.tables.table import Table
 
 WORDS, CLICKS = Table("words", 100, 8, 3.0, pooling="none"), Table("clicks", 50, 8, 1.0, pooling="none")
@@ -24,6 +27,25 @@ def test_parquet_cells_are_the_ids_of_samples(tmp_path):
     found = read_id_batches(path, [WORDS, CLICKS], batch_size=2, num_batches=2)
     assert [ids.tolist() for ids in found["words"]] == [[1, 2], [3, 4, 5, 6]]
     assert [ids.tolist() for ids in found["clicks"]] == [[0, 1], [2, 3]]
+
+
+def test_tables_get_the_profile_of_the_batches_and_sequence_tables_the_curve_of_all(tmp_path):
+    lists = [[1] * 8, [1, 2], [1] * 6 + [2, 3], [2, 4]]
+    path = write(tmp_path / "ids.parquet", words=lists, clicks=[[0], [0], [0], []])
+    users = replace(CLICKS, pooling="sum")
+    words, clicks = counted_tables(path, [WORDS, users], batch_size=2, num_batches=2)
+    assert (words.pooling_factor, words.unique_rows, clicks.pooling_factor) == (5.0, 3.0, 0.75)
+    assert words.reuse[:4] == pytest.approx((3 / 6, 1 / 6, 0, 1 / 6))
+    counts = id_counts([np.concatenate([np.array(of) for of in lists])], 100)
+    assert words.popularity == curve_of_counts(counts).points
+    assert clicks.popularity is None
+    assert replace(words, popularity=None) == observed(WORDS, [[*lists[0], *lists[1]], [*lists[2], *lists[3]]], 2)
+
+
+def test_a_table_without_ids_gets_no_curve(tmp_path):
+    path = write(tmp_path / "ids.parquet", words=pa.array([[], []], pa.list_(pa.int64())))
+    (words,) = counted_tables(path, [WORDS], batch_size=1, num_batches=2)
+    assert (words.pooling_factor, words.popularity) == (0.25, None)
 
 
 def test_criteo_categories_are_hashed_to_the_rows_of_26_tables(tmp_path):

@@ -7,13 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from tables.criteo_files import write_criteo
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.criteo import hashed_ids, read_criteo
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.popularity import (
-    criteo_id_counts,
     curve_of_counts,
     curve_of_profile,
     id_counts,
@@ -119,23 +116,10 @@ def test_counts_and_popular_rows_agree_with_a_loop(batches, num_rows):
     assert popular_rows(counted, num_rows).tolist() == hottest[:num_rows]
 
 
-def test_the_features_of_a_click_log_are_counted(tmp_path):
-    write_criteo(tmp_path / "day.tsv", 500, seed=0)
-    rows = [10 + 7 * feature for feature in range(26)]
-    counted = criteo_id_counts(tmp_path / "day.tsv", rows)
-    (batch,) = read_criteo(tmp_path / "day.tsv", 500)
-    for feature in (0, 25):
-        expected = np.bincount(hashed_ids(batch.categories[:, feature], rows[feature], feature).indices)
-        assert expected[counted[feature].rows].tolist() == counted[feature].counts.tolist()
-        assert expected.sum() == counted[feature].counts.sum()
-
-
-def test_impossible_requests_are_refused(tmp_path):
+def test_impossible_requests_are_refused():
     with pytest.raises(TaskError, match="rows of a table with 5 rows"):
         id_counts([np.array([0, 5])], 5)
     with pytest.raises(TaskError, match="no ids were counted"):
         curve_of_counts(id_counts([], 5))
     with pytest.raises(TaskError, match="no 6 popular rows"):
         popular_rows(id_counts([np.array([1])], 5), 6)
-    with pytest.raises(TaskError, match="2 numbers; give one for each of 26"):
-        criteo_id_counts(tmp_path / "day.tsv", [5, 5])

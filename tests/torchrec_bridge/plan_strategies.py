@@ -47,6 +47,7 @@ def tables(draw, name: str) -> Table:
         f"s_{name}" if pooling == "none" else "weighted" if is_weighted else "plain",
         draw(st.integers(1, 3)),
         is_weighted,
+        popularity=draw(st.sampled_from([None, ((rows / 3, 0.75),)])),
     )
 
 

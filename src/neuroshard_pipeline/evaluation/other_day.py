@@ -17,9 +17,8 @@ from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.tables.id_batches import read_id_batches
+from neuroshard_pipeline.tables.id_batches import counted, observed, read_id_batches
 from neuroshard_pipeline.tables.popularity import IdCounts, popular_rows
-from neuroshard_pipeline.tables.profile import reuse_counts
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, parent_tables, tiers_of
@@ -28,9 +27,6 @@ from neuroshard_pipeline.tables.tiers import Cuts, parent_tables, tiers_of
 DayIds = Mapping[str, Sequence[IntArray]]
 #: Most popular rows of every table with tiers, hottest first.
 PopularRows = Mapping[str, IntArray]
-
-#: A tier that no id looks up counts as if one of all batches had this number of ids.
-_LEAST_IDS = 0.5
 
 
 class DaysParams(Parameters):
@@ -81,25 +77,8 @@ def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> d
     return {name: popular_rows(counted[name], own.hot_rows + own.host_rows) for name, own in cuts.items()}
 
 
-def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table:
-    """The table with the mean pooling factor and reuse profile of batches of ids (N,).
-
-    If there are no ids, half an id in all `batches` stands for them, because a pooling factor of 0 is not allowed.
-    """
-    rows, ids = np.mean([reuse_counts(own) for own in batches], axis=0)
-    if not ids.sum():
-        rows[0] = ids[0] = _LEAST_IDS / len(batches)
-    unique_rows = float(rows.sum())
-    return replace(
-        table,
-        pooling_factor=float(ids.sum()) / batch_size,
-        unique_rows=unique_rows,
-        reuse=tuple((rows / unique_rows).tolist()),
-    )
-
-
 def day_task(task: ShardingTask, day: DayIds) -> ShardingTask:
-    """The task of the model's tables, with the profiles of a day's batches; it may have tiers.
+    """The task of the model's tables, with the profiles and popularity curves of a day's batches; it may have tiers.
 
     Args:
         task: the task of a plan, whose tables may be tiers.
@@ -109,7 +88,7 @@ def day_task(task: ShardingTask, day: DayIds) -> ShardingTask:
     entries = (replace(entry, table=parents.get(entry.table, entry.table)) for entry in task.constraints.tables)
     return replace(
         task,
-        tables=[observed(table, day[table.name], task.batch_size) for table in parent_tables(task)],
+        tables=[counted(table, day[table.name], task.batch_size) for table in parent_tables(task)],
         constraints=replace(task.constraints, tables=list(dict.fromkeys(entries))),
         tiers=True,
     )

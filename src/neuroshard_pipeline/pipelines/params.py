@@ -70,6 +70,9 @@ class PlanParams(Parameters):
         sync_interval: number of steps after which these groups average their weights.
         tiers: whether sequence tables may be cut into tiers by popularity (`torchrec_bridge.tiered` trains them).
         index_dedup: whether ranks send each id of a sequence table once (TorchRec's `use_index_dedup`).
+        ids: path of a file of ids (`tables.id_batches`), in which pooling factors, reuse profiles and popularity curves
+            are counted, or null for those of `tables`.
+        num_batches: number of global batches of `ids` that are counted.
         constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
         links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null if all
             links are equal.
@@ -90,6 +93,8 @@ class PlanParams(Parameters):
     sync_interval: PositiveInt
     tiers: bool
     index_dedup: bool
+    ids: str | None
+    num_batches: int = Field(ge=1)
     constraints: str | None
     links: str | None
     sharder: SharderName

@@ -161,7 +161,7 @@ def _copy_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
 
 
 def _one_row(table: Table) -> Table:
-    return replace(table, num_embeddings=1, unique_rows=None, reuse=None, tier=None)
+    return replace(table, num_embeddings=1, unique_rows=None, reuse=None, tier=None, popularity=None)
 
 
 def _bare(memory: MemoryModel) -> MemoryModel:

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from neuroshard_pipeline.search.plan import Plan, PlanCost, RejectedChange
+from neuroshard_pipeline.tables.popularity import curve_source
 from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.tables.tiers import tiers_of
+from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
 
 #: Number of shards that are named per rank; the others are only counted.
 _SHARDS_SHOWN = 12
@@ -226,12 +227,27 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
 
 def _assumption_lines(plan: Plan) -> list[str]:
     """Tables without a known reuse profile, modelled costs, and inputs outside the training range of the models."""
-    notes = [*_pricing_notes(plan), *_host_tier_notes(plan), *plan.caveats]
+    notes = [*_curve_notes(plan.task), *_pricing_notes(plan), *_host_tier_notes(plan), *plan.caveats]
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:
         return ["reuse profiles: given for every table", *notes]
     shown = ", ".join(assumed[:_SHARDS_SHOWN]) + (", ..." if len(assumed) > _SHARDS_SHOWN else "")
     return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *notes]
+
+
+def _curve_notes(task: ShardingTask) -> list[str]:
+    """Where the popularity curves of sequence tables come from, if the task allows tiers."""
+    names: dict[str, list[str]] = {}
+    for table in parent_tables(task) if task.tiers else ():
+        if table.pooling == "none":
+            names.setdefault(curve_source(table), []).append(table.name)
+    return [_curve_note(source, of) for source, of in names.items()]
+
+
+def _curve_note(source: str, names: Sequence[str]) -> str:
+    noun = "sequence table comes" if len(names) == 1 else "sequence tables come"
+    shown = ", ".join(names[:_SHARDS_SHOWN]) + (", ..." if len(names) > _SHARDS_SHOWN else "")
+    return f"popularity: the curve of {len(names)} {noun} from {source}: {shown}"
 
 
 def _pricing_notes(plan: Plan) -> list[str]:

@@ -1,6 +1,7 @@
-"""Chooses the tiers of sequence tables: variants of a task whose popular rows are replicated on ranks or on hosts.
+"""Chooses the tiers of sequence tables: popular rows are replicated on every rank (hot) or on every host (host).
 
-`tier_prices` reduces the choice to two numbers, the multiples of the prices of a hot row and of a host row. The cost of
+Each choice gives a variant of the task. `tier_prices` reduces the choice to two numbers: multiples of the price of a
+hot row, and of the price of a host row. The higher a price, the fewer rows get into the tier. The cost of
 a step is estimated for a coarse grid of hot rows alone, then for host rows beside the best hot rows, and then for
 multiples around the best. Every estimate prices the whole step and all types of the other tables (`SpreadChoice`).
 The best cuts without and with a host tier are the variants. Each must fit the memory limit of the task.
@@ -86,7 +87,7 @@ class _TierSearch:
     def best(self) -> list[_Trial]:
         """The best trial without host rows and, if there are several hosts, the best one with host rows."""
         hot = self._descended(self._cheapest((multiple, None) for multiple in _MULTIPLES))
-        if self._problem.task.num_hosts == 1:
+        if not any("host" in table.kinds for table in self.family.tables):
             return [hot]
         # Beside host rows, fewer hot rows pay, and less memory is left for them.
         hot_prices = [hot.hot_price * factor for factor in (1.0, *_FEWER_HOT, np.inf)]

@@ -1,6 +1,7 @@
 """Prices of tiers per row and per id, and the cuts of all sequence tables that follow from them.
 
-A row in a tier costs the reduction of its gradient in every step, and saves the exchange of its ids and of their rows.
+A row in a hot tier (on every rank) or host tier (on every host) costs the reduction of its gradient in every step, and
+saves the exchange of its ids and of their rows.
 Both are nearly proportional to the columns of the table. Let n be the number of ids per step that look up a row and
 that ranks send each other (with `index_dedup`, every rank sends an id once). A row is worth a place
 
@@ -26,7 +27,7 @@ from neuroshard_pipeline.search.models import CommModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.kinds import TierKind
-from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile
+from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of
 from neuroshard_pipeline.tables.step_work import QUANTITIES
 from neuroshard_pipeline.tables.table import DEFAULT_DATA_TYPE, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -45,7 +46,7 @@ class TierPrices:
     Attributes:
         id_ms: an id that ranks send each other, without its row.
         exchanged_ms: a float of a looked-up row that goes to any rank, and its gradient back.
-        on_host_ms: the same if it only goes to ranks of the host.
+        on_host_ms: a float of a looked-up row that goes to ranks of the same host only, and its gradient back.
         hot_ms: a float of a hot row: its gradient is reduced over all ranks.
         host_ms: a float of a host row: its gradient is reduced over the hosts, which takes as many bytes between hosts
             as that of a hot row; 0 on a single host.
@@ -134,7 +135,7 @@ class CuttableTable:
     @classmethod
     def of(cls, table: Table, task: ShardingTask) -> "CuttableTable":
         """The table with its curve."""
-        curve = curve_of_profile(table, task.batch_size)
+        curve = curve_of(table, task.batch_size)
         ids = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)
         return cls(table, curve, possible_tiers(task, table), curve.rows[1:], _sent(ids, task))
 
@@ -174,7 +175,7 @@ class CutFamily:
             own_price = host_price if "host" in each.kinds else None
             ends = self.prices.least_ids(each.table.embedding_dim, hot_price, own_price)
             hot, upto = (each.rows_with(least) for least in ends)
-            # All ranks of a host get equally many rows. Where no cold rows are left, the remaining ones are hot.
+            # All ranks of a host get equally many rows. Where no cold rows are left, the remainder becomes hot.
             uneven = (upto - hot) % self.task.ranks_per_host
             host = upto - hot - uneven
             hot += uneven if upto == each.table.num_embeddings else 0

@@ -1,7 +1,8 @@
 """Tables, sharding tasks and samples as data frames, and back.
 
-A compute sample is stored in three datasets: `augment.compute_samples` holds its tables and their widths,
-`augment.table_pool` the properties of the tables, and `augment.compute_sample_settings` one row of settings.
+A compute sample (shards that one kernel looks up) is stored in three datasets: `augment.compute_samples` holds its
+tables and their widths, `augment.table_pool` (the pool) the properties of the tables, and
+`augment.compute_sample_settings` one row of settings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,13 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.curve_points import points_of_text, points_text
 from neuroshard_pipeline.tables.lookups import first_shard, lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import TRAINING, CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import (
     COLUMN_GRANULARITY,
+    POPULARITY_COLUMN,
     PROFILE_COLUMNS,
     TABLE_DEFAULTS,
     Shard,
@@ -36,19 +39,22 @@ TASK_COLUMNS: tuple[str, ...] = (*TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
 _SETTINGS = ("optimizer", "sharding_type", "world_size")
 _DEFAULT_SETTINGS: tuple[str, ShardingType, int] = (DEFAULT_OPTIMIZER, "column_wise", 1)
 
+#: Columns of tables that a frame has only if a table differs from these values.
+_OPTIONAL: dict[str, Any] = {POPULARITY_COLUMN: None, **TABLE_DEFAULTS}
+
 _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
 
 def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
-    """A frame of `TABLE_COLUMNS`, plus the columns of `TABLE_DEFAULTS` in which any table has another value.
+    """A frame of `TABLE_COLUMNS`, plus the columns of `_OPTIONAL` in which any table has another value.
 
-    Unknown reuse profiles are NaN.
+    Unknown reuse profiles are NaN. Popularity curves are text (`curve_points`).
     """
-    return _without_defaults(_full_frame(tables), TABLE_DEFAULTS)
+    return _without_defaults(_full_frame(tables), _OPTIONAL)
 
 
 def _full_frame(tables: Sequence[Table]) -> pd.DataFrame:
-    """A frame of `TABLE_COLUMNS` and all columns of `TABLE_DEFAULTS`."""
+    """A frame of `TABLE_COLUMNS` and all columns of `_OPTIONAL`."""
     unknown = (np.nan,) * len(PROFILE_COLUMNS)
     rows = [
         (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor)
@@ -58,6 +64,7 @@ def _full_frame(tables: Sequence[Table]) -> pd.DataFrame:
     counts = ("num_embeddings", "embedding_dim")
     types = {column: np.int64 if column in counts else np.float64 for column in TABLE_COLUMNS[1:]}
     frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS)).astype(types)
+    frame[POPULARITY_COLUMN] = [table.popularity and points_text(table.popularity) for table in tables]
     return frame.assign(**{column: [getattr(table, column) for table in tables] for column in TABLE_DEFAULTS})
 
 
@@ -79,7 +86,8 @@ def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
     if missing:
         raise TaskError(f"column {missing[0]!r} is missing; a frame of tables needs {', '.join(_REQUIRED_COLUMNS)}")
     defaults = {"embedding_dim": COLUMN_GRANULARITY, **TABLE_DEFAULTS}
-    optional = (frame.get(name, pd.Series(value, index=frame.index)).tolist() for name, value in defaults.items())
+    given = {POPULARITY_COLUMN: None, **defaults}
+    optional = (frame.get(name, pd.Series(value, index=frame.index)).tolist() for name, value in given.items())
     profiles: list[Any] = [[np.nan]] * len(frame)
     if set(PROFILE_COLUMNS) <= set(frame.columns):
         profiles = frame[list(PROFILE_COLUMNS)].to_numpy(dtype=np.float64).tolist()
@@ -91,16 +99,17 @@ def tables_from_frame(frame: pd.DataFrame) -> list[Table]:
             pooling_factor=pooling_factor,
             unique_rows=None if np.isnan(profile[0]) else profile[0],
             reuse=None if np.isnan(profile[0]) else tuple(profile[1:]),
+            popularity=points_of_text(points) if isinstance(points, str) else None,
             **dict(zip(defaults, values, strict=True)),
         )
-        for name, rows, pooling_factor, profile, *values in zip(*columns, strict=True)
+        for name, rows, pooling_factor, profile, points, *values in zip(*columns, strict=True)
     ]
 
 
 def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     """A frame of `TASK_COLUMNS`, one row per table of every task.
 
-    Tables without a reuse profile get the default one. The columns of `TABLE_DEFAULTS` and `TASK_DEFAULTS` are added
+    Tables without a reuse profile get the default one. The columns of `_OPTIONAL` and `TASK_DEFAULTS` are added
     if any value is not the default.
 
     Raises:
@@ -109,7 +118,7 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
     frame = pd.concat([_task_frame(task) for task in tasks], ignore_index=True)
-    return _without_defaults(frame, {**TABLE_DEFAULTS, **TASK_DEFAULTS})
+    return _without_defaults(frame, {**_OPTIONAL, **TASK_DEFAULTS})
 
 
 def _task_frame(task: ShardingTask) -> pd.DataFrame:
@@ -166,7 +175,8 @@ def compute_samples_from_frame(
     """Join the three frames of compute samples.
 
     Shards with the same table and width are the same object in all samples, so that callers can process each one once.
-    A spread sample has the shards and the batch size that its kernel sees on one rank (`tables.lookups`).
+    A sample with a `sharding_type` other than `column_wise` is spread over `world_size` ranks: it has the shards and
+    the batch size that the kernel of one rank sees (`tables.lookups`).
 
     Args:
         samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.

@@ -1,10 +1,12 @@
-"""Reads batches of ids from a click log in Criteo's format, or from a Parquet file with one column per table.
+"""Reads batches of ids, and counts what they tell about tables: pooling factors, reuse profiles, popularity curves.
 
-In a Parquet file, a row is a sample, and a cell is the list of ids that look up the table in this sample.
+The file is a click log in Criteo's format, or a Parquet file with one column per table. In the latter, a row is a
+sample, and a cell is the list of ids that look up the table in this sample. Shape: N ids of a batch.
 """
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,54 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES, hashed_ids, read_criteo
+from neuroshard_pipeline.tables.popularity import curve_of_counts, id_counts
+from neuroshard_pipeline.tables.profile import reuse_counts
 from neuroshard_pipeline.tables.table import Table
+
+#: A table that no id looks up counts as if all batches together had this number of ids.
+_LEAST_IDS = 0.5
+
+
+def counted_tables(path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int) -> list[Table]:
+    """The tables with what the first batches of a file tell about them (`counted`).
+
+    Args:
+        path: the file (`read_id_batches`).
+        tables: the tables of the model; their own pooling factors, profiles and curves are replaced.
+        batch_size: samples of a global batch.
+        num_batches: number of batches.
+
+    Raises:
+        TableFileError: the file cannot be used.
+        CriteoFileError: a line of a click log is malformed.
+    """
+    batches = read_id_batches(path, tables, batch_size, num_batches)
+    return [counted(table, batches[table.name], batch_size) for table in tables]
+
+
+def counted(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table:
+    """The table as `observed` in batches of ids (N,); a sequence table also gets the popularity curve of these ids."""
+    seen = observed(table, batches, batch_size)
+    if table.pooling != "none" or not any(len(ids) for ids in batches):
+        return replace(seen, popularity=None)
+    return replace(seen, popularity=curve_of_counts(id_counts(batches, table.num_embeddings)).points)
+
+
+def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table:
+    """The table with the mean pooling factor and reuse profile of batches of ids (N,).
+
+    If no batch has ids, all `batches` together count as half an id, because a pooling factor of 0 is not allowed.
+    """
+    rows, ids = np.mean([reuse_counts(own) for own in batches], axis=0)
+    if not ids.sum():
+        rows[0] = ids[0] = _LEAST_IDS / len(batches)
+    unique_rows = float(rows.sum())
+    return replace(
+        table,
+        pooling_factor=float(ids.sum()) / batch_size,
+        unique_rows=unique_rows,
+        reuse=tuple((rows / unique_rows).tolist()),
+    )
 
 
 def read_id_batches(

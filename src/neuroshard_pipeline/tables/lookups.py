@@ -54,6 +54,7 @@ def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
         num_embeddings=shard.num_rows,
         pooling_factor=table.pooling_factor * shard.row_share,
         unique_rows=unique_rows,
+        popularity=None,
     )
     return Shard(rows, shard.column_offset, shard.embedding_dim)
 

@@ -14,17 +14,16 @@ twice. All ids beyond the last point count as spread evenly over all rows beyond
 Shapes: K points of a curve, R rows with lookups, N ids.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES, hashed_ids, read_criteo
+from neuroshard_pipeline.tables.curve_points import CurvePoints, with_ends
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
@@ -33,7 +32,7 @@ from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
 LEAST_LOOKUPS = 3
 
 #: A row that was looked up `a` times has an expectation of more than `a - 4 * sqrt(a)` lookups, except with a
-#: probability of 3e-5 (a normal distribution's).
+#: probability of 3e-5 (normal distribution).
 _STANDARD_ERRORS = 4.0
 
 #: Number of thresholds, and thus of points of a curve, per factor of 2 in the number of lookups.
@@ -42,7 +41,6 @@ _POINTS_PER_OCTAVE = 4
 _STEEPEST = 30.0
 #: Error of the mean count of a reuse bin, as a share of the bin's width: 0.01 to 0.02 for ids of Zipf's popularities.
 _MEAN_ERROR = 0.02
-_CRITEO_BATCH = 65536
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,11 @@ class PopularityCurve:
     def num_embeddings(self) -> int:
         """Number of rows of the table."""
         return int(self.rows[-1])
+
+    @property
+    def points(self) -> CurvePoints:
+        """The points after (0, 0), for `Table.popularity`."""
+        return tuple(zip(self.rows[1:].tolist(), self.shares[1:].tolist(), strict=True))
 
     def share_of(self, rows: ArrayLike) -> FloatArray:
         """Share of the ids (...) that look up the `rows` (...) most popular rows."""
@@ -85,6 +88,20 @@ class IdCounts:
     rows: IntArray
     counts: IntArray
     num_embeddings: int
+
+
+def curve_of(table: Table, batch_size: int) -> PopularityCurve:
+    """The table's own popularity curve (`Table.popularity`), otherwise `curve_of_profile`."""
+    if table.popularity is None:
+        return curve_of_profile(table, batch_size)
+    return PopularityCurve(*np.array(with_ends(table.popularity, table.num_embeddings)).T)
+
+
+def curve_source(table: Table) -> str:
+    """Where the curve of `curve_of` comes from, in words."""
+    if table.popularity is not None:
+        return "counted ids, or the table file"
+    return f"the {'' if table.has_profile else 'assumed '}reuse profile of one batch"
 
 
 def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
@@ -143,34 +160,6 @@ def id_counts(batches: Iterable[IntArray], num_embeddings: int) -> IdCounts:
         merged, place = np.unique(np.concatenate([rows, found]), return_inverse=True)
         rows, counts = merged, np.bincount(place, np.concatenate([counts, times]), len(merged)).astype(np.int64)
     return IdCounts(rows, counts, num_embeddings)
-
-
-def criteo_id_counts(path: str | Path, num_embeddings: Sequence[int]) -> tuple[IdCounts, ...]:
-    """Counts of the 26 category features of a click log in Criteo's format, hashed to rows (`criteo.hashed_ids`).
-
-    Args:
-        path: the file (`criteo.read_criteo`).
-        num_embeddings: number of rows of each feature's table, (26,).
-
-    Raises:
-        TaskError: there are not 26 numbers of rows.
-        CriteoFileError: the file is missing or malformed.
-    """
-    if len(num_embeddings) != NUM_CATEGORIES:
-        raise TaskError(f"num_embeddings has {len(num_embeddings)} numbers; give one for each of {NUM_CATEGORIES}")
-    counts = [id_counts((), rows) for rows in num_embeddings]
-    for batch in read_criteo(path, _CRITEO_BATCH):
-        for feature, known in enumerate(counts):
-            ids = hashed_ids(batch.categories[:, feature], known.num_embeddings, feature).indices
-            counts[feature] = merged_counts(known, id_counts((ids,), known.num_embeddings))
-    return tuple(counts)
-
-
-def merged_counts(first: IdCounts, second: IdCounts) -> IdCounts:
-    """The counts of two sets of ids of the same table together."""
-    rows, place = np.unique(np.concatenate([first.rows, second.rows]), return_inverse=True)
-    counts = np.bincount(place, np.concatenate([first.counts, second.counts]), len(rows)).astype(np.int64)
-    return IdCounts(rows, counts, first.num_embeddings)
 
 
 def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
@@ -232,9 +221,9 @@ def _deviations(rows: FloatArray) -> FloatArray:
 def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatArray]:
     """Numbers of the reuse bins, and s of each, (17,): a bin's counts k are distributed as k**-s.
 
-    Bins have twice the width of those below, so that k**-s gives them 2**(1 - s) times as many rows. s is the mean of
-    the slopes towards the bins below and above, or the larger of the two if `is_steep`. The slope towards a bin without
-    rows is left out, or is `_STEEPEST` towards the bin above if `is_steep`.
+    A bin has twice the width of the bin below, so that k**-s gives it 2**(1 - s) times the rows of that bin. s is the
+    mean of the slopes towards the bins below and above, or the larger of the two if `is_steep`. The slope towards a bin
+    without rows is left out, or is `_STEEPEST` towards the bin above if `is_steep`.
     """
     found = np.ones(NUM_REUSE_BINS)
     for place in range(2, NUM_REUSE_BINS):
@@ -247,14 +236,14 @@ def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatAr
 
 
 def _counts_of_bin(place: int, slope: float) -> tuple[FloatArray, FloatArray]:
-    """The counts of a reuse bin, and the share of its rows that have each if it is distributed as count**-slope."""
+    """The counts of a reuse bin, and the share of its rows that have each count: in proportion to count**-slope."""
     counts = np.arange(LOWEST_COUNTS[place], HIGHEST_COUNTS[place] + 1, dtype=float)
     weights = (counts / counts[0]) ** -slope
     return counts, weights / weights.sum()
 
 
 def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_at: ArrayLike) -> FloatArray:
-    """Least number of lookups of the rows above each threshold `a` by as many later ids, (...).
+    """Least number of lookups, (...), that the next ids, as many as were counted, make to the rows of each threshold.
 
     Good's estimate, lowered by two standard errors of the rows with exactly `a` lookups. No row loses more than
     `_STANDARD_ERRORS` of its own.
@@ -273,7 +262,7 @@ def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_a
 
 
 def _curve(rows: ArrayLike, shares: ArrayLike, num_embeddings: int) -> PopularityCurve:
-    """The smallest concave curve through 0, the end, and above these points.
+    """The smallest concave curve from (0, 0) to (`num_embeddings`, 1) that is nowhere below these points.
 
     A point below the line between two others adds nothing: rows chosen at random among those between the two have the
     share on the line.

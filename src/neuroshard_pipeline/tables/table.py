@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Literal, get_args
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.curve_points import CurvePoints, curve_problems, scaled_points
 from neuroshard_pipeline.tables.kinds import EmbeddingModule, Tier
 
 #: Upper edges of the first 16 reuse bins; the 17th has no upper edge. The bin of a row contains its number of lookups
@@ -17,6 +18,7 @@ REUSE_COLUMNS: tuple[str, ...] = tuple(f"reuse_{index:02d}" for index in range(N
 
 #: Columns of a reuse profile in files and frames.
 PROFILE_COLUMNS: tuple[str, ...] = ("unique_rows", *REUSE_COLUMNS)
+POPULARITY_COLUMN = "popularity"
 
 #: Widths of shards are multiples of this, because FBGEMM reads rows in 16-byte vectors of four floats.
 COLUMN_GRANULARITY = 4
@@ -31,7 +33,7 @@ POOLINGS: tuple[str, ...] = ("sum", "mean", "none")
 
 #: TorchRec's names of the ways to shard a table. A table that is not cut is `column_wise` with a single shard, because
 #: TorchRec then looks it up together with the column shards of other tables (`torchrec_plan.writer`). TorchRec has no
-#: `host_row_wise`: every host holds all rows of a table in its `host` tier, cut over its ranks.
+#: `host_row_wise`: every host holds all rows of such a table (a `host` tier, see `kinds`), cut over its ranks.
 ShardingType = Literal["column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel", "host_row_wise"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
 
@@ -84,6 +86,8 @@ class Table:
         compute_kernel: one of `COMPUTE_KERNELS`, for types other than `data_parallel`.
         cache_load_factor: share of the rows that the cache of `fused_uvm_caching` has room for.
         tier: which rows of another table this one holds, or None if it is a table of the model.
+        popularity: points of the popularity curve of future ids (`tables.curve_points`), such as one that was counted
+            in many batches. None if the curve has to be derived from the reuse profile.
 
     Raises:
         TaskError: a value is impossible; the message names table, field, value and remedy.
@@ -103,6 +107,7 @@ class Table:
     compute_kernel: str = COMPUTE_KERNELS[0]
     cache_load_factor: float = DEFAULT_CACHE_LOAD_FACTOR
     tier: Tier | None = None
+    popularity: CurvePoints | None = None
 
     def __post_init__(self) -> None:
         for field in ("num_embeddings", "embedding_dim", "num_features"):
@@ -114,7 +119,7 @@ class Table:
 
     def __repr__(self) -> str:
         optional = ("pooling", "module", "num_features", "is_weighted", "compute_kernel", "cache_load_factor", "tier")
-        return _shown(self, optional)
+        return _shown(self, optional, ("popularity",))  # no measurement depends on the popularity curve
 
     @property
     def has_profile(self) -> bool:
@@ -190,7 +195,8 @@ def whole(table: Table, sharding_type: ShardingType = "column_wise") -> Shard:
 def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[str] = ()) -> str:
     """The `repr` of a table or shard without the `hidden` fields, and without `optional` fields of default value.
 
-    Samples are recognised by a hash of this text. A field that is added with a default keeps stored measurements valid.
+    Measured samples are recognised by a hash of this text. A field that is added with a default keeps stored
+    measurements valid.
     """
     values = ((field, getattr(record, field.name)) for field in fields(record) if field.name not in hidden)
     shown = (f"{f.name}={value!r}" for f, value in values if f.name not in optional or value != f.default)
@@ -198,7 +204,7 @@ def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[
 
 
 def scale_rows(table: Table, row_scale: float) -> Table:
-    """A copy of `table` with its rows, and the unique rows of its profile, divided by `row_scale`.
+    """A copy of `table` with its rows, and those of its profile and popularity curve, divided by `row_scale`.
 
     The copy keeps at least `LEAST_SCALED_ROWS` rows, or all rows of a table that has fewer. Its number of unique rows
     is at least 1 and at most its number of rows.
@@ -206,7 +212,8 @@ def scale_rows(table: Table, row_scale: float) -> Table:
     least = min(table.num_embeddings, LEAST_SCALED_ROWS)
     rows = max(least, round(table.num_embeddings / row_scale))
     unique_rows = None if table.unique_rows is None else min(max(table.unique_rows / row_scale, 1.0), float(rows))
-    return replace(table, num_embeddings=rows, unique_rows=unique_rows)
+    popularity = table.popularity and scaled_points(table.popularity, rows / table.num_embeddings)
+    return replace(table, num_embeddings=rows, unique_rows=unique_rows, popularity=popularity)
 
 
 def _table_problems(table: Table) -> Iterator[str]:
@@ -235,6 +242,8 @@ def _table_problems(table: Table) -> Iterator[str]:
     if table.tier is not None and table.pooling != "none":
         yield f"pooling {table.pooling!r} does not allow a tier; only sequence tables (pooling none) have tiers"
     yield from _profile_problems(table)
+    if table.popularity is not None:
+        yield from curve_problems(table.popularity, table.num_embeddings)
 
 
 def _kernel_problems(table: Table) -> Iterator[str]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
+from neuroshard_pipeline.tables.curve_points import CurvePoints, points_of_text
 from neuroshard_pipeline.tables.records import Record, read_records
-from neuroshard_pipeline.tables.table import PROFILE_COLUMNS, REUSE_COLUMNS, TABLE_DEFAULTS, Table
+from neuroshard_pipeline.tables.table import POPULARITY_COLUMN, PROFILE_COLUMNS, REUSE_COLUMNS, TABLE_DEFAULTS, Table
 
 REQUIRED_COLUMNS: tuple[str, ...] = ("table", "num_embeddings", "embedding_dim", "pooling_factor")
-OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, *TABLE_DEFAULTS)
+OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, POPULARITY_COLUMN, *TABLE_DEFAULTS)
 
 
 def read_tables(path: str | Path) -> list[Table]:
@@ -18,7 +19,7 @@ def read_tables(path: str | Path) -> list[Table]:
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
     profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty cell of a column in
-    `TABLE_DEFAULTS` means the default that it states.
+    `TABLE_DEFAULTS` means the default that it states; an empty `popularity` means that the curve is not known.
 
     Args:
         path: the file.
@@ -87,6 +88,7 @@ def _table(record: Record) -> Table:
             pooling_factor=record.number("pooling_factor"),
             unique_rows=profile[0] if profile else None,
             reuse=profile[1:] if profile else None,
+            popularity=None if record.is_empty(POPULARITY_COLUMN) else _popularity(record),
             **optional_values(record, TABLE_DEFAULTS, _READERS),
         )
     except TaskError as error:
@@ -100,6 +102,14 @@ def optional_values(
     return {
         name: default if record.is_empty(name) else readers[name](record, name) for name, default in defaults.items()
     }
+
+
+def _popularity(record: Record) -> CurvePoints:
+    form = "give rows and shares of the ids, such as 80:0.41 1200:0.77"
+    try:
+        return points_of_text(record.text(POPULARITY_COLUMN, form))
+    except ValueError:
+        raise record.problem(POPULARITY_COLUMN, f"is no popularity curve; {form}") from None
 
 
 def _word(record: Record, column: str) -> str:

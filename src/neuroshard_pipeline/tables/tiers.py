@@ -17,8 +17,9 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint, possible_types
+from neuroshard_pipeline.tables.curve_points import CurvePoints
 from neuroshard_pipeline.tables.kinds import TIER_KINDS, Tier, TierKind
-from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_profile, rows_and_ids
+from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of, rows_and_ids
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -55,8 +56,8 @@ class _Part:
 
     Attributes:
         num_rows: number of rows.
-        rows: those which one batch looks up, by reuse bin, (17,).
-        ids: ids that look them up, (17,).
+        rows: distinct rows that one batch looks up, by reuse bin, (17,).
+        ids: ids that look these rows up, (17,).
     """
 
     num_rows: int
@@ -71,7 +72,7 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
         table: the table; without a reuse profile, it gets the default one.
         cuts: numbers of rows of the popular tiers.
         batch_size: batch size of the table's profile.
-        curve: the table's popularity curve; None for the one of its profile (`popularity.curve_of_profile`).
+        curve: the table's popularity curve; None for its own (`popularity.curve_of`).
 
     Raises:
         TaskError: the table is pooled or a tier itself, or has too few rows.
@@ -81,7 +82,7 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
     for problem in _problems(table, cuts):
         raise TaskError(f"table {table.name!r}: {problem}")
     table = with_profile(table, batch_size)
-    curve = curve_of_profile(table, batch_size) if curve is None else curve
+    curve = curve_of(table, batch_size) if curve is None else curve
     popular = cuts.hot_rows + cuts.host_rows
     of_hot, of_popular = curve.share_of([cuts.hot_rows, popular]).tolist()
     hot, rest = _split(_Part(table.num_embeddings, *rows_and_ids(table, batch_size)), cuts.hot_rows, of_hot)
@@ -89,7 +90,7 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
     parts = dict(zip(TIER_KINDS, (hot, host, cold), strict=True))
     offsets = {"hot": 0, "host": cuts.hot_rows, "cold": popular}
     return tuple(
-        _tier_table(table, Tier(kind, table.name, offsets[kind]), part, batch_size)
+        _tier_table(table, Tier(kind, table.name, offsets[kind]), part, batch_size, curve)
         for kind, part in parts.items()
         if part.num_rows
     )
@@ -103,7 +104,7 @@ def tiered_task(
     Args:
         task: a task without tiers.
         cuts: cuts by table; tables that are not named stay as they are.
-        curves: popularity curves by table; a table that is not named has that of its profile.
+        curves: popularity curves by table; a table that is not named has its own (`popularity.curve_of`).
 
     Raises:
         TaskError: the task or a table does not allow these tiers, or a cut is impossible.
@@ -129,7 +130,10 @@ def tiered_task(
 
 
 def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
-    """The kinds of tiers that a table of a task can have; none if it is pooled or if its rows may not be cut."""
+    """The kinds of tiers that a table of a task can have; none if it is pooled or if its rows may not be cut.
+
+    There is no host tier on a single host, nor with a single rank per host, where it would be a second hot tier.
+    """
     constraints = task.constraints
     if (
         table.pooling != "none"
@@ -147,7 +151,7 @@ def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
             constraints, replace(table, tier=Tier(kind, table.name, 0)), task.world_size, task.ranks_per_host
         )
     ]
-    return tuple(kind for kind in kinds if kind != "host" or task.num_hosts > 1)
+    return tuple(kind for kind in kinds if kind != "host" or 1 < task.ranks_per_host < task.world_size)
 
 
 def tiers_of(task: ShardingTask) -> dict[str, tuple[Table, ...]]:
@@ -171,7 +175,7 @@ def cuts_of(task: ShardingTask) -> dict[str, Cuts]:
 
 
 def parent_tables(task: ShardingTask) -> tuple[Table, ...]:
-    """The tables of the model: tiers joined again, in the order of their first ones."""
+    """The tables of the model, with tiers joined again; a joined table comes where its first tier is."""
     tiers = tiers_of(task)
     names = dict.fromkeys(table.name if table.tier is None else table.tier.parent for table in task.tables)
     own = {table.name: table for table in task.tables if table.tier is None}
@@ -188,7 +192,28 @@ def _joined(name: str, tiers: Sequence[Table]) -> Table:
         unique_rows=float(rows.sum()),
         reuse=tuple((rows / rows.sum()).tolist()),
         tier=None,
+        popularity=_joined_points(tiers),
     )
+
+
+def _part_of(curve: PopularityCurve, first: int, num_rows: int) -> CurvePoints:
+    """The curve of the ids that look up `num_rows` rows from `first` on, in the order of popularity."""
+    below, above = curve.share_of([first, first + num_rows]).tolist()
+    inner = (curve.rows > first) & (curve.rows < first + num_rows) & (above > below)
+    shares = (curve.shares[inner] - below) / (above - below)
+    return (*zip((curve.rows[inner] - first).tolist(), shares.tolist(), strict=True), (float(num_rows), 1.0))
+
+
+def _joined_points(tiers: Sequence[Table]) -> CurvePoints | None:
+    """The parent's curve, joined from those of its tiers, hottest first; None if a tier has no curve."""
+    points: list[tuple[float, float]] = []
+    rows, ids, all_ids = 0, 0.0, sum(tier.pooling_factor for tier in tiers)
+    for tier in tiers:
+        if tier.popularity is None:
+            return None
+        points += [(rows + own, (ids + share * tier.pooling_factor) / all_ids) for own, share in tier.popularity]
+        rows, ids = rows + tier.num_embeddings, ids + tier.pooling_factor
+    return (*points[:-1], (points[-1][0], 1.0))
 
 
 def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
@@ -199,7 +224,7 @@ def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
 
 
 def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
-    """The most popular `num_rows` rows, which get `share` of the ids, and the others.
+    """The most popular `num_rows` rows of a part, which get `share` of its ids, and the other rows of the part.
 
     Which rows of a batch are among the most popular ones is not known exactly. If the reuse bins are taken hottest
     first, the ids come from the fewest distinct rows; if each bin gives `share` of its rows, from many. The result is
@@ -214,7 +239,7 @@ def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     hottest = np.clip((ids - above) / np.where(some, part.ids, np.inf), 0.0, 1.0)
     fewest, many, all_rows = part.rows @ hottest, share * part.rows.sum(), part.rows.sum()
     expected = -num_rows * np.expm1(-ids / num_rows)
-    # Neither part has more distinct rows than rows.
+    # Neither result has more distinct rows in a batch than it has rows.
     expected = np.clip(expected, all_rows - (part.num_rows - num_rows), num_rows)
     mixed = np.clip((expected - fewest) / (many - fewest), 0.0, 1.0) if many > fewest else 1.0
     taken = (1.0 - mixed) * hottest + mixed * share
@@ -226,7 +251,7 @@ def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     )
 
 
-def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int) -> Table:
+def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int, curve: PopularityCurve) -> Table:
     rows = np.maximum(part.rows, 0.0)
     unique_rows = float(rows.sum())
     return replace(
@@ -237,11 +262,12 @@ def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int) -> Table
         unique_rows=min(max(unique_rows, _LEAST_UNIQUE_ROWS), float(part.num_rows)),
         reuse=tuple((rows / unique_rows).tolist()) if unique_rows > 0 else table.reuse,
         tier=tier,
+        popularity=table.popularity and _part_of(curve, tier.row_offset, part.num_rows),
     )
 
 
 def _inherited(constraints: Constraints, names: Mapping[str, Sequence[str]]) -> Constraints:
-    """Constraints with one entry per tier for every entry of a table."""
+    """The constraints, in which the entry of a table is repeated for each of its tiers."""
     if not constraints.tables:
         return constraints
     tables: list[TableConstraint] = [

@@ -11,7 +11,7 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
     local_world_size    ranks per host, which determines the device index of a rank
     task                the task that the plan solves: task_id, world_size, batch_size (global), memory_bytes,
                         optimizer, local_world_size (or null), pipelines_input_dist, constraints (or null), tables (the
-                        fields of every table; from pooling on, only those that are not the defaults) and
+                        fields of every table; those after data_type only where they are not the defaults) and
                         tables_sha256, the hash of `tables`; other fields only where they are not the defaults
     shards              every shard of the plan as [table, column offset, columns, rank, row offset, rows,
                         sharding_type]
@@ -19,8 +19,8 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
                         sharding_type, compute_kernel, ranks and sharding_spec, which is null for replicas and else
                         {shards: [{shard_offsets: [row, column], shard_sizes: [rows, columns],
                         placement: "rank:R/cuda:R%local_world_size" or "rank:R/cpu"}, ...]}; with a cache, also
-                        cache_params. Hot and host tiers are left out: TorchRec has no form for them
-                        (`torchrec_bridge.tiered`)
+                        cache_params. Hot and host tiers, the popular rows of a sequence table, are left out:
+                        TorchRec has no form for them (`torchrec_bridge.tiered`)
     predicted           the fields of `PlanCost`, each a list of ms per rank (empty where it was not priced); or null
     memory              parameters of the memory model that the plan was made with
 
@@ -51,7 +51,10 @@ _READABLE_VERSIONS = (1, SCHEMA_VERSION)
 
 #: Fields that tables did not have in version 1, and their defaults. They are written only where they differ from these,
 #: so that the hash of other tables is the same in both versions.
-_NEW_TABLE_FIELDS = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"} | {"tier": None}
+_NEW_TABLE_FIELDS: Json = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"} | {
+    "tier": None,
+    "popularity": None,
+}
 
 #: Fields of a task that are written only where they differ from these defaults.
 _OPTIONAL_FIELDS = {
@@ -215,8 +218,9 @@ def _torchrec_form(plan: Plan, devices: Devices, module_path: Mapping[str, str])
 
 
 def _read_table(entry: Mapping[str, Any]) -> Table:
-    reuse, tier = entry["reuse"], entry.get("tier")
+    reuse, tier, points = entry["reuse"], entry.get("tier"), entry.get("popularity")
     values = {"reuse": None if reuse is None else tuple(reuse), "tier": None if tier is None else Tier(*tier)}
+    values["popularity"] = None if points is None else tuple((rows, share) for rows, share in points)
     return Table(**{**entry, **values})
 
 

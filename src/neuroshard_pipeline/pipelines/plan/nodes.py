@@ -11,13 +11,17 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import ordered_by_links, shard
 from neuroshard_pipeline.tables import ShardingTask, read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
+from neuroshard_pipeline.tables.id_batches import counted_tables
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 
 
 def read_task(params: PlanParams) -> ShardingTask:
-    """Read the user's tables and constraints, and build the sharding task."""
+    """Read the user's tables, constraints and ids, and build the sharding task."""
+    tables = read_tables(params.tables)
+    if params.ids is not None:
+        tables = counted_tables(params.ids, tables, params.batch_size, params.num_batches)
     return ShardingTask(
-        read_tables(params.tables),
+        tables,
         params.world_size,
         params.batch_size,
         int(params.memory_gib * 2**30),

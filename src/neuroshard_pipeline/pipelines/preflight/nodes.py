@@ -158,6 +158,7 @@ def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
 def _contest(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, ContestParams)
     yield from _sharder_problems(run, f"{name}.sharders", params.sharders)
+    yield from _executor(run, node)
 
 
 def _benchmark_contest(run: PlannedRun, node: Node) -> Problems:
@@ -181,11 +182,13 @@ def _suites(run: PlannedRun, node: Node) -> Problems:
 
 
 def _user_task(run: PlannedRun, node: Node) -> Problems:
-    _, params = run.given(node, PlanParams)
+    name, params = run.given(node, PlanParams)
     problems = list(_refusals(lambda: read_tables(params.tables)))
+    if params.ids is not None:
+        problems += _file_problems(run, f"{name}.ids", params.ids)
     if params.constraints is not None:
         problems += _refusals(lambda: read_constraints(str(params.constraints)))
-    yield from problems or _refusals(lambda: plan.read_task(params))
+    yield from problems or _refusals(lambda: plan.read_task(params.model_copy(update={"ids": None})))
 
 
 def _days(run: PlannedRun, node: Node) -> Problems:

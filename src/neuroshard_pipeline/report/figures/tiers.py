@@ -17,7 +17,7 @@ from neuroshard_pipeline.search.volumes import KINDS, Kind, Volumes, plan_volume
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.kinds import TierKind
-from neuroshard_pipeline.tables.popularity import curve_of_profile
+from neuroshard_pipeline.tables.popularity import curve_of
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
@@ -114,7 +114,7 @@ def _title(table: Table, tiers: Sequence[Table]) -> str:
 
 def _add_curve(figure: go.Figure, row: int, table: Table, tiers: Sequence[Table], plan: Plan) -> None:
     """The share of ids over the number of most popular rows, filled with the colour of each tier."""
-    curve = curve_of_profile(table, plan.task.batch_size)
+    curve = curve_of(table, plan.task.batch_size)
     for tier in tiers:
         assert tier.tier is not None, "tiers_of returns tiers"
         kind = tier.tier.kind
