@@ -48,7 +48,7 @@ def reference_seconds(environment: str, stages: Iterable[str] | None = None, con
     """Seconds that `stages` take on the reference machine: `expected_seconds` in the environment's parameter files.
 
     Args:
-        environment: name of a folder of `conf`; an environment without values of its own has those of `base`.
+        environment: name of a folder of `conf`; if it has no `expected_seconds`, those of `base` count.
         stages: keys of `expected_seconds`; None for all.
         conf: the project's configuration folder.
 

@@ -40,7 +40,7 @@ COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_remote_port": "message size across hosts",
     "log_remote_wait": "wait for ranks on other hosts; most of their transfers start only when they enter",
     "log_send": "message size decides between latency and bandwidth",
-    "log_receive": "likewise",
+    "log_receive": "message size, as for `log_send`",
     "log_largest_send": "shows the imbalance, together with the rank's own volume",
     "log_total": "load on shared resources",
     "log_wait": "the rank's transfers overlap with its wait",

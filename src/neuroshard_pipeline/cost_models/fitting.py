@@ -1,4 +1,4 @@
-"""The training loop, its inputs and its loss: the same for both cost models.
+"""The training loop, its inputs and its loss, for the compute and the communication cost model.
 
 Shapes: E ensemble members, N samples, R rows of all samples (shards or ranks), P work terms, F context features.
 """

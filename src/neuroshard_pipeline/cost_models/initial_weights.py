@@ -1,4 +1,4 @@
-"""Initial weights of the cost models: costs per launch and per unit of work are fitted; most others are random.
+"""Initial weights of the cost models: costs per launch and per unit of work are fitted; most other weights are random.
 
 Shapes: E members, N samples with R ranks in total, P work terms, L launch terms, F context features, D = 2 directions.
 """
@@ -121,7 +121,7 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 def _linear_prices(
     work: FloatArray, launch_terms: NDArray[np.bool_], costs: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Fit costs per launch (D,), those of launch terms (L, D), and prices (P, D); raise small values to limits above 0.
+    """Fit costs per launch (D,), costs of launch terms (L, D) and prices (P, D); raise small ones to limits above 0.
 
     `launch_terms` (N, L) is True where a sample has work of the launch term (see `compute.embed`).
     """

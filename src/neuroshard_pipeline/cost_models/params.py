@@ -8,10 +8,10 @@ from neuroshard_pipeline.parameters import Parameters
 
 
 class FitParams(Parameters):
-    """Parameters of the training loop, for both models.
+    """Parameters of the training loop, for the compute and the communication cost model.
 
     Attributes:
-        members: number of networks in the ensemble; the prediction is their mean.
+        members: number of networks in the ensemble; the prediction is the mean of theirs.
         hidden: width of the two hidden layers.
         epochs: maximum number of passes over the training samples.
         patience: training stops after this many consecutive epochs in which no member has a new lowest validation loss.

@@ -212,7 +212,7 @@ def _neighbours(worlds: list[int], world_size: int) -> tuple[int, int]:
 
 
 def _between(lower: tuple[int, Curve], upper: tuple[int, Curve], world_size: int, log_error: float) -> Curve:
-    """The curve of `world_size` ranks from those of two other numbers of ranks."""
+    """The curve of `world_size` ranks, from the curves of two other numbers of ranks."""
     (few, cheap), (many, dear) = lower, upper
     sizes = np.union1d(cheap.size_bytes, dear.size_bytes)
     log_few, log_many = np.log(cheap.at(sizes)), np.log(dear.at(sizes))

@@ -19,14 +19,14 @@ CODE_BYTES = 2**30
 FLOATS_PER_STATE = 2
 
 _ID_BYTES = 8
-#: The ids of the tables, and their concatenation.
+#: The GPU holds the ids of every table, and the concatenation of all of them.
 _COPIES_OF_IDS = 2
 #: FBGEMM's backward pass (1.8, transpose_embedding_input) has these bytes per id: row number over all tables, unsorted
 #: and sorted (8 + 8), bag, unsorted and sorted (4 + 4), second buffers of the sort (12), runs of equal rows (8), their
 #: lengths and the sums of lengths (4 + 4). These are 52. Rows with many ids also need partial sums of gradients.
 _SORT_BYTES_PER_ID = 64
 _FLOAT_BYTES = 4
-#: Outputs, their gradients, and a copy of either.
+#: The GPU holds the outputs, their gradients, and a copy of one of these two.
 _COPIES_OF_OUTPUTS = 3
 
 

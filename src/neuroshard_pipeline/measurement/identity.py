@@ -73,9 +73,9 @@ class OtherCampaign(NamedTuple):
     """Stored records that a campaign does not use.
 
     Attributes:
-        name: name of the campaign that they belong to.
-        keys: their keys.
-        difference: why they are not used, namely the fields of the identity that differ, with both values.
+        name: name of the campaign that stored the records.
+        keys: keys of the records.
+        difference: why they are not used: the fields in which the two identities differ, with both values.
     """
 
     name: str

@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 #: Modules that the fork server, which starts all local workers, imports once.
 PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measurement.fbgemm")
-#: A chunk is given up after this many consecutive samples that each killed their worker.
+#: A chunk is given up when this many of its samples in a row fail although each is measured alone.
 _GIVE_UP_AFTER = 3
 
 

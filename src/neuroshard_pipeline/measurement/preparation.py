@@ -41,7 +41,7 @@ class CampaignPlan(NamedTuple):
         lab_device: the modelled GPU for which the duration is estimated, None if there is none.
         num_ids: number of ids of all batches of all tables.
         ids_bytes: size of their files.
-        missing_bytes: size of those files that have to be drawn first.
+        missing_bytes: size of the files that do not exist yet.
     """
 
     samples: int

@@ -42,8 +42,8 @@ class RecordingParams(Parameters):
     """Where compute costs come from if the run itself does not measure them.
 
     Attributes:
-        folder: folder of the recording, absolute or relative to the working directory. Its table pool and compute
-            samples replace those that would be drawn. Null if there is no recording.
+        folder: folder of the recording, absolute or relative to the working directory. Tables and compute samples are
+            then taken from the recording and not drawn. Null if there is no recording.
         modelled_device: name of the GPU in conf/base/parameters_lab.yml (`lab.devices`) that the backend `modelled`
             computes costs for. Null with another backend.
     """

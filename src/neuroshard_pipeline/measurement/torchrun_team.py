@@ -141,7 +141,7 @@ class TorchrunTeam:
         """Raise if some rank will not answer."""
         for key in keys:
             if store.check([key]):
-                _read_answer(store.get(key))  # raises for an unfit rank, which the others wait for
+                _read_answer(store.get(key))  # raises for an unfit rank, for which the other ranks wait
         if self._names(store) != members:
             self._gone |= set(members)
             raise TeamFailedError(f"a rank died or did not finish within {self._params.timeout_s:g} s")
