@@ -1,10 +1,10 @@
 """Chooses the tiers of sequence tables: popular rows are replicated on every rank (hot) or on every host (host).
 
 Each choice gives a variant of the task. `tier_prices` reduces the choice to two numbers: multiples of the price of a
-hot row, and of the price of a host row. The higher a price, the fewer rows get into the tier. The cost of
-a step is estimated for a coarse grid of hot rows alone, then for host rows beside the best hot rows, and then for
-multiples around the best. Every estimate prices the whole step and all types of the other tables (`SpreadChoice`).
-The best cuts without and with a host tier are the variants. Each must fit the memory limit of the task.
+hot row, and of the price of a host row. The higher a price, the fewer rows get into the tier. The cost of a step is
+estimated for a coarse grid of multiples for hot rows alone, then for host rows beside the best hot rows, and then for
+multiples around the best. Every estimate prices the whole step and all types of the other tables (`SpreadChoice`). The
+best cuts without and with a host tier are the variants. Each must fit the memory limit of the task.
 
 Pooled tables get no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
 """

@@ -1,7 +1,7 @@
 """Known points of a popularity curve, as a table carries them, and as text: `80:0.41 1200:0.77`.
 
-A point is a number of most popular rows and the share of the table's ids that look them up. Rows ascend. Between two
-points, from (0, 0) before the first, and to all rows and ids after the last, the curve is linear. It must be concave,
+A point is a number of most popular rows and the share of the table's ids that look them up. Rows ascend. The curve is
+linear from (0, 0) to the first point, between points, and from the last point to all rows and ids. It must be concave,
 because more popular rows come first.
 """
 
@@ -16,13 +16,13 @@ _ROUNDING = 1e-9
 
 
 def with_ends(points: CurvePoints, num_embeddings: int) -> CurvePoints:
-    """The points with (0, 0) and with (`num_embeddings`, 1), which may be among them."""
+    """(0, 0), the points, and (`num_embeddings`, 1) unless the last point has all rows."""
     end = (float(num_embeddings), 1.0)
     return ((0.0, 0.0), *points) if points and points[-1][0] == end[0] else ((0.0, 0.0), *points, end)
 
 
 def scaled_points(points: CurvePoints, factor: float) -> CurvePoints:
-    """The points of a table with `factor` times as many rows."""
+    """The points if the table's number of rows is multiplied by `factor`."""
     return tuple((factor * rows, share) for rows, share in points)
 
 
