@@ -155,7 +155,7 @@ def test_a_task_is_refused_exactly_if_a_table_has_no_possible_type(
 
 
 def _allowed_by_hand(task, usable, split, own, general):
-    """The possible types of the only table, by the rules in words."""
+    """The possible types of the only table, by a second statement of the rules."""
     possible = set()
     hosts = [set(range(first, first + task.ranks_per_host)) for first in range(0, task.world_size, task.ranks_per_host)]
     for name in WITHOUT_TIERS:

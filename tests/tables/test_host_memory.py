@@ -37,7 +37,10 @@ def profiled_table(popularity, rng):
 
 
 def misses_of_lru(popularity, slots, rng, warm_up=60, measured=15):
-    """Mean misses per batch of FBGEMM's cache: sets of 32 slots, least recently used first, none of this batch."""
+    """Mean misses per batch of a simulated cache of FBGEMM's kind.
+
+    It has sets of 32 slots. A missing row replaces the least recently used row of its set, but no row of this batch.
+    """
     num_sets = slots // SLOTS_PER_SET
     held, used_at = np.full((num_sets, SLOTS_PER_SET), -1), np.zeros((num_sets, SLOTS_PER_SET), dtype=int)
     set_of, misses = rng.integers(num_sets, size=ROWS), []
@@ -95,7 +98,7 @@ def test_bytes_of_a_table_without_repeated_ids():
 
 
 def test_bytes_of_a_cached_table_without_repeated_ids():
-    """At most, the looked-up rows are different ones in each batch, and the cache holds an even share of all rows."""
+    """In the upper bound, each batch looks up other rows, and the cache holds an even share of all rows."""
     table = Table(
         "a", 6_400, 16, 1.0, 100.0, SINGLE_LOOKUPS, compute_kernel="fused_uvm_caching", cache_load_factor=0.25
     )

@@ -1,4 +1,4 @@
-"""Tiers add up to their table, whatever its profile; their ids agree with those of later batches."""
+"""Tiers, parts of a table by popularity, add up to the table; their ids agree with those of later batches."""
 
 import numpy as np
 import pytest
