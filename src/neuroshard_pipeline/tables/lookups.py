@@ -40,8 +40,8 @@ def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
         world_size: number of ranks.
 
     Returns:
-        `shard` itself if it is column-wise. For a row shard, rows, ids and unique rows are those of its share of the
-        rows, as if popular rows were spread evenly over all rows. For a replica, see `local_table`.
+        `shard` itself if it is column-wise. For a row shard, the table has the shard's share of the rows, ids and
+        unique rows, as if popular rows were spread evenly over all rows. For a replica, see `local_table`.
     """
     if shard.sharding_type == "column_wise":
         return shard
