@@ -20,8 +20,8 @@ from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Tests run side by side and start processes of their own. torch, which is not imported yet, and those processes read
-# this; with one thread per core each, they would spend most of their time waiting for each other.
+# Tests run side by side and start processes of their own. These processes and torch, which is not imported yet, read
+# this variable. With one thread per core each, they would spend most of their time waiting for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # A shared machine may be slow at any single example, and hypothesis's deadline would then fail a correct test.
@@ -41,7 +41,7 @@ OmegaConf.load = staticmethod(lambda file: copy.deepcopy(_parsed(file.read())))
 
 @functools.cache
 def bootstrap() -> None:
-    """Tell Kedro of this project. Done again, it would register all pipelines again."""
+    """Tell Kedro of this project, once, because every time it registers all pipelines again."""
     bootstrap_project(ROOT)
 
 
@@ -71,8 +71,8 @@ def pytest_collection_finish() -> None:
 def _fork_server() -> None:
     """In a parallel run, start the server that forks worker processes and programs with the modules of all tests.
 
-    A program has one server. Otherwise it would have the modules of the first team, and every worker of another team
-    would import its own for seconds. A few tests alone need no such server.
+    A program has one fork server. Without this call, it would import only what the first team of workers needs, and
+    every worker of another team would import its own modules for seconds. A run of few tests needs no such server.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)

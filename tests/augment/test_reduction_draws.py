@@ -1,4 +1,4 @@
-"""Samples of reductions: a grid with equal shares of whole floats."""
+"""Samples of reductions: a grid of sizes, in which every rank has an equal number of whole floats."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Processes settle on the cores that this process may use."""
+"""Worker processes are pinned to cores that this process may use."""
 
 from __future__ import annotations
 

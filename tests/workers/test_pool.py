@@ -1,4 +1,4 @@
-"""The pool with teams that run in this process."""
+"""A pool gives items to teams, which are groups of workers that do one job together; here they are no processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT_S = 30.0
 
 
 class FakeTeam:
-    """Answers with its name; fails at the jobs called deadly, and is lost at the job called last."""
+    """Answers with its name; every team fails at the job `deadly`, and the team `lost` is lost at the job `last`."""
 
     def __init__(self, name):
         self.name = name
