@@ -1,3 +1,5 @@
+"""Campaigns measure samples in several visits, store every finished chunk of visits, and resume after a kill."""
+
 from __future__ import annotations
 
 import logging

@@ -1,3 +1,5 @@
+"""Chunks: visits, which are timings of one sample each, that a campaign measures and stores together."""
+
 from __future__ import annotations
 
 from collections import Counter

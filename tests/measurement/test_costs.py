@@ -1,3 +1,5 @@
+"""Costs of samples and the noise floor, from the raw rows of all visits."""
+
 from __future__ import annotations
 
 import numpy as np

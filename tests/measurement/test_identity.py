@@ -1,3 +1,5 @@
+"""The identity of a campaign is what changes its timings; records of other identities are not used."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""The communication backend `topology`: volumes of a sample on a modelled cluster, and its place in a campaign."""
+"""The communication backend `topology` gives samples the costs of a modelled cluster, and runs in campaigns."""
 
 from __future__ import annotations
 
