@@ -76,7 +76,7 @@ class FabricParams(Parameters):
     Attributes:
         hop_us: time of one hop between hosts.
         peer_us: time per message of an alltoall to another host.
-        card_gb_per_s: bandwidth per GPU and direction that rings and trees reach: that of a host divided by its GPUs.
+        card_gb_per_s: bandwidth per direction that rings and trees reach on the cards of a host, divided by its GPUs.
         alltoall_share: factor of that bandwidth in an alltoall, per doubling of the hosts.
         tree_fill_us: time to fill the pipeline of a tree, per doubling of the hosts.
         ring_fill_us: time to fill the pipeline of a ring, per host after the first.

@@ -32,7 +32,7 @@ class Job:
         task: the sharding task; it gives ranks, batch and optimizer.
         device: GPU of every rank.
         network: the cluster, with the task's number of ranks per host.
-        host_sync_us: time for which a GPU has no work because the host waits for a result of it.
+        host_sync_us: time for which a GPU has no work because the host waits for a result of the GPU.
         groups_on_host: number of replica groups that share hosts (`tables.replica_groups`).
     """
 

@@ -61,7 +61,7 @@ class Parts:
         input_dist_ms: (W,), or None where nothing prices it.
         module_ms: (W,), or None where nothing prices it.
         reduction_ms: (W,), or None where the plan has no reductions.
-        reduction_bounds_ms: their prediction intervals, (W, 2). The bounds of all reductions are added.
+        reduction_bounds_ms: prediction intervals of `reduction_ms`, (W, 2). The bounds of all reductions are added.
     """
 
     compute_ms: FloatArray
@@ -160,7 +160,7 @@ def outputs_per_sample(shard: Shard, task: ShardingTask) -> float:
 def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> dict[Group, FloatArray]:
     """4-byte words per sample that every rank sends in the all-to-all of each group that has one (`Parts.dim_sums`).
 
-    The communication cost model counts fp32 numbers; two numbers of half precision are one of them.
+    The communication cost model counts fp32 numbers; two numbers of half precision count as one.
     """
     return _all_to_alls(task, placed_shards(shards, ranks, task.world_size))
 

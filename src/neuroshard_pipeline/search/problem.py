@@ -46,7 +46,7 @@ class Problem:
 
     Attributes:
         task: the sharding task.
-        models: the cost models; with `prices`, their compute costs include these.
+        models: the cost models; with `prices`, their compute costs include the prices.
         memory: the memory model.
         background: costs of shards that are not part of the problem, on every rank.
         prices: prices of the whole step, or None where the cost is the published one: lookups and all-to-all.

@@ -3,8 +3,8 @@
 The cost models assume that all links inside hosts are equal, and that all links between hosts are equal. If they are
 not, the order of the ranks changes the real cost of the collectives. A byte from rank p to rank q takes
 `ms_per_byte[p, q]`. In the forward collective, a rank with d columns sends `4 * batch_size / W * d` bytes to every
-other rank. In the backward collective, it receives the same number from every other rank. A rank sends and receives at
-the same time, one message after the other in each direction. A collective ends when the slowest rank ends.
+other rank. In the backward collective, it receives the same number of bytes from every other rank. A rank sends and
+receives at the same time, one message after the other in each direction. A collective ends when the slowest rank ends.
 
 Shapes: W ranks, S candidate swaps.
 """

@@ -9,7 +9,7 @@ Three kinds of tables are spread:
   is a candidate.
 
 `SpreadEstimate` estimates the cost of every candidate. The search then solves the best ones, so that the estimate only
-has to rank them. A step has fixed costs for every sharding type that occurs; therefore whole sets are compared, and
+has to order them. A step has fixed costs for every sharding type that occurs; therefore whole sets are compared, and
 not single tables.
 """
 

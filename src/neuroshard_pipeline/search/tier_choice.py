@@ -120,7 +120,7 @@ class _TierSearch:
     def estimate_ms(self, cuts: Mapping[str, Cuts]) -> float:
         """Estimated cost of a step with these cuts.
 
-        If the ranks lack memory, it is larger than any real cost, and larger the more memory they lack.
+        If the ranks lack memory, the estimate is larger than any real cost, and grows with the memory that they lack.
         """
         key = tuple(cuts.items())
         if key not in self._known:

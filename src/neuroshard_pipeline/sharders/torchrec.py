@@ -32,8 +32,8 @@ class TorchRecSharder:
     then quarters and so on, until a plan fits. The sharder is deterministic.
 
     The planner chooses among table_wise, column_wise, row_wise, table_row_wise, grid_shard and data_parallel, as far
-    as `usable_types` names them: without a step cost model, among the first two only. If the task has host memory, it
-    may also have tables there, with and without a cache of TorchRec's default size.
+    as `usable_types` names them: without a step cost model, among the first two only. If the task has host memory, the
+    planner may put tables there, with and without a cache of TorchRec's default size.
 
     Attributes:
         name: the name of the sharder.

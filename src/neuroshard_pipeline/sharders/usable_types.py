@@ -11,7 +11,7 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
 
     - Cost models without a step cost model price `column_wise` tables only.
     - TorchRec computes tables with mean pooling wrongly if their rows are cut (see `torchrec_plan.writer`).
-    - On CPUs, it cannot train a table if a rank gets none of its rows.
+    - On CPUs, TorchRec cannot train a table whose rows are cut if a rank gets none of them.
     - If all ranks are on one host, a `table_row_wise` table is a `row_wise` one under another name. These two types,
       and `grid_shard`, then only add kernels and collectives.
 

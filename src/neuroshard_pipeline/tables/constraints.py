@@ -12,8 +12,8 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES,
 #: TorchRec's name for a column-wise table with a single shard. Constraints may name it beside `SHARDING_TYPES`.
 TABLE_WISE = "table_wise"
 
-#: Types that TorchRec can hold a sequence table in. Its sharded `EmbeddingCollection` refuses `table_row_wise` and
-#: `grid_shard`, and its forward pass fails for `data_parallel` (TorchRec 1.8).
+#: Types that TorchRec can hold a sequence table in. TorchRec's sharded `EmbeddingCollection` refuses `table_row_wise`
+#: and `grid_shard`, and its forward pass fails for `data_parallel` (TorchRec 1.8).
 SEQUENCE_TYPES: tuple[ShardingType, ...] = ("column_wise", "row_wise")
 
 #: Types that each tier of a sequence table (a part of its rows by popularity, `tables.tiers`) can have.

@@ -1,4 +1,4 @@
-"""Tables in host memory: slots of an HBM cache, rows that miss it, and bytes that cross the host link in a step.
+"""Tables in host memory: slots of an HBM cache, rows missing from it, and bytes that cross the host link in a step.
 
 TorchRec's kernel `fused_uvm` keeps the weights in host memory, and the GPU reads rows over its host link.
 `fused_uvm_caching` adds a cache of rows in GPU memory [fbgemm_gpu split_table_batched_embeddings_ops_training.py,

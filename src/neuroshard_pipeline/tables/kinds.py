@@ -27,7 +27,7 @@ class EmbeddingModule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Which rows of a sequence table a table holds, if it is one of its tiers (`tables.tiers`).
+    """The rows of a sequence table that a tier of it holds, which is a table of its own (`tables.tiers`).
 
     Attributes:
         kind: one of `TIER_KINDS`.

@@ -1,6 +1,6 @@
 """Popularity curves: which share of a table's ids looks up its most popular rows.
 
-A curve states a share for ids that come later than those which it was derived from. Among rows that were looked up
+A curve states a share for ids that come later than the ids that it was derived from. Among rows that were looked up
 often, some were looked up often by chance. Good (Biometrika 1953) estimates the later lookups without assumptions about
 popularities. If N ids looked up some rows at least `a` times each, the next N ids look up these rows
 

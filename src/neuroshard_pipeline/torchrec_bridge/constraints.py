@@ -45,9 +45,9 @@ def search_constraints(constraints: Mapping[str, ParameterConstraints], tables: 
 
     `sharding_types` and `compute_kernels` together limit the types of a table: `data_parallel` uses the kernel `dense`,
     and all other types use one of `COMPUTE_KERNELS`. A search may move a table to host memory if all of
-    `COMPUTE_KERNELS` are allowed. If `fused` is not allowed, `with_kernels` gives the table its kernel. `min_partition`
-    is the least width of column shards. `pooling_factors` are read with the tables, and `with_kernel_settings` passes
-    on `KERNEL_SETTINGS`.
+    `COMPUTE_KERNELS` are allowed. If `fused` is not allowed, `with_kernels` gives the table a kernel in host memory.
+    `min_partition` is the least width of column shards. `pooling_factors` are read with the tables, and
+    `with_kernel_settings` passes on `KERNEL_SETTINGS`.
 
     Raises:
         PlanError: a constraint cannot be met, or contradicts the model; the message names its table and field.

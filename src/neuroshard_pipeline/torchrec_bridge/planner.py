@@ -58,8 +58,9 @@ class PlannerOptions:
             model that also counts the buffers of a batch, because a topology states the whole memory of a device.
         seed: seed of sharders that draw random numbers.
         storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
-        leave_out: fully qualified names of modules that are planned elsewhere. A rank loses the memory of their shards
-            that `left_out_plan` places on it. If that plan lacks a module, every rank loses the module's whole memory.
+        leave_out: fully qualified names of modules that are planned elsewhere. Every rank loses the memory of the
+            shards of these modules that `left_out_plan` places on the rank. If that plan lacks a module, every rank
+            loses the module's whole memory.
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
         pipelines_input_dist: whether the trainer overlaps the exchange of ids with the previous batch, as TorchRec's
             `TrainPipelineSparseDist` does.

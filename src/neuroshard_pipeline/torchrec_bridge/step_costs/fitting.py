@@ -133,7 +133,7 @@ def fit_step_costs(
     The prices of the input dist are fitted to its measured time. Those of the module and of dense gradients are fitted
     to the rest of the whole step: the step of the slowest rank without its predicted lookups, all-to-alls, reductions
     and input dist. The measured parts of a rank contain waiting for other ranks, so these prices cannot be fitted to
-    them.
+    these parts.
 
     Args:
         measured: plans and their measured steps.

@@ -82,8 +82,8 @@ class _TimedWork(dist.Work):
 def recorded_traffic() -> Iterator[list[Collective]]:
     """Record the collectives that Python code of this process starts in this context.
 
-    TorchRec's and this package's collectives are among them. Those of `DistributedDataParallel` start in C++ and are
-    not; TorchRec uses it for dense parameters and for `data_parallel` tables.
+    The collectives of TorchRec and of this package are recorded. Those of `DistributedDataParallel`, which TorchRec
+    uses for dense parameters and for `data_parallel` tables, start in C++ and are not recorded.
     """
     calls: list[Collective] = []
     originals = {name: getattr(dist, name) for name in _RECORDED}
