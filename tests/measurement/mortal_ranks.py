@@ -22,6 +22,5 @@ def measure_or_fail(self, samples):
     return measure(self, samples)
 
 
-signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a new interpreter; a fork of the agent has the agent's handler
 CollectiveBench.measure = measure_or_fail
 torchrun_ranks.main()
