@@ -2,13 +2,14 @@
 
     step = maximum over the ranks of (the sum of the parts below + waiting for other ranks)
 
-    forward_compute, backward_compute   one fused lookup per module, sharding type, data type and pooling
-                    (`lab.device`):
+    forward_compute, backward_compute   one fused lookup (`lab.device`) per module, sharding type, data type, pooling,
+                    compute kernel and width of sequence tables;
                     a row shard gets its share of the ids, a replica the ids of its rank's samples (`tables.lookups`)
     input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`,
                     `lab.sequences`)
-    dense           gradients of replicas. G bytes are written as zeros, copied into the buffer of the all_reduce (2 G),
-                    and read and written by PyTorch's optimizer: 3 G for SGD, 5 G for Adagrad, 7 G for Adam
+    dense           gradients of replicas and of host tiers (popular rows that every host holds). G bytes are written as
+                    zeros, copied into the buffer of the all_reduce (2 G), and read and written by PyTorch's optimizer:
+                    3 G for SGD, 5 G for Adagrad, 7 G for Adam
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
@@ -79,7 +80,7 @@ class StepCost:
         backward_comm_ms: all-to-alls of their gradients.
         reduction_ms: reduce_scatter, all_gather and all_reduce.
         module_ms: copies and conversions of outputs and their gradients.
-        dense_ms: dense gradients of replicas.
+        dense_ms: dense gradients of replicas and of host tiers.
         host_ms: transfers of rows between host and GPU memory, and the kernels that manage caches.
         waiting_ms: waiting for other ranks before collectives. The measured time of a collective includes its wait.
     """

@@ -16,7 +16,7 @@ every rank:
                    grid_shard tables, and per group of sequence tables of any type except data_parallel; among the
                    ranks of each host if it is host_row_wise.
                    A float takes 2 bytes in reduce_scatter, all_gather and all-to-all if the task says so
-    module         what TorchRec's module adds to these (`StepCostModel.prices`), with the dense gradients of replicas
+    module         what TorchRec's module adds to these (`StepCostModel.prices`), and the updates by dense gradients
 
 Where models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
 

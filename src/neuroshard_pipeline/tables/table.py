@@ -80,7 +80,7 @@ class Table:
         data_type: storage type of the weights, a key of `BYTES_PER_ELEMENT`.
         pooling: one of `POOLINGS`.
         module: name of the embedding module that holds the table. Tables of one module and sharding type share
-            collectives, and a kernel if they also have the same data type and pooling.
+            collectives, and usually a kernel if they also have the same data type and pooling (`step_work.kernel_of`).
         num_features: number of features whose ids look up the table; `pooling_factor` is the sum over all of them.
         is_weighted: whether every id has a weight.
         compute_kernel: one of `COMPUTE_KERNELS`, for types other than `data_parallel`.
