@@ -1,4 +1,4 @@
-"""Jobs resume: nothing is solved twice, and everything that changes a plan changes the key of its job."""
+"""Jobs (one sharder on one task) resume: none runs twice, and all that changes a plan changes the key of its job."""
 
 import dataclasses
 

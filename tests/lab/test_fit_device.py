@@ -1,4 +1,4 @@
-"""The fit of the shared numbers: it finds known numbers, the shipped ones are its result, and the aims are met."""
+"""The numbers all GPUs share: the fit finds known ones, the shipped ones are its result, and the aims are met."""
 
 from dataclasses import replace
 from pathlib import Path

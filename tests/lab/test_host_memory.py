@@ -1,4 +1,4 @@
-"""What tables in host memory add to the lab's price of a step."""
+"""What tables in host memory add to the price of a step on a modelled GPU and network."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Logs of nccl-tests: several versions of the format, layouts, and files that are none."""
+"""Logs of nccl-tests: several versions of the format, layouts of GPUs and processes, and files that are no logs."""
 
 from __future__ import annotations
 

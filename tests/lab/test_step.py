@@ -60,7 +60,7 @@ def test_two_whole_tables_by_hand():
     priced = cost(task(NARROW, WIDE), [(whole(NARROW), 0), (whole(WIDE), 1)])
     # Rank 1 sends 8 columns of 100 samples: 3200 bytes. Both ranks wait for it.
     assert us(priced.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
-    # Both receive this rank's gradients in the other direction, so that it takes as long.
+    # Backward, the gradients of these columns take the opposite way, which takes as long.
     assert us(priced.backward_comm_ms) == pytest.approx(us(priced.forward_comm_ms))
     first = 4 * 10 + 2 * (4 * 100 * 2 + 8 * 100 * 3) / 1e3 + SYNC  # lengths of 2 features, 3 ids per sample
     splits = 100 + 20 + 24 / 1e3 / 0.5 + SYNC  # 3 numbers of 8 bytes to the other rank

@@ -1,4 +1,4 @@
-"""A plan with tiers on another day, as text."""
+"""A plan with tiers, priced on another day's ids: its tables as text."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The picture of tiers: curves, cuts, and bytes per kind of wire."""
+"""The picture of tiers: popularity curves, their cuts into tiers, and bytes inside and between hosts."""
 
 import dataclasses
 import json

@@ -65,15 +65,15 @@ def test_a_curve_promises_no_more_than_later_ids_give(num_embeddings, exponent, 
     assert (promised <= held_out + noise).all()
     hot = (rows >= num_embeddings // 1000) & (rows <= num_embeddings // 100)
     if count >= num_embeddings // 5:
-        assert (promised[hot] >= 0.8 * held_out[hot] - noise[hot]).all()  # nor does it give much away
-    if exponent == 0:  # although many rows have several times the mean number of lookups
+        assert (promised[hot] >= 0.8 * held_out[hot] - noise[hot]).all()  # nor does it promise far too little
+    if exponent == 0:  # rows are equally popular, although by chance some have many times the lookups of others
         assert seen[rows <= num_embeddings // 3][-1] > 0.4
         assert curve.share_of(num_embeddings // 3) < 0.35
 
 
 @pytest.mark.parametrize("pooling_factor", [20.0, 200.0])
 def test_a_curve_of_half_a_drawn_batch_holds_for_the_other_half(pooling_factor):
-    """The project's own ids of one batch, in random order."""
+    """The ids are those of one batch of `draw_ids`, in random order."""
     table = with_profile(Table("t", 200_000, 8, pooling_factor), BATCH)
     ids = draw_ids(table, BATCH, seed=3).indices
     half = len(ids) // 2
