@@ -46,7 +46,8 @@ class NeuroShard:
     def shortlist(self, problem: Problem, rng: np.random.Generator, count: int) -> list[Placement]:
         """The placement of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
 
-        The runners-up are states of the beam, or states in which rounds of the local search ended.
+        The runners-up are other sets of column shards that the beam search kept, or plans in which rounds of the local
+        search ended; with a step cost model, also plans of variants of the task.
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.

@@ -185,7 +185,7 @@ def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType
 
 
 def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
-    """The starting point with whole tables beside spread tables of these types."""
+    """The starting point beside spread tables of these types; other tables are split only where that makes them fit."""
     spread = spread_tables(types, problem.task, problem.memory)
     columns = column_problem(problem, spread)
     if columns is None:
@@ -206,7 +206,7 @@ def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
 def _with_more_cuts(
     problem: Problem, types: dict[str, ShardingType], search: SearchParams, refusal: DoesNotFitError
 ) -> _Start:
-    """Cut the rows of ever more tables, the largest first, until the other tables fit as whole tables."""
+    """Cut the rows of ever more tables, the largest first, until the other tables fit, whole or split by columns."""
     task = problem.task
     largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
     for table in largest:
