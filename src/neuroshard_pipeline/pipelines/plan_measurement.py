@@ -1,4 +1,7 @@
-"""Nodes that measure plans, shared by the pipelines search and benchmark."""
+"""Nodes that measure plans in three campaigns, shared by the pipelines search and benchmark.
+
+A campaign measures many samples: lookups of one rank, or collectives (`evaluation.measure_plans`).
+"""
 
 from kedro.pipeline import Node
 
@@ -15,7 +18,7 @@ from neuroshard_pipeline.measurement import (
     TopologyParams,
 )
 
-#: Maps names inside a namespaced pipeline to the parameters of the measure stage, `recording` and `topology`.
+#: Maps names inside a namespaced pipeline to `recording`, `topology` and the parameters of the measure stage.
 MEASURE_PARAMETERS = {
     "params:measure_compute": "params:measure.compute",
     "params:measure_comm": "params:measure.comm",
@@ -52,7 +55,7 @@ def campaigns_node() -> Node:
 def measuring_nodes() -> list[Node]:
     """Return the nodes that run `measurement` and save `RECORDS`.
 
-    Kedro saves every record as soon as a node yields it. A restarted run skips saved records.
+    Kedro saves every record as soon as a node yields it. A restarted run does not measure saved records again.
     """
     compute, backward, forward = RECORDS
     return [

@@ -23,5 +23,5 @@ def models_node() -> Node:
 
 
 def sharder_settings_node() -> Node:
-    """Parameters of the searches, of memory and of the rivals → `sharder_settings`."""
+    """Parameters of the searches, of the memory model and of rivals (sharders of others) → `sharder_settings`."""
     return Node(SharderSettings, list(SHARDER_PARAMETERS), "sharder_settings", name="set_up_sharders")

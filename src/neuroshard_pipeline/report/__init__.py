@@ -4,9 +4,9 @@
 | --- | --- |
 | `inputs` | `ReportInputs`, the data that the report shows |
 | `drawing`, `figures/` | `FIGURES`, all figures of the report by name |
-| `report_page`, `benchmark_page` | the two HTML pages; `page` and the `.html` templates are common to both |
+| `report_page`, `benchmark_page` | the two HTML pages; `page` fills their templates, the `.html` files |
 | `sharder_summary`, `benchmark_table`, `facts`, `diagnostics` | tables and sentences of the pages |
-| `terminal` | aligned text tables |
+| `terminal`, `truth_tables`, `drift_tables` | aligned text tables; those of the pipelines truth and drift |
 | `totals`, `formats`, `style` | costs relative to the cheapest plan, numbers as text, colours and axes |
 """
 

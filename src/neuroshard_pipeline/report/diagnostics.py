@@ -1,4 +1,4 @@
-"""Errors of the cost models on held-out samples: by sample property, by predicted cost, and the largest ones."""
+"""Errors of the cost models on held-out samples: by sample property, by predicted cost, and the largest errors."""
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,8 @@ PROPERTIES = {
 def compute_errors(held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame) -> pd.DataFrame:
     """Held-out compute samples (forward + backward) with their properties and their relative `error`.
 
-    The error is predicted / measured - 1; it is negative if the prediction is too low. The properties of a spread
-    sample (`augment.varied_draws`) are those of its whole tables.
+    The error is predicted / measured - 1; it is negative if the prediction is too low. The properties of a sample of
+    row shards or replicas are those of its whole tables.
     """
     known = table_pool[["table", "num_embeddings", "pooling_factor"]]
     grouped = compute_samples.merge(known, on="table").groupby("sample_id", sort=False)

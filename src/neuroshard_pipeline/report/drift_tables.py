@@ -1,4 +1,4 @@
-"""A plan with tiers on another day as text."""
+"""Text about a plan with tiers (blocks of rows by popularity) on the ids of another day."""
 
 from neuroshard_pipeline.evaluation.other_day import TierShares
 from neuroshard_pipeline.evaluation.popularity_drift import Drift, Recut
@@ -41,7 +41,7 @@ def verdict(drift: Drift) -> str:
     """Whether to cut again, and in which way."""
     best = drift.worth_it
     if best is None:
-        return "It is not worth it: no way to cut the tiers again saves enough before popularity changes again."
+        return "Cutting the tiers again is not worth it: no way saves enough time before popularity changes again."
     before = drift.drifted.predicted_cost_ms
     share = MISSING if not before else percent(best.saved_ms / before)
     return (

@@ -10,8 +10,8 @@ from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fi
 def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
 
-    A cost is a mean over the tasks that every sharder solved. It is measured, or that of the predicted step if nothing
-    was measured.
+    A cost is a mean over the tasks that every sharder solved. It is the measured cost, or the predicted cost of the
+    whole step if nothing was measured.
     """
     costs = {}
     for name, values in summary["sharders"].items():
@@ -46,7 +46,7 @@ def has_whole_steps(summary: Mapping[str, Any]) -> bool:
 
 
 def _step_ms(values: Mapping[str, Any]) -> float | None:
-    """Predicted cost of the step; in summaries of older versions, all predicted parts could be measured."""
+    """Predicted cost of the whole step. Older summaries lack it; all parts that they predict can be measured."""
     cost_ms: float | None = values.get("mean_step_ms", values.get("mean_predicted_ms"))
     return cost_ms
 

@@ -1,4 +1,4 @@
-"""Compares plans by their embedding costs. `totals` is the result of `plan_totals` everywhere."""
+"""Compares plans by their embedding costs. The argument `totals` is always the result of `plan_totals`."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The summary of the stage `truth` as rows of text."""
+"""The summary of the pipeline `truth` as rows of text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,8 +39,9 @@ def agreement_notes(summary: Mapping[str, Any]) -> list[str]:
         *lost,
         f"Predicted / measured: median {fixed(found['median_ratio'], 3)}; median error of the prediction "
         f"{error}, over {found['plans']} different plans.",
-        f"Kendall's tau of predicted and measured costs within a task: {fixed(found['tau'], 2)}; of those measured in "
-        f"even and in odd rounds: {fixed(found['tau_of_halves'], 2)}. These two costs differ by {noise} (median).",
+        f"Kendall's tau within a task: {fixed(found['tau'], 2)} for predicted and measured costs; "
+        f"{fixed(found['tau_of_halves'], 2)} for costs measured in even and in odd rounds, which differ by {noise} "
+        "(median).",
         f"Costs are means over {plural(summary['num_common_tasks'], 'task')} on {summary['world_size']} ranks "
         f"({timing['backend']}). The cost of a plan is the quantile {timing['quantile']:g} of the slowest rank's steps "
         f"in {timing['rounds']} rounds of {timing['steps_per_round']} timed steps; the order of plans varies by round.",

@@ -9,6 +9,6 @@
 | `comm_precision` | `torchrec_sharders`: TorchRec's sharders with a number format for the links | yes |
 | `left_out` | tables and memory of the modules that a plan leaves out | no |
 | `stock_planner` | `stock_plan`: the plan of TorchRec's own planner | yes |
-| `perf_formula` | TorchRec's cost formulas, and the numbers in them | no |
-| `perf_config` | `FittedPerfConfig`: gives such numbers to TorchRec's planner | yes |
+| `perf_formula` | TorchRec's cost formulas, and the bandwidths and coefficients in them | no |
+| `perf_config` | `FittedPerfConfig`: gives fitted bandwidths and coefficients to TorchRec's planner | yes |
 """

@@ -59,7 +59,7 @@ def embedding_config(name: str, table: Table) -> EmbeddingConfig:
 
 
 def feature_names(name: str, table: Table) -> tuple[str, ...]:
-    """Names of the features of a table that is configured under `name`: the same name if there is a single feature."""
+    """Names of the features of a table that is configured under `name`. A single feature has this name itself."""
     return (name,) if table.num_features == 1 else tuple(f"{name}.{at}" for at in range(table.num_features))
 
 

@@ -1,4 +1,4 @@
-"""A `HardwarePerfConfig` of TorchRec with fitted numbers: TorchRec's own planner with the costs of this project."""
+"""A `HardwarePerfConfig` with fitted numbers, so that TorchRec's planner estimates costs from this project's models."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -133,7 +133,7 @@ class FittedPerfConfig(EmbeddingPerfEstimatorConfig):
 
     @input_dist_comms
     def id_comm_ms(self, ctx: ShardPerfContext) -> float:
-        """TorchRec's formula with the fitted links. TorchRec does not add it to the cost of a shard."""
+        """TorchRec's formula with the fitted links. TorchRec does not add its result to the cost of a shard."""
         evaluator, linked = self._linked(ctx)
         return evaluator.compute_input_dist_comms(linked, _DEFAULT)
 

@@ -1,4 +1,4 @@
-"""TorchRec's cost formulas, and the numbers in them; `perf_config` gives such numbers to TorchRec.
+"""TorchRec's cost formulas, and the bandwidths and coefficients in them; `perf_config` gives fitted ones to TorchRec.
 
 TorchRec 1.8 prices a shard by the bytes of its ids, of the rows that it reads, and of its outputs, and a rank by the
 sum over its shards:
@@ -9,7 +9,7 @@ sum over its shards:
 
 These formulas ignore launches of kernels and the reuse of rows.
 
-Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
+Shapes: N shard sets, each of them the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,12 +66,12 @@ class FormulaErrors:
 
 @dataclass(frozen=True)
 class FittedNumbers:
-    """The numbers of TorchRec's formulas for one task or kind of tasks.
+    """The bandwidths and coefficients of TorchRec's formulas for one task or kind of tasks.
 
     Attributes:
         lookups: the formula of column shards.
         row_lookups: the formula of shards whose table is cut by rows, or None if it is that of column shards.
-        replica_lookups: the same for replicas.
+        replica_lookups: the formula of replicas, or None if it is that of column shards.
         bytes_per_ms: bandwidths by TorchRec's name of the collective, and by whether it spans several hosts.
     """
 

@@ -1,4 +1,4 @@
-"""TorchRec's own planner for GPUs; the caller gives the bytes of shards and what each table may become."""
+"""TorchRec's own planner for GPUs; the caller gives the bytes of shards, and the types and kernels of each table."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class Memory(Protocol):
 
 
 class _StorageEstimator(ShardEstimator):
-    """Sets the storage of every shard to that of a memory model; a shard without rows takes none."""
+    """Sets the storage of every shard to the bytes of a memory model; a shard without rows takes none."""
 
     def __init__(self, tables: Mapping[str, Table], task: ShardingTask, memory: Memory) -> None:
         self._tables = tables
@@ -148,7 +148,7 @@ def topology_of(task: ShardingTask, memory_limits: Sequence[int], **bandwidths: 
     Args:
         task: the task.
         memory_limits: bytes that tables may use on each rank. They are not given as `custom_topology_data`, because
-            TorchRec would then cut rows in proportion to them, and send ids as if it had cut them evenly.
+            TorchRec would then cut rows in proportion to them, but send ids as if all ranks had equally many rows.
         bandwidths: bandwidths that replace those of TorchRec.
     """
     topology = Topology(
@@ -192,7 +192,7 @@ def _constraint(choice: TableChoice) -> ParameterConstraints:
 
 
 def _model(tables: Mapping[str, Table]) -> nn.ModuleDict:
-    """The tables in as few collections as TorchRec accepts. Its estimates do not depend on the collection."""
+    """The tables in as few collections as TorchRec accepts. Its estimates do not depend on a table's collection."""
     found: dict[str, list[str]] = {}
     for name, table in tables.items():
         is_pooled = table.pooling != "none"

@@ -24,7 +24,7 @@ require_torchrec()
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata  # noqa: E402
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan  # noqa: E402
 
-#: TorchRec's other names of sharding types that `column_wise` covers.
+#: Sharding types of TorchRec that this project treats as `column_wise`.
 _COLUMN_TYPES = ("table_wise", "table_column_wise")
 
 
@@ -42,7 +42,7 @@ def sharding_plan(
 
     Raises:
         PlanError: the task and the model differ in the name, rows or columns of a table, or in whether it is a
-            sequence table; a table has tiers; or TorchRec cannot train the plan.
+            sequence table; a table has tiers (`tables.tiers`); or TorchRec cannot train the plan.
     """
     of_model = {entry.table.name: entry for entry in read_module_tables(module, leave_out=leave_out)}
     _check_tables(task, [entry.table for entry in of_model.values()])

@@ -7,9 +7,9 @@ outputs. The copy matters only if lookups take nearly all of a step.
 
 TorchRec 1.8 accepts some plans that it trains wrongly or that fail while it trains. They are refused here:
 
-- rows in other blocks than those of `tables.row_blocks`, or on other ranks than all ranks (`row_wise`) or all ranks of
-  one host (`table_row_wise`, `grid_shard`) in their order. TorchRec sends ids to ranks by its own rule.
-- a rank without rows of a table, on CPUs: FBGEMM's backward fails.
+- rows that are not cut into the blocks of `tables.row_blocks`, or blocks that are not in the order of the ranks, on all
+  ranks (`row_wise`) or all ranks of one host (`table_row_wise`, `grid_shard`). TorchRec sends ids to these places.
+- a table cut by rows that leaves a rank without rows, on CPUs: FBGEMM's backward fails.
 - sequence tables of other types than `tables.constraints.SEQUENCE_TYPES`, or with column shards of several widths.
 - some combinations of types in a module with mean pooling (`_mean_pooling_problems`).
 """
@@ -212,7 +212,7 @@ def _row_rectangles(placed: _Placed, devices: Devices) -> list[_Rectangle]:
 
 
 def _check_block(block: _Placed, of_ranks: Sequence[tuple[int, int]]) -> None:
-    """Refuse a column block whose rows are not cut and placed as TorchRec does it."""
+    """Refuse a column block whose rows are not cut and placed as TorchRec cuts and places them."""
     first = block[0][1] // len(of_ranks) * len(of_ranks)
     expected = [(row, rows, first + at) for at, (row, rows) in enumerate(of_ranks) if rows]
     if [(shard.row_offset, shard.num_rows, rank) for shard, rank in block] != expected:
@@ -222,7 +222,7 @@ def _check_block(block: _Placed, of_ranks: Sequence[tuple[int, int]]) -> None:
         raise PlanError(
             f"table {table.name!r} is {name} with rows {found}{' ...' if len(block) > 4 else ''}; TorchRec gives "
             f"{where} {of_ranks[0][1]} rows each in the order of the ranks, and fewer at the end; cut its "
-            f"{table.num_embeddings} rows so (tables.row_blocks.row_shards), and check local_world_size"
+            f"{table.num_embeddings} rows with tables.row_blocks.row_shards, and check local_world_size"
         )
 
 
@@ -240,7 +240,7 @@ def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str,
     if len(widths) > 1:
         yield (
             f"sequence tables of one module have column shards of {' and '.join(map(str, sorted(widths)))} columns, "
-            f"such as {widths[min(widths)]!r}; TorchRec can train only one width, so leave them whole or cut all alike"
+            f"such as {widths[min(widths)]!r}; TorchRec can train only one width, so give all shards the same one"
         )
 
 
@@ -248,8 +248,9 @@ def _mean_pooling_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[
     """Combinations of types in one module that TorchRec 1.8 computes wrongly.
 
     If the rows of a mean-pooled table are cut, ranks add up their partial sums, and the module divides its outputs by
-    the numbers of ids afterwards (`embeddingbag._create_mean_pooling_divisor`). For `grid_shard` tables it does not
-    divide. Otherwise it divides the outputs of all tables of other types as well, which need no division.
+    the numbers of ids afterwards (`embeddingbag._create_mean_pooling_divisor`). For `grid_shard` tables, it does not
+    divide. For `row_wise` and `table_row_wise` tables it does, but it then also divides the outputs of tables of other
+    types in the same module, which need no division.
     """
     types = {name: form["sharding_type"] for name, form in forms.items()}
     mean = {name: sharding_type for name, sharding_type in types.items() if pooling[name] == "mean"}

@@ -1,4 +1,7 @@
-"""Nodes of the augment stage."""
+"""Nodes of the augment stage, which draws samples to measure and sharding tasks to solve.
+
+A recording holds compute costs of another machine, with the pool and the samples that they belong to.
+"""
 
 import pandas as pd
 
@@ -35,7 +38,7 @@ def gather_public_tables(
 def provide_table_pool(
     public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
 ) -> pd.DataFrame:
-    """Return the pool of the recording, if any; otherwise a generated or read pool plus derived and public tables."""
+    """Return the recording's pool if there is one, or else tables that are generated or read, derived, and public."""
     if recording.folder:
         return open_recording(recording).pool
     return varied_pool(base_pool(params), params.batch_size, public, variation)
@@ -54,7 +57,7 @@ def provide_compute_samples(
     varied: VariedSampleParams,
     recording: RecordingParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the compute samples and their settings. They are drawn unless a recording provides them."""
+    """Return the compute samples and the settings of each (such as its optimizer), drawn or from a recording."""
     if recording.folder:
         recorded = open_recording(recording)
         return recorded.samples, recorded.settings

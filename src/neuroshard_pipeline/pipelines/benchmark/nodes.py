@@ -1,4 +1,4 @@
-"""Nodes of the benchmark pipeline."""
+"""Nodes of the benchmark pipeline. A job is one task for one sharder; the chosen plans are those that are measured."""
 
 from collections.abc import Iterator, Mapping
 

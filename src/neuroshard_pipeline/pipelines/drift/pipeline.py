@@ -1,4 +1,4 @@
-"""Plans tiers (rows by popularity) for a day's ids, and says whether cutting them again pays on another day."""
+"""Plans tiers (blocks of rows by popularity) for a day's ids; says whether cutting them again pays on another day."""
 
 from kedro.pipeline import Node, Pipeline
 

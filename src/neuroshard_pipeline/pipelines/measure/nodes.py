@@ -1,4 +1,4 @@
-"""Nodes of the measure stage."""
+"""Nodes of the measure stage. A campaign measures many samples and saves records, from which a stopped run resumes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -76,7 +76,7 @@ def reduce_comm_costs(
 def reduce_reduction_costs(
     records: Records, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
 ) -> pd.DataFrame:
-    """One cost per sample of reductions."""
+    """One cost per reduction sample."""
     return CommCampaign(params, seed, topology).reduction_costs(records, _reduction_samples(samples))
 
 
@@ -101,7 +101,7 @@ def measure_steps(
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Tasks, plans and measured steps of random plans; empty frames if lookups or collectives are not measured here."""
+    """Tasks, plans and measured steps of random plans; empty frames if lookups or collectives are not measured."""
     plans = random_plans(pool, drawing) if measures_steps(compute.backend, comm.backend, params) else []
     costs = measure_step_costs(
         plans, params, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)

@@ -1,10 +1,10 @@
 """Checks everything that a run will use before its first node starts, and reports all problems in one error.
 
-- `hook`: Kedro's hook, and the error
+- `hook`: the Kedro hook that runs the checks, and the error that it raises
 - `run`: what the checks know of a run: nodes, typed parameters, and where parameters were set
-- `data`: datasets that are missing or damaged, folders that cannot be written, free disk
-- `measuring`: kernels, GPUs, memory and extras of measurements
-- `nodes`: the checks of each node's other inputs: files, sharders, recordings
+- `data`: datasets that are missing or damaged, folders that cannot be written, free disk space
+- `measuring`: kernels, GPUs, memory and optional dependencies that measurements need
+- `nodes`: what the parameters of each node name: files, sharders, recordings of compute costs
 
 A check yields one text per problem and takes milliseconds. It refuses only runs that cannot succeed.
 """

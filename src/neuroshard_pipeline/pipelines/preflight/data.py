@@ -1,4 +1,4 @@
-"""Checks of datasets: inputs that are missing or damaged, folders that cannot be written, and free disk."""
+"""Checks of datasets: inputs that are missing or damaged, folders that cannot be written, and free disk space."""
 
 import os
 import shutil
@@ -13,12 +13,12 @@ from neuroshard_pipeline.datasets import CostModelDataset, TableFileDataset
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 
-#: Free disk that every run must find. A default run writes 20 MB, and the longest campaign ten times as much.
+#: Free disk space that every run must find. A default run writes 20 MB, and the longest campaign ten times as much.
 LEAST_FREE_BYTES = 256 * 2**20
 
 
 def input_problems(run: PlannedRun) -> Problems:
-    """Inputs that are never stored, have no version or not the pinned one, or cannot be read."""
+    """Inputs that are not stored between runs, have no version or not the requested one, or cannot be read."""
     missing: dict[str, list[str]] = {}
     for name in sorted(run.pipeline.inputs()):
         if name.startswith("params:") or name == "parameters":
@@ -67,7 +67,7 @@ def output_problems(run: PlannedRun) -> Problems:
 def _not_stored(name: str) -> str:
     makers = [node.name for each in set(pipelines) for node in pipelines[each].nodes if name in node.outputs]
     maker = f"--from-nodes {makers[0]}" if makers else f"the node that makes {name}"
-    return f"{name} is not stored between runs; start the run earlier, with {maker}"
+    return f"{name} is not stored between runs; start the run at an earlier node, with {maker}"
 
 
 def _version_problems(name: str, dataset: Any) -> Problems:

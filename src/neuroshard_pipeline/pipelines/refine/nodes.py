@@ -1,4 +1,7 @@
-"""Nodes of the refine pipeline."""
+"""Nodes of the refine pipeline. A run of it is one round.
+
+The first campaign (stage measure) measured the first training samples. Some of them, the anchors, are measured again.
+"""
 
 import logging
 

@@ -30,7 +30,7 @@ _STEP_DATA = ("measure.step_plans", "measure.step_costs", "measure.reduction_cos
 
 
 def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[MeasuredSamples, bool]:
-    """Return the samples of the first campaign and of the pipeline refine, and whether refine added any."""
+    """Return the samples of the first campaign (stage measure) and of refine, and whether refine added any."""
     data = training_data(first, refined)
     return data, len(data.sample_ids) > len(first.sample_ids)
 
@@ -81,7 +81,7 @@ def fit_step_costs(
     hardware: Json,
     lineage: Json,
 ) -> tuple[list[StepCostModel], Json]:
-    """Return the step cost model, measured or of a modelled cluster, and its accuracy; an empty list for none."""
+    """Return the step cost model, measured or of a modelled cluster, and its accuracy; an empty list if none exists."""
     if is_modelled(hardware):
         model = step_model_of_hardware(hardware, modelled)
         return [model], dict(model.errors)

@@ -19,7 +19,7 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
 
     Args:
         refined: prefix of the datasets named in `REFINED`. The default selects what earlier runs of the pipeline refine
-            have measured; `refine.` selects what the present run measures.
+            have measured; `refine.` selects what this run measures.
     """
     return Pipeline(
         [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],

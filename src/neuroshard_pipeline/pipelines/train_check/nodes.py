@@ -32,7 +32,7 @@ def tabulate_plans(solutions: Solutions) -> pd.DataFrame:
 
 
 def train(solutions: Solutions, batches: tuple[Batch, ...], params: TrainingParams) -> pd.DataFrame:
-    """Train under all plans in turns."""
+    """Train the same model under every plan; the plans take turns."""
     return train_under_plans(
         solutions.plans, batches, params, lambda rounds: tqdm(rounds, desc="train", unit=" rounds", disable=None)
     )

@@ -1,4 +1,4 @@
-"""Trains the policies of the learned rivals on predictions of the newest cost models."""
+"""Trains the policies of AutoShard and DreamShard, two learned sharders, on predictions of the newest cost models."""
 
 from kedro.pipeline import Node, Pipeline
 

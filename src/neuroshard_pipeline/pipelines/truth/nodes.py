@@ -27,7 +27,10 @@ def solve_tasks(
     params: TruthStepParams,
     task_params: TruthTaskParams,
 ) -> Solutions:
-    """Solve every task with every sharder. Cost models must be for the kind of device that the ranks have."""
+    """Solve every task with every sharder, and add variants of one sharder's plans with other sharding types.
+
+    The cost models must be for the kind of device that the ranks have.
+    """
     check_hardware(models, params.compute_device)
     solved = solve_all(
         tasks_from_frame(tasks),

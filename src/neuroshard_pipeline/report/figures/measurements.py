@@ -1,4 +1,4 @@
-"""Figures of the measured costs: how large they are and how well repeated measurements agree."""
+"""Figures of the measured costs: how large they are, and how well repeated measurements of a sample (visits) agree."""
 
 import itertools
 
@@ -36,9 +36,10 @@ def cost_distributions(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) ->
 
 
 def measurement_noise(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame) -> go.Figure:
-    """Scatter plot of the spread of repeated visits against the cost; the points are all rows of costs or every n-th.
+    """Scatter plots of the spread of a sample's visits against its cost, one point per row of costs.
 
-    The spread is `spread_ms` as a share of forward + backward cost; rows with a single visit are left out.
+    The spread is `spread_ms` as a share of forward + backward cost. Rows with a single visit are left out. If there are
+    too many rows, only every n-th is drawn.
 
     Args:
         compute_costs: `measure.compute_costs`; failed samples are left out.
