@@ -152,7 +152,7 @@ def test_inputs_that_no_run_has_made_are_listed_with_the_pipeline_that_makes_the
 def test_results_that_are_not_stored_are_listed_with_the_node_that_makes_them(finished_run):
     found = problems(finished_run, "search", nodes=["search.measure_compute"])
     assert found == [
-        "search.measurement is not stored between runs; start the run earlier, with "
+        "search.measurement is not stored between runs; start the run at an earlier node, with "
         "--from-nodes search.set_up_measurement"
     ]
 
