@@ -1,6 +1,7 @@
 """Plans with tiers on the ids of another day: profiles of the day, shares of the ids per tier, and predicted costs.
 
-Shapes: N ids of a batch, R popular rows.
+Tiers cut a sequence table, the parent, by the popularity of its rows: hot rows are on every rank, host rows are once on
+every host, and cold rows are sharded. Shape: N ids of a batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ class DaysParams(Parameters):
     Attributes:
         planned: path of the ids of the day that the plan is made for.
         other: path of the ids of the day that the plan is judged on.
-        num_batches: batches that are read of each day, of the task's global batch size.
+        num_batches: number of batches that are read of each day; their size is the task's global batch size.
     """
 
     planned: str | None
@@ -62,9 +63,9 @@ class TierShares:
     """Shares of a table's ids that look up each tier.
 
     Attributes:
-        hot: rows that every rank has.
-        host: rows that every host has once.
-        cold: all other rows.
+        hot: share that looks up hot rows.
+        host: share that looks up host rows.
+        cold: share that looks up all other rows.
     """
 
     hot: float
@@ -127,7 +128,7 @@ def _as_shares(tiers: Sequence[Table], shares: FloatArray) -> TierShares:
 
 
 def _split(ids: IntArray, tiers: Sequence[Table], rows: IntArray) -> list[IntArray]:
-    """The ids (N,) of every tier, in the order of the tiers; `rows` are the popular ones, hottest first."""
+    """The part of `ids` (N,) that looks up each tier, in the order of `tiers`; `rows`: popular rows, hottest first."""
     ends = np.cumsum([tier.num_embeddings for tier in tiers if tier.tier is not None and tier.tier.kind != "cold"])
     order = np.argsort(rows, kind="stable")
     at = np.minimum(np.searchsorted(rows[order], ids), len(rows) - 1)

@@ -234,7 +234,7 @@ def _check(plan: Plan, cuts: Mapping[str, Cuts], rows: PopularRows, day: DayIds)
     task_id = plan.task.task_id
     if not cuts:
         raise TaskError(
-            f"{task_id}: the plan has no tiers, so that drift has no effect on it; tiers pay for sequence tables"
+            f"{task_id}: the plan has no tiers, so there is nothing to cut again; tiers pay for sequence tables"
         )
     for table in parent_tables(plan.task):
         if len(day.get(table.name, ())) < 2:
