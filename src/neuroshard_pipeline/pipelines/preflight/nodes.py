@@ -241,7 +241,7 @@ def _sharder_problems(run: PlannedRun, name: str, sharders: Iterable[str]) -> Pr
 
 
 def _file_problems(run: PlannedRun, name: str, path: str) -> Problems:
-    """The problem of a file that is too large to be read before the run."""
+    """The problem of a file that is not read before the run, because it may be large."""
     if not Path(path).is_file():
         yield f"{run.setting(name, path)}: no such file; correct the path"
     elif not os.access(path, os.R_OK):
@@ -260,7 +260,7 @@ def _set_by(stage: str, overriding: str, overridden: set[str]) -> Callable[[str]
     return lambda field: f"{overriding if field in overridden else stage}.{field}"
 
 
-#: The check of each function that a node calls and that can fail for its parameters.
+#: Maps functions of nodes to the checks of their parameters.
 CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     augment.provide_table_pool: _table_pool,
     augment.provide_compute_samples: _recording,
