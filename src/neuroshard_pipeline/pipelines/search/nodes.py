@@ -36,7 +36,7 @@ def solve_tasks(
 
 
 def pick_anchors(plans: Plans, first: MeasuredSamples, params: AnchorParams) -> Anchors:
-    """Choose the samples of the first campaign that are measured again together with the plans."""
+    """Choose training samples that are measured again together with the plans, to estimate the machine's drift."""
     return choose_anchors(first, params, {plan.task.world_size for plan in plans})
 
 
