@@ -46,7 +46,7 @@ _MEGABYTE = 1e6
 
 
 def tiers_of_run(plans: pd.DataFrame, plan_costs: pd.DataFrame, sharding_tasks: pd.DataFrame) -> go.Figure:
-    """The picture of the cheapest plan with tiers, or an empty figure if no plan has any.
+    """The picture of the plan with tiers that has the lowest predicted cost, or an empty figure if no plan has tiers.
 
     Args:
         plans: `search.plans`.
