@@ -11,6 +11,7 @@ from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.report import figures, render_report
+from neuroshard_pipeline.report.formats import percent
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.search.spread import spread_tables
@@ -57,6 +58,24 @@ def test_curves_are_cut_where_the_tiers_end():
     assert cold.y[-1] == pytest.approx(100)
     text = json.dumps(figure.to_plotly_json()["layout"]["annotations"], default=str)
     assert "host 200 rows" in text
+
+
+def test_a_picture_says_where_each_curve_comes_from_and_draws_it():
+    counted = dataclasses.replace(TABLES[1], popularity=((500.0, 0.9), (60_000.0, 1.0)))
+    figure = figures.tiers_picture(tiered_plan(dataclasses.replace(ASKED, tables=[TABLES[0], counted])))
+    titles = [annotation.text for annotation in figure.layout.annotations]
+    assert f"<b>{counted.name}</b>; its curve comes from counted ids, or the table file" in titles[0]
+    assert "comes from the reuse profile of one batch" in titles[2]
+    hot = next(trace for trace in figure.data if trace.type == "scatter")
+    assert (hot.x[-1], hot.y[-1]) == (500, pytest.approx(90))
+
+
+def test_titles_state_how_many_bytes_the_tiers_save():
+    plan = tiered_plan(dataclasses.replace(ASKED, tables=TABLES, local_world_size=None))
+    (row,) = figures.tiers_picture(plan).layout.annotations[1:2]
+    figure = figures.tiers_picture(plan)
+    saved = 1 - bytes_of(figure, "tiers") / bytes_of(figure, "no tiers")
+    assert row.text == f"between ranks: {percent(saved)} fewer bytes"
 
 
 def test_ranks_of_one_host_have_one_kind_of_wire():

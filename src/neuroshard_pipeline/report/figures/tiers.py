@@ -1,6 +1,6 @@
 """Tiers of the sequence tables of a plan: popularity curve, cuts, and the bytes that cross each kind of wire."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +12,13 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_from_frame
 from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import style
+from neuroshard_pipeline.report.formats import percent
 from neuroshard_pipeline.search.plan import TIER_COLUMN, Plan
 from neuroshard_pipeline.search.volumes import KINDS, Kind, Volumes, plan_volumes
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.kinds import TierKind
-from neuroshard_pipeline.tables.popularity import curve_of
+from neuroshard_pipeline.tables.popularity import curve_of, curve_source
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
@@ -83,17 +84,19 @@ def tiers_picture(plan: Plan) -> go.Figure:
         column_widths=[0.56, 0.44],
         horizontal_spacing=0.2,
         vertical_spacing=0.28 / len(shown),
-        subplot_titles=[text for table in shown for text in (_title(table, tiers[table.name]), "")],
+        subplot_titles=[text for table in shown for text in (_title(table, tiers[table.name]), _saving(table, plan))],
     )
     for row, table in enumerate(shown, start=1):
         _add_curve(figure, row, table, tiers[table.name], plan)
-        _add_wires(figure, row, table, plan)
+        _add_wires(figure, row, _wires(table, plan))
     more = f", the {len(shown)} with most traffic" if len(shown) < len(parents) else ""
     title = f"{plan.task.task_id} by {plan.sharder}: tiers of {len(parents)} sequence tables{more}"
     figure.update_xaxes(title_text="most popular rows", row=len(shown), col=1)
     figure.update_xaxes(title_text="MB per step, all ranks", row=len(shown), col=2)
     style.styled(figure, title, height=220 + 250 * len(shown))
-    figure.update_annotations(font_size=13, x=0.0, xanchor="left", align="left")
+    figure.update_annotations(font_size=13, xanchor="left", align="left")
+    for annotation, axis in zip(figure.layout.annotations, figure.select_xaxes(), strict=False):
+        annotation.x = axis.domain[0]
     figure.update_layout(
         barmode="stack",
         legend={"y": -70.0 / (250 * len(shown)), "yanchor": "top"},
@@ -105,11 +108,21 @@ def tiers_picture(plan: Plan) -> go.Figure:
 def _title(table: Table, tiers: Sequence[Table]) -> str:
     ids = sum(tier.pooling_factor for tier in tiers)
     parts = [
-        f"{tier.tier.kind} {style.short_number(tier.num_embeddings)} rows ({tier.pooling_factor / ids:.0%} of the ids)"
+        f"{tier.tier.kind} {style.short_number(tier.num_embeddings)} rows ({percent(tier.pooling_factor / ids)})"
         for tier in tiers
         if tier.tier is not None
     ]
-    return f"<b>{table.name}</b><br>{', '.join(parts)}"
+    return f"<b>{table.name}</b>; its curve comes from {curve_source(table)}<br>{', '.join(parts)}"
+
+
+def _saving(table: Table, plan: Plan) -> str:
+    """By how much the tiers change the bytes on each kind of wire."""
+    parts = []
+    for wire, (tiered, whole) in _wires(table, plan).items():
+        tiered_bytes, whole_bytes = (sum(_bytes(of, wire, kind) for kind in KINDS) for of in (tiered, whole))
+        saved = 1.0 - tiered_bytes / whole_bytes
+        parts.append(f"{wire}: {percent(abs(saved))} {'fewer' if saved >= 0 else 'more'} bytes")
+    return "<br>".join(reversed(parts))  # in the order of the bars
 
 
 def _add_curve(figure: go.Figure, row: int, table: Table, tiers: Sequence[Table], plan: Plan) -> None:
@@ -140,8 +153,8 @@ def _add_curve(figure: go.Figure, row: int, table: Table, tiers: Sequence[Table]
     figure.update_yaxes(title_text="share of ids, %", range=[0, 103], row=row, col=1)
 
 
-def _add_wires(figure: go.Figure, row: int, table: Table, plan: Plan) -> None:
-    """Bytes of one table per step, by kind of wire, with its tiers and as a row-wise table."""
+def _wires(table: Table, plan: Plan) -> dict[str, tuple[Volumes, Volumes]]:
+    """What one table sends per step with its tiers, and as a row-wise table, by kind of wire."""
     task = plan.task
     names = {tier.name for tier in tiers_of(task)[table.name]}
     placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table.name in names]
@@ -149,10 +162,16 @@ def _add_wires(figure: go.Figure, row: int, table: Table, plan: Plan) -> None:
     alone = replace(task, tables=[table], constraints=UNCONSTRAINED)
     rows = row_shards(table, "row_wise", task.world_size)
     whole = plan_volumes(alone, rows, range(len(rows)))
+    wires = ("inside hosts", "between hosts") if task.num_hosts > 1 else ("between ranks",)
+    return dict.fromkeys(wires, (tiered, whole))
+
+
+def _add_wires(figure: go.Figure, row: int, wires: Mapping[str, tuple[Volumes, Volumes]]) -> None:
+    """Bars of the bytes of one table, by kind of wire (`_wires`)."""
     bars = {
         (wire, what): volumes
-        for wire in (("inside hosts", "between hosts") if task.num_hosts > 1 else ("between ranks",))
-        for what, volumes in (("tiers", tiered), ("no tiers", whole))
+        for wire, pair in wires.items()
+        for what, volumes in zip(("tiers", "no tiers"), pair, strict=True)
     }
     for kind in KINDS:
         figure.add_trace(
