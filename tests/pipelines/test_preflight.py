@@ -210,7 +210,7 @@ def cold_s(tmp_path_factory) -> float:
     ],
 )
 def test_the_command_refuses_within_ten_seconds_of_a_free_core(tmp_path, cold_s, arguments, params, word):
-    """The sum of a refusal in a new interpreter and of this one in a warm process is even longer than this one."""
+    """A refusal in a new interpreter plus this warm one takes longer than this one would in a new interpreter."""
     done = warm.run("-m", "kedro", "run", *arguments, "--params", f"{params}data_root={tmp_path / 'data'}")
     assert refused(done, word)
     assert cold_s + done.cpu_s < 10
