@@ -74,7 +74,7 @@ class TierShares:
 
 
 def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> dict[str, IntArray]:
-    """The popular rows of every table with cuts, hottest first, by the ids that were counted."""
+    """The hot and host rows of every table of `cuts`, hottest first, by the ids that were counted."""
     return {name: popular_rows(counted[name], own.hot_rows + own.host_rows) for name, own in cuts.items()}
 
 

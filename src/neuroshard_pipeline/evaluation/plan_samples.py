@@ -132,7 +132,7 @@ def own_costs_ms(
 ) -> RankCosts:
     """All costs of a rank except all-to-alls, per plan and rank; NaN if a measurement failed.
 
-    Input dist and the module's own work are not measured. Their predicted costs count, as in the predicted start skew.
+    Input dist and the module's own work are not measured. Their predicted costs are added, as in predicted start skews.
 
     Args:
         plans: P plans.
@@ -219,7 +219,7 @@ def _rank_sample(shards: Sequence[Shard], task: ShardingTask, mark: str) -> Comp
 
 
 def _shard_key(shard: Shard) -> str:
-    """Everything about a shard that its lookup, or its place in a plan, depends on."""
+    """Everything that the cost of looking up a shard depends on, as text."""
     table = shard.table
     profile = (table.num_embeddings, table.pooling_factor, table.unique_rows, table.reuse, table.data_type)
     kind = [value for name, usual in TABLE_DEFAULTS.items() if (value := getattr(table, name)) != usual]

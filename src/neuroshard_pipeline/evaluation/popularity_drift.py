@@ -44,7 +44,7 @@ class DriftParams(Parameters):
     Attributes:
         gb_per_s: bandwidth at which one rank receives rows when tiers are cut again.
         steps: training steps until popularity has changed again; cutting must have paid by then.
-        least_saving: share of a step's time that cutting again must save. Cost models do not resolve smaller ones.
+        least_saving: share of a step's time that cutting again must save. Cost models do not resolve less.
     """
 
     gb_per_s: float = Field(gt=0)

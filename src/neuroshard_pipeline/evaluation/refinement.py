@@ -50,7 +50,7 @@ class RefineParams(Parameters):
         plans_per_task: number of plans that each sharder contributes per task: the best plan and its runners-up.
         max_compute_samples: maximum number of new compute samples; those of the best plans come first.
         max_comm_samples: maximum number of new communication samples.
-        seed: seed of the sharders; tasks use `seed` + 1000 * round. No other stage should have this seed.
+        seed: seed of the sharders. Tasks are drawn with `seed` + 1000 * round, which should be no other stage's seed.
     """
 
     tasks_per_world_size: tuple[int, ...] = Field(min_length=1)

@@ -97,7 +97,7 @@ def _renamed(tables: Sequence[Table]) -> list[Table]:
 
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
-    """Draw the same number of tasks for every maximum dimension. The smallest ones get one more task if any remain."""
+    """Draw equally many tasks for every maximum dimension. If some remain, the smallest maxima get one more each."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):

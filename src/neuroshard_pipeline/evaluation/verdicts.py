@@ -26,7 +26,7 @@ class VerdictParams(Parameters):
     Attributes:
         confidence: confidence level of the intervals.
         resamples: number of bootstrap resamples.
-        least_tasks: minimum number of common tasks for a confidence interval and a verdict.
+        least_tasks: minimum number of compared tasks for a confidence interval and a verdict.
         least_success: a sharder that solves a smaller share of the tasks of a suite does not count for the common
             tasks; otherwise they would be few.
         seed: seed of the bootstrap.

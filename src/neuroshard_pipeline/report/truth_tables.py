@@ -7,10 +7,10 @@ from neuroshard_pipeline.report.formats import MISSING, fixed, percent, plural
 
 
 def sharder_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Header and one row per sharder: mean costs, and how our sharder's costs compare with them."""
+    """Header and one row per sharder: mean costs of its plans, and the ratio of our sharder's costs to these costs."""
     pairs = {pair["rival"]: pair for pair in summary["pairs"]}
     ours = next((pair["ours"] for pair in summary["pairs"]), "our sharder")
-    rows = [["plans of", "predicted ms", "measured ms", f"{ours} / it: predicted", "measured", "95 % interval"]]
+    rows = [["plans of", "predicted ms", "measured ms", f"{ours} / this row: predicted", "measured", "95 % interval"]]
     for name, costs in summary["sharders"].items():
         pair = pairs.get(name, {})
         interval = MISSING if pair.get("low") is None else f"{pair['low']:.3f}..{pair['high']:.3f}"

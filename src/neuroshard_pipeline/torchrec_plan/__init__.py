@@ -1,4 +1,4 @@
-"""Writes shards and ranks as sharding plans of TorchRec, and reads such plans. No module here imports `Plan`.
+"""Writes shards and ranks as sharding plans of TorchRec, and reads such plans. The package `search` imports it.
 
 | module | holds | imports TorchRec |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Tiers of the sequence tables of a plan: popularity curve, cuts, and the bytes that cross each kind of wire."""
+"""Tiers (hot, host and cold rows) of a plan's sequence tables: popularity curves, and bytes on every kind of wire."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
