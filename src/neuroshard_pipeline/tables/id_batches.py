@@ -52,15 +52,14 @@ def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Tabl
 
     If no batch has ids, all `batches` together count as half an id, because a pooling factor of 0 is not allowed.
     """
-    rows, ids = np.mean([reuse_counts(own) for own in batches], axis=0)
+    rows, ids = np.sum([reuse_counts(own) for own in batches], axis=0, dtype=float)
     if not ids.sum():
-        rows[0] = ids[0] = _LEAST_IDS / len(batches)
-    unique_rows = float(rows.sum())
+        rows[0] = ids[0] = _LEAST_IDS
     return replace(
         table,
-        pooling_factor=float(ids.sum()) / batch_size,
-        unique_rows=unique_rows,
-        reuse=tuple((rows / unique_rows).tolist()),
+        pooling_factor=float(ids.sum()) / (len(batches) * batch_size),
+        unique_rows=float(rows.sum()) / len(batches),
+        reuse=tuple((rows / rows.sum()).tolist()),
     )
 
 

@@ -1,9 +1,8 @@
-"""Id statistics of real batches: pooling factors, unique rows and reuse profiles.
+"""Id statistics of real batches: pooling factors, unique rows, reuse profiles and popularity curves.
 
 Shapes: S samples, N ids, G global batches.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.profile import reuse_histogram
+from neuroshard_pipeline.tables.id_batches import counted
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
@@ -26,6 +25,8 @@ def profile_from_batches(
     feature_names: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Table]:
     """`tables` with the pooling factor, unique rows and reuse profile of real batches.
+
+    Sequence tables also get the popularity curve of all batches together.
 
     Unique rows and reuse depend on the batch size. The samples of all `batches` are therefore concatenated and cut into
     global batches of `batch_size`; remaining samples are not used. Every global batch is measured separately.
@@ -53,20 +54,12 @@ def _measured(table: Table, features: Sequence[str], batches: Sequence[KeyedJagg
     by_feature = [_global_batches(table, feature, batches, batch_size) for feature in features]
     num_batches = len(by_feature[0])
     global_batches = [np.concatenate(ids) for ids in zip(*by_feature, strict=True)]
-    histograms = [reuse_histogram(ids) for ids in global_batches if ids.size]
-    if not histograms:
+    if not any(ids.size for ids in global_batches):
         raise TaskError(
             f"table {table.name!r}: {num_batches} global batches of {batch_size} samples hold no ids of it; give more "
             "batches, or leave the table out of the profile"
         )
-    unique_rows = np.array([rows for rows, _, _ in histograms])  # (G,)
-    reuse_shares = np.array([share_of_rows for _, share_of_rows, _ in histograms])  # (G, 17)
-    return dataclasses.replace(
-        table,
-        pooling_factor=sum(ids.size for ids in global_batches) / (num_batches * batch_size),
-        unique_rows=float(unique_rows.mean()),
-        reuse=tuple(((unique_rows[:, None] * reuse_shares).sum(axis=0) / unique_rows.sum()).tolist()),
-    )
+    return counted(table, global_batches, batch_size)
 
 
 def _global_batches(
