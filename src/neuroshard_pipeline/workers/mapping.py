@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from neuroshard_pipeline.errors import NeuroShardError
@@ -80,7 +81,9 @@ def single_workers(
 
 def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[Any], tuple[Any, str | None]]:
     """Limit this worker to its share of the host's threads, and return the function that answers its jobs."""
-    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    threads = max(1, torch.get_num_threads() // workers)
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)  # of the libraries that NumPy calls; the limit holds for the rest of the process
     tqdm.set_lock(threading.RLock())  # tqdm's own lock is a semaphore, which a worker that is killed would leak
     return partial(_call, function)
 

@@ -158,6 +158,10 @@ def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
 def _contest(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, ContestParams)
     yield from _sharder_problems(run, f"{name}.sharders", params.sharders)
+
+
+def _contest_in_workers(run: PlannedRun, node: Node) -> Problems:
+    yield from _contest(run, node)
     yield from _executor(run, node)
 
 
@@ -270,7 +274,7 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     measure.measure_steps: _steps,
     plan_measurement.state_campaigns: _plan_campaigns,
     refine.state_campaigns: _refine_campaigns,
-    search.solve_tasks: _contest,
+    search.solve_tasks: _contest_in_workers,
     SuiteSettings: _suites,
     BenchmarkJobs.of: _benchmark_contest,
     benchmark.solve: _executor,

@@ -9,29 +9,27 @@ from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.anchors import AnchorParams, Anchors, choose_anchors
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.evaluation.solving_in_workers import TaskSolver, solve_in_workers
 from neuroshard_pipeline.evaluation.summary import summarise
+from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.pipelines.params import ContestParams, TorchRecExportParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables import tasks_from_frame
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
+from neuroshard_pipeline.workers import WorkerParams, map_items
 
 Plans = tuple[Plan, ...]
 
 
 def solve_tasks(
-    tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings
+    tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings, executor: WorkerParams
 ) -> tuple[Plans, pd.DataFrame]:
     """Solve every task with every sharder; return the plans, and the duration or error of every attempt."""
-    solutions = solve_all(
-        tasks_from_frame(tasks),
-        contest.sharders,
-        models,
-        settings,
-        contest.seed,
-        lambda each: tqdm(each, desc="search", unit=" tasks", disable=None),
-    )
+    solver = TaskSolver(tuple(contest.sharders), models, settings, contest.seed)
+    asked = tasks_from_frame(tasks)
+    with tqdm(total=len(asked), desc="search", unit=" tasks", disable=None) as bar:
+        solutions = solve_in_workers(solver, asked, lambda *work: map_items(*work, executor, PRELOAD), bar.update)
     return solutions.plans, solutions.attempts
 
 

@@ -15,7 +15,7 @@ SOLVING = [
     sharder_settings_node(),
     Node(
         nodes.solve_tasks,
-        ["sharding_tasks", "models", "params:contest", "sharder_settings"],
+        ["sharding_tasks", "models", "params:contest", "sharder_settings", "params:executor"],
         ["solved_plans", "attempts"],
         name="solve_tasks",
     ),
