@@ -12,7 +12,7 @@ from search.tasks import random_tables
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.price import price_plan
+from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_tables
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
@@ -44,7 +44,7 @@ def cheapest_of_whole_tables_ms(task: ShardingTask, models) -> float:
         count = 0 if columns is None else len(columns.units)
         for ranks in itertools.product(range(task.world_size), repeat=count):
             placement = joined(problem, columns.whole_placement(ranks) if columns else None, spread)
-            best = min(best, price_plan(problem, placement, "tried").predicted_cost_ms)
+            best = min(best, placement_cost_ms(problem, placement))
     return best
 
 

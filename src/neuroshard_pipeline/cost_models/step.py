@@ -63,6 +63,7 @@ class StepCostModel:
     reductions: ReductionCosts
     errors: Mapping[str, float] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    _found: dict[tuple[str, int], FloatArray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prices:
@@ -70,6 +71,11 @@ class StepCostModel:
 
     def prices_of(self, part: str, world_size: int) -> FloatArray:
         """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 if it has no price."""
+        if (part, world_size) not in self._found:
+            self._found[part, world_size] = self._interpolated(part, world_size)
+        return self._found[part, world_size]
+
+    def _interpolated(self, part: str, world_size: int) -> FloatArray:
         known = sorted(self.prices)
         of_known = [[self.prices[size][part].get(name, 0.0) for name in QUANTITIES] for size in known]
         columns = zip(*of_known, strict=True)

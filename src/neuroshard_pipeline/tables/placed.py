@@ -3,20 +3,25 @@
 A data-parallel table has one shard per rank, and all these shards are equal. The cost of a shard is therefore computed
 once per distinct shard; a sparse matrix adds up the costs of the shards of every rank.
 
-Shapes: S shards, D distinct shards, W ranks.
+Shapes: S shards, D distinct shards, W ranks, N entries of the sparse matrix: pairs of rank and distinct shard.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from scipy.sparse import csc_array
 
-from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.tables.table import Shard
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+#: A sparse matrix takes 0.1 ms to make. Up to so many products, adding them without one takes less.
+_FEW_PRODUCTS = 1000
 
 
 @dataclass(frozen=True)
@@ -25,38 +30,59 @@ class PlacedShards:
 
     Attributes:
         shards: the distinct shards, in the order of their first occurrence.
-        counts: (W, D) how often each rank holds each of them.
+        world_size: number of ranks, W.
+        number: (N,) ascending indices of distinct shards.
+        rank: (N,) a rank that holds the shard, ascending for every shard.
+        count: (N,) how often the rank holds the shard.
     """
 
     shards: list[Shard]
-    counts: csc_array
+    world_size: int
+    number: IntArray
+    rank: IntArray
+    count: IntArray
 
     @property
     def times(self) -> IntArray:
         """(D,) how often all ranks together hold each shard."""
-        return np.asarray(self.counts.sum(axis=0), dtype=np.int64)
+        times = np.zeros(len(self.shards), dtype=np.int64)
+        np.add.at(times, self.number, self.count)
+        return times
 
     def per_rank(self, values: np.ndarray) -> np.ndarray:
         """(W, ...) for every rank, the sum of the `values` (D, ...) of the shards it holds; integers stay exact."""
-        return np.asarray(self.counts @ values)
+        further = values.shape[1:]
+        if len(self.number) * int(np.prod(further)) > _FEW_PRODUCTS:
+            return np.asarray(self._matrix @ values)
+        products = self.count.reshape(-1, *[1] * len(further)) * values[self.number]
+        sums = np.zeros((self.world_size, *further), dtype=products.dtype)
+        np.add.at(sums, self.rank, products)
+        return sums
 
     def by(self, key_of: Callable[[Shard], Key]) -> dict[Key, "PlacedShards"]:
         """The shards by a key; the keys are in the order of their first shards."""
-        members: dict[Key, list[int]] = {}
-        for number, shard in enumerate(self.shards):
-            members.setdefault(key_of(shard), []).append(number)
-        return {
-            key: PlacedShards([self.shards[number] for number in of_key], self.counts[:, of_key])
-            for key, of_key in members.items()
-        }
+        keys: dict[Key, int] = {}
+        group = np.array([keys.setdefault(key_of(shard), len(keys)) for shard in self.shards], dtype=np.int64)
+        return {key: self._part(group == index) for key, index in keys.items()}
+
+    def _part(self, is_member: BoolArray) -> "PlacedShards":
+        """The distinct shards (D,) that are members."""
+        entry = is_member[self.number]
+        number = (np.cumsum(is_member) - 1)[self.number[entry]]
+        shards = [self.shards[index] for index in np.flatnonzero(is_member)]
+        return PlacedShards(shards, self.world_size, number, self.rank[entry], self.count[entry])
+
+    @cached_property
+    def _matrix(self) -> csc_array:
+        shape = self.world_size, len(self.shards)
+        return csc_array((self.count, (self.rank, self.number)), shape=shape)
 
 
 def placed_shards(shards: Sequence[Shard], ranks: Sequence[int], world_size: int) -> PlacedShards:
     """The distinct ones of `shards`, where `shards[i]` lies on `ranks[i]`."""
-    distinct, place = distinct_shards(shards)
-    ones = np.ones(len(place), dtype=np.int64)
-    where = np.asarray(ranks, dtype=np.int64), place
-    return PlacedShards(distinct, csc_array((ones, where), shape=(world_size, len(distinct))))
+    unlike, place = distinct_shards(shards)
+    entries, count = np.unique(place * world_size + np.asarray(ranks, dtype=np.int64), return_counts=True)
+    return PlacedShards(unlike, world_size, entries // world_size, entries % world_size, count)
 
 
 def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
