@@ -1,0 +1,78 @@
+"""The compiled cost of plans is the lab's; no plan is cheaper in the lab than the proved bound."""
+
+import itertools
+
+import numpy as np
+import pytest
+from lab.plans_in_python import DEVICE, NETWORK, Tables, anneal, decoded, encoded, evaluate, job_of, machine_of
+from lab_bounds import LabBound
+from lab_terms import terms_of
+from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+from search.test_step_bounds import drawn_tables, ways
+
+from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.lab.step import step_cost_ms
+from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.task import ShardingTask
+
+SHAPES = [(1, 2, 2), (3, 2, 2), (2, 2, 1), (1, 4, 2), (2, 4, 2)]
+
+
+def drawn_problem(seed, count, world_size, local):
+    rng = np.random.default_rng([seed, count, world_size, local])
+    tables, batch_size = drawn_tables(rng, count), int(rng.choice((256, 8192, 65536)))
+    task = ShardingTask(tables, world_size, batch_size, 2**40, optimizer="rowwise_adagrad", local_world_size=local)
+    return Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+
+
+def all_plans(problem):
+    for chosen in itertools.product(*(ways(table, problem) for table in problem.task.tables)):
+        yield Placement(*zip(*itertools.chain(*chosen), strict=True))
+
+
+def lab_ms(problem, placement):
+    return step_cost_ms(problem.task, placement.shards, placement.ranks, DEVICE, NETWORK).step_ms
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_compiled_cost_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(seed, shape):
+    problem = drawn_problem(seed, *shape)
+    terms, machine = terms_of(problem, DEVICE), machine_of(job_of(problem.task))
+    plans = list(all_plans(problem))
+    costs = [evaluate(*encoded(plan, problem.task), Tables(**vars(terms)), machine)[0] for plan in plans]
+    some = np.random.default_rng(seed).choice(len(plans), min(len(plans), 5), replace=False)
+    for number in {*some.tolist(), int(np.argmin(costs))}:
+        assert costs[number] == pytest.approx(lab_ms(problem, plans[number]), rel=1e-9)
+    bound = LabBound(terms, job_of(problem.task)).step_ms(min(costs))
+    assert 0.5 * min(costs) < bound <= min(costs)
+
+
+def test_a_plan_is_the_same_after_encoding():
+    problem = drawn_problem(0, 2, 4, 2)
+    for plan in list(all_plans(problem))[::7]:
+        again = decoded(*encoded(plan, problem.task), problem.task)
+        assert set(zip(again.shards, again.ranks, strict=True)) == set(zip(plan.shards, plan.ranks, strict=True))
+
+
+def test_annealing_finds_the_cheapest_plan_of_a_tiny_task():
+    problem = drawn_problem(1, 2, 4, 2)
+    task, terms = problem.task, terms_of(problem, DEVICE)
+    plans = list(all_plans(problem))
+    kinds, blocks = encoded(plans[-1], task)
+    room = np.concatenate([blocks, np.zeros((40, 3), dtype=np.int64)])
+    tables, machine = Tables(**vars(terms)), machine_of(job_of(task))
+    rng = np.random.default_rng(0)
+    cost, *found = anneal(rng, 3000, 0.03, 0.0002, kinds, room, len(blocks), terms.usable, tables, machine)
+    placement = decoded(*found, task)
+    Plan(task, placement.shards, placement.ranks, "annealing", memory=WEIGHTS_AND_OPTIMIZER)
+    assert cost == pytest.approx(lab_ms(problem, placement), rel=1e-9)
+    assert cost <= min(lab_ms(problem, plan) for plan in plans) + 1e-9
+
+
+def test_other_tables_have_no_terms():
+    task = ShardingTask(drawn_tables(np.random.default_rng(0), 2, pooling="mean"), 2, 256, 2**40)
+    with pytest.raises(NeuroShardError, match="one module of pooled sums"):
+        terms_of(Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER), DEVICE)
