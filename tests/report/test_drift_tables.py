@@ -28,8 +28,8 @@ def test_shares_of_both_days_stand_side_by_side():
 
 def test_every_way_to_cut_again_has_a_row():
     rows = recut_rows(a_drift(31.0))
-    assert rows[3] == ["same cuts", "4.000", "2,500.0", "31.0", "1.000", "31"]
-    assert rows[4] == ["new plan", "5.500", "2,600.0", "32.0", "-0.500", "not worth it"]
+    assert rows[3] == ["same cuts, other day", "4.000", "2,500.0", "31.0", "1.000", "31"]
+    assert rows[4] == ["new plan, other day", "5.500", "2,600.0", "32.0", "-0.500", "not worth it"]
 
 
 def test_the_verdict_names_the_way_that_pays_first():

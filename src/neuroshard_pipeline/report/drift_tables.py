@@ -15,7 +15,7 @@ def drift_text(drift: Drift) -> str:
 
 def share_rows(drift: Drift) -> list[list[str]]:
     """Header and one row per table with tiers."""
-    rows = [["table", "hot rows", "host rows", "ids planned: hot", "host", "cold", "other day: hot", "host", "cold"]]
+    rows = [["table", "hot rows", "host rows", "ids as planned: hot", "host", "cold", "other day: hot", "host", "cold"]]
     for name, cuts in drift.cuts.items():
         counts = [f"{count:,}" for count in (cuts.hot_rows, cuts.host_rows)]
         rows.append([name, *counts, *_cells(drift.planned_shares[name]), *_cells(drift.shares[name])])
@@ -24,16 +24,14 @@ def share_rows(drift: Drift) -> list[list[str]]:
 
 def recut_rows(drift: Drift) -> list[list[str]]:
     """Header, the plan on both days, and one row per way to cut again."""
-    rows = [
-        ["step of the other day", "predicted ms", "moved MB", "ms to move", "saved ms per step", "pays after steps"]
-    ]
-    rows.append(["(planned day)", fixed(drift.plan.predicted_cost_ms, 3), *[MISSING] * 4])
-    rows.append(["tiers as planned", fixed(drift.drifted.predicted_cost_ms, 3), *[MISSING] * 4])
+    rows = [["plan, day of the ids", "ms per step", "moved MB", "ms to move", "saved ms per step", "pays after steps"]]
+    rows.append(["as planned, planned day", fixed(drift.plan.predicted_cost_ms, 3), *[MISSING] * 4])
+    rows.append(["as planned, other day", fixed(drift.drifted.predicted_cost_ms, 3), *[MISSING] * 4])
     for recut in drift.recuts:
         pays = "not worth it" if recut.pays_after is None else fixed(recut.pays_after, 0)
         moved = fixed(recut.moved_bytes / _BYTES_PER_MB, 1)
         cost = fixed(recut.plan.predicted_cost_ms, 3)
-        rows.append([recut.name, cost, moved, fixed(recut.move_ms, 1), fixed(recut.saved_ms, 3), pays])
+        rows.append([f"{recut.name}, other day", cost, moved, fixed(recut.move_ms, 1), fixed(recut.saved_ms, 3), pays])
     return rows
 
 
