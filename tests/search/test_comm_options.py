@@ -102,7 +102,7 @@ def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
     alone = step_parts(task, spread.shards, spread.ranks, models).own_ms
     groups_ms = 2 * step_prices(models.step, task).per_unit[0]  # of two modules
     joined_ms = 3.0 * 16 * (16 + 8) / 1e6  # the other module has one type only
-    assert rest.background.ms == pytest.approx(alone + groups_ms + joined_ms)
+    assert rest.background_ms == pytest.approx(alone + groups_ms + joined_ms)
 
 
 def test_a_search_and_the_price_agree_on_half_precision_and_averaging():

@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.host_load import host_loads_ms
+from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.placement import placed_state
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_part, column_problem, joined, spread_of, spread_tables
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
@@ -70,6 +73,19 @@ def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan(seed, is
     assert state.cost / 1e9 == pytest.approx(plan.predicted_cost_ms, rel=1e-6)
 
 
+def test_the_all_to_all_of_tables_on_single_hosts_is_a_fixed_cost_of_the_search():
+    task, models = task_of(1, hosts=2), step_models()
+    spread = spread_tables({t.name: "table_row_wise" for t in task.tables[:3]}, task, WEIGHTS_AND_OPTIMIZER)
+    parts = step_parts(task, spread.shards, spread.ranks, models)
+    (dims,) = parts.dim_sums.values()
+    backward_ms = models.comm.backward_ms(dims, task.batch_size)
+    forward_ms = models.comm.forward_ms(dims, backward_ms - backward_ms.min(), task.batch_size)
+    found = column_problem(Problem(task, models, WEIGHTS_AND_OPTIMIZER), spread).background_ms
+    group_ms = found - parts.own_ms - backward_ms - forward_ms
+    assert group_ms[0] > 0
+    assert group_ms == pytest.approx(group_ms[0])
+
+
 def test_column_tables_get_the_memory_that_spread_tables_leave():
     task = replace(task_of(3), memory_bytes=2**33)
     types = {task.tables[0].name: "data_parallel", task.tables[1].name: "row_wise"}
@@ -88,6 +104,37 @@ def test_tables_cut_on_one_host_go_to_the_host_with_most_memory_left():
     spread = spread_tables({table.name: "table_row_wise" for table in tables}, task, WEIGHTS_AND_OPTIMIZER)
     hosts = [rank // 2 for rank in spread.ranks]
     assert hosts.count(0) == hosts.count(1)
+
+
+def hosts_of(spread) -> dict[str, int]:
+    return {shard.table.name: rank // 2 for shard, rank in zip(spread.shards, spread.ranks, strict=True)}
+
+
+def test_hosts_are_balanced_by_cost_where_memory_allows():
+    tables = [Table(f"t{i}", 1000, 8, float(i)) for i in range(1, 6)]
+    types = {table.name: "table_row_wise" for table in tables}
+    task = ShardingTask(tables, 4, 64, 2**20, local_world_size=2)
+
+    def load_ms(shards):
+        return np.array([shard.table.pooling_factor for shard in shards])
+
+    found = hosts_of(spread_tables(types, task, WEIGHTS_AND_OPTIMIZER, load_ms))
+    assert found["t5"] == found["t2"] == found["t1"] != found["t4"] == found["t3"]
+    most = 3 * WEIGHTS_AND_OPTIMIZER.shard_bytes(row_shards(tables[0], "table_row_wise", 2)[0], task)
+    heavy = [*tables, Table("t6", 1000, 8, 0.1)]
+    tight = replace(task, tables=heavy, memory_bytes=most)
+    found = hosts_of(spread_tables({t.name: "table_row_wise" for t in heavy}, tight, WEIGHTS_AND_OPTIMIZER, load_ms))
+    assert list(found.values()).count(0) == 3
+    with pytest.raises(DoesNotFitError, match="bytes for its parts of spread tables"):
+        spread_tables(types, replace(task, memory_bytes=most // 3), WEIGHTS_AND_OPTIMIZER, load_ms)
+
+
+def test_the_load_of_a_host_is_what_its_tables_add_to_a_rank():
+    tables = [Table("few", 4000, 16, 1.0), Table("many", 4000, 16, 20.0), Table("wide", 4000, 64, 20.0)]
+    problem = Problem(ShardingTask(tables, 4, 4096, 2**30, local_world_size=2), step_models(), WEIGHTS_AND_OPTIMIZER)
+    shards = [row_shards(table, "table_row_wise", 2)[0] for table in tables]
+    few, many, wide = host_loads_ms(problem, problem.models.step, shards)
+    assert 0 < few < many < wide
 
 
 def test_a_table_that_may_be_on_one_host_only_is_cut_there():

@@ -114,7 +114,7 @@ def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:
     allowed = problem.allowed_on(np.arange(len(problem.unit)))
     if allowed is None:
         allowed = np.ones((0, problem.task.world_size), dtype=bool)
-    background = quantised(problem.background.ms)
+    background = quantised(problem.background_ms)
     branches = _branches(sequences)[1]
     return Shards(sequences, problem.embedding, problem.dims, problem.bytes, background, allowed, caps, branches)
 
@@ -131,7 +131,7 @@ def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
         sums=np.zeros((count, world_size, size)),
         dims=np.zeros((count, world_size), dtype=np.int64),
         free=np.tile(problem.limits, (count, 1)),
-        cost=np.tile(quantised(problem.background.ms), (count, 1)),
+        cost=np.tile(quantised(problem.background_ms), (count, 1)),
         changed=np.zeros((count, size)),
     )
 

@@ -77,7 +77,7 @@ def column_price_ms(layout: Layout, problem: Problem) -> float:
     """Price of a column: increase in ms of the ranks' mean communication cost if every rank gets one more column."""
     batch_size = problem.task.batch_size
     more = max(1.0, 0.1 * layout.dims.mean())
-    dims = np.stack([layout.dims, layout.dims + more]) + problem.background.dims
+    dims = np.stack([layout.dims, layout.dims + more])
     level = np.full(dims.shape, layout.compute_ms.mean())
     forward_ms, backward_ms = communication_ms(problem.models, level, dims, batch_size)
     total = (forward_ms + backward_ms).mean(axis=-1)
@@ -118,9 +118,7 @@ def cheapest_set(
     slowest = np.argsort(-layout.rank_ms, kind="stable")[:_DECISIVE]
     touched = [[moves.source[members[0]], moves.target[members[0]]] for members in sets]
     decisive = np.concatenate([np.repeat(slowest[None], len(sets), axis=0), touched], axis=1)
-    return cheapest_plan(
-        problem.models, compute_ms, dims + problem.background.dims, shared_ms, problem.task.batch_size, decisive
-    )
+    return cheapest_plan(problem.models, compute_ms, dims, shared_ms, problem.task.batch_size, decisive)
 
 
 def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: np.random.Generator) -> Layout | None:

@@ -38,7 +38,7 @@ class Layout:
         sums: (W, H) sum of the shard embeddings of every rank.
         dims: (W,) floats per sample that the shards of every rank send.
         free: (W,) bytes that further shards may use on every rank.
-        compute_ms: (W,) predicted compute cost, including `Problem.background`.
+        compute_ms: (W,) predicted compute cost, including `Problem.background_ms`.
         rank_ms: (W,) compute and communication cost, without costs that are equal on all ranks.
         cost: predicted embedding cost in units of 1e-9 ms.
     """
@@ -98,9 +98,8 @@ def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
     np.add.at(sums, ranks, problem.embedding[kinds])
     np.add.at(dims, ranks, problem.dims[kinds])
     np.subtract.at(free, ranks, problem.bytes[kinds])
-    background = problem.background
-    compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1) + background.ms
-    forward_ms, backward_ms = communication_ms(problem.models, compute_ms, dims + background.dims, batch_size)
+    compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1) + problem.background_ms
+    forward_ms, backward_ms = communication_ms(problem.models, compute_ms, dims, batch_size)
     rank_ms = compute_ms + forward_ms + backward_ms
     cost = quantised(rank_ms.max()) + quantised(problem.added_to_all_ms(kinds))
     return Layout(kinds, ranks, sums, dims, free, compute_ms, rank_ms, float(cost))
@@ -166,7 +165,7 @@ def loads_after(layout: Layout, moves: Moves, problem: Problem) -> Loads:
     sums = _after(layout.sums, embedding, layout, moves)  # (P, 2, H)
     dims = _after(layout.dims, np.append(problem.dims, 0), layout, moves)  # (P, 2)
     compute_ms = compute_ms_of_sums(problem.models, sums, dims, problem.task.batch_size).sum(axis=-1)
-    background_ms = problem.background.ms[np.stack([moves.source, moves.target], axis=1)]
+    background_ms = problem.background_ms[np.stack([moves.source, moves.target], axis=1)]
     return Loads(compute_ms + background_ms, dims)
 
 

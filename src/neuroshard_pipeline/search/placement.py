@@ -81,7 +81,7 @@ def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list
     runs, rows = run_greedily(sequences, problem, caps)
     if len(rows):
         compute_ms = runs.cost[rows] / COST_UNITS_PER_MS
-        dims = runs.dims[rows] + problem.background.dims
+        dims = runs.dims[rows]
         cost = quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
         cost += quantised(problem.added_to_all_ms(sequences))[runs.state[rows]]
         order = np.lexsort((runs.low[rows], cost, runs.state[rows]))

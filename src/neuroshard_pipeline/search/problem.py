@@ -8,7 +8,6 @@ Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,19 +24,6 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 
-@dataclass(frozen=True)
-class Background:
-    """What shards that a search does not move add to every rank.
-
-    Attributes:
-        ms: (W,) compute and other costs, without all-to-alls.
-        dims: (W,) 4-byte words per sample that every rank sends in all-to-alls.
-    """
-
-    ms: FloatArray
-    dims: FloatArray
-
-
 class Problem:
     """Everything that sharders know about a task. Kinds are numbered from 0 in the order of their first use.
 
@@ -48,7 +34,7 @@ class Problem:
         task: the sharding task.
         models: the cost models; with `prices`, their compute costs include the prices.
         memory: the memory model.
-        background: costs of shards that are not part of the problem, on every rank.
+        background_ms: (W,) costs of shards that are not part of the problem, on every rank.
         prices: prices of the whole step, or None where the cost is the published one: lookups and all-to-all.
         limits: (W,) bytes that shards may use on each rank.
         units: the units of the task, in the order of their first tables.
@@ -72,15 +58,14 @@ class Problem:
         task: ShardingTask,
         models: Models,
         memory: MemoryModel,
-        background: Background | None = None,
+        background_ms: FloatArray | None = None,
         prices: StepPrices | None = None,
     ) -> None:
         require_room(task, "a plan", PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE * len(task.tables))
         self.task = task
         self.models = models
         self.memory = memory
-        none = np.zeros(task.world_size)
-        self.background = background or Background(none, none)
+        self.background_ms = np.zeros(task.world_size) if background_ms is None else background_ms
         self.prices = prices
         if prices is not None:
             self.models = WholeStepModels(models, prices)

@@ -6,19 +6,19 @@ into account the costs and the memory of the spread tables (`column_problem`).
 Shapes: W ranks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import BoolArray
+from neuroshard_pipeline.arrays import BoolArray, FloatArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
-from neuroshard_pipeline.search.problem import Background, Problem
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.row_blocks import row_shards
@@ -56,7 +56,12 @@ def column_part(placement: Placement) -> Placement:
     return Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
 
 
-def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory: MemoryModel) -> Spread:
+def spread_tables(
+    types: Mapping[str, ShardingType],
+    task: ShardingTask,
+    memory: MemoryModel,
+    load_ms: Callable[[Sequence[Shard]], FloatArray] | None = None,
+) -> Spread:
     """Give tables of these types their shards and ranks.
 
     Replicas lie on all ranks. The rows of a row-wise table are spread over all ranks, those of a host-row-wise table
@@ -64,20 +69,38 @@ def spread_tables(types: Mapping[str, ShardingType], task: ShardingTask, memory:
     the host whose fullest rank has most memory left. The column blocks of a grid-sharded table, one per host or fewer,
     are distributed in the same way.
 
+    Args:
+        types: sharding type by table.
+        task: the task.
+        memory: the memory model.
+        load_ms: costs of shards (S,). If it is given, tables on one host are distributed in descending order of cost,
+            each to the least loaded of the hosts that have memory for it.
+
     Raises:
         DoesNotFitError: a rank has too little memory.
     """
     tables = {table.name: table for table in task.tables}
     shards, ranks = _everywhere(types, tables, task)
     free = np.array(memory.limits(task), dtype=np.int64) - memory.bytes_of_ranks(shards, ranks, task)
-    local = task.ranks_per_host
-    for block in sorted(_host_blocks(types, tables, task), key=lambda block: -sum(s.weight_bytes for s in block)):
+    local, blocks = task.ranks_per_host, _host_blocks(types, tables, task)
+    if load_ms is None or not blocks:
+        sizes = np.array([sum(shard.weight_bytes for shard in block) for block in blocks], dtype=np.float64)
+    else:
+        sizes = load_ms([block[0] for block in blocks])
+    loads = np.zeros(task.num_hosts)
+    for number in np.argsort(-sizes, kind="stable").tolist():
+        block = blocks[number]
         needed = np.zeros(local, dtype=np.int64)
         needed[: len(block)] = [memory.shard_bytes(shard, task) for shard in block]
-        left = free.reshape(task.num_hosts, local) - needed
+        left = (free.reshape(task.num_hosts, local) - needed).min(axis=1)
         allowed = _allowed_hosts(task, block[0].table.name)
-        host = int(np.where(allowed, left.min(axis=1), np.iinfo(np.int64).min).argmax())
+        fits = allowed & (left >= 0)
+        if load_ms is None or not fits.any():
+            host = int(np.where(allowed, left, np.iinfo(np.int64).min).argmax())
+        else:
+            host = int(np.where(fits, loads, np.inf).argmin())
         free.reshape(task.num_hosts, local)[host] -= needed
+        loads[host] += sizes[number]
         shards += block
         ranks += range(host * local, host * local + len(block))
     if (free < 0).any():
@@ -122,8 +145,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     prices = None if models.step is None else step_prices(models.step, task)
     group_ms = 0.0 if prices is None else prices.groups_ms([whole(table) for table in tables], spread.shards)
     if not spread.types:
-        none = np.zeros(task.world_size)
-        return Problem(task, models, problem.memory, Background(none + group_ms, none), prices)
+        return Problem(task, models, problem.memory, np.full(task.world_size, group_ms), prices)
     left = problem.limits - problem.memory.bytes_of_ranks(spread.shards, spread.ranks, task)
     if (left < 1).any():
         raise DoesNotFitError(f"{task.task_id}: rank {int(left.argmin())} has no memory left beside spread tables")
@@ -136,8 +158,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
         constraints=_constraints_of({table.name for table in tables}, task.constraints),
     )
     memory = problem.memory.model_copy(update={"reserve_fraction": 0.0})
-    background = _background(task, models, spread)
-    return Problem(rest, models, memory, replace(background, ms=background.ms + group_ms), prices)
+    return Problem(rest, models, memory, _background_ms(task, models, spread) + group_ms, prices)
 
 
 def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placement:
@@ -173,17 +194,14 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
     return np.asarray(allowed.reshape(task.num_hosts, task.ranks_per_host).all(axis=1))
 
 
-def _background(task: ShardingTask, models: Models, spread: Spread) -> Background:
+def _background_ms(task: ShardingTask, models: Models, spread: Spread) -> FloatArray:
+    """(W,) costs of the spread tables; other all-to-alls do not change the cost of theirs."""
     parts = step_parts(task, spread.shards, spread.ranks, models)
-    # The cost of an all-to-all inside hosts does not depend on the columns that other all-to-alls exchange.
-    on_hosts = {group: dims for group, dims in parts.dim_sums.items() if dims.ndim > 1}
-    everywhere = [dims for dims in parts.dim_sums.values() if dims.ndim == 1]
-    own_ms = parts.own_ms
-    if on_hosts:
-        none = np.zeros((task.world_size, 2))
-        exchange = predicted_cost(Parts(none, dim_sums=on_hosts), models, task.batch_size)
-        own_ms = own_ms + np.array(exchange.forward_comm_ms) + np.array(exchange.backward_comm_ms)
-    return Background(own_ms, np.sum([np.zeros(task.world_size), *everywhere], axis=0))
+    if not parts.dim_sums:
+        return parts.own_ms
+    nothing = np.zeros((task.world_size, 2))
+    exchange = predicted_cost(Parts(nothing, dim_sums=parts.dim_sums), models, task.batch_size)
+    return parts.own_ms + np.array(exchange.forward_comm_ms) + np.array(exchange.backward_comm_ms)
 
 
 def _constraints_of(names: set[str], constraints: Constraints) -> Constraints:

@@ -8,11 +8,13 @@ the best of these placements, and a local search improves the results.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search, first_state
+from neuroshard_pipeline.search.host_load import host_loads_ms
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
@@ -186,7 +188,9 @@ def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType
 
 def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
     """The starting point beside spread tables of these types; other tables are split only where that makes them fit."""
-    spread = spread_tables(types, problem.task, problem.memory)
+    step = problem.models.step
+    assert step is not None, "the caller has checked that the models price whole steps"
+    spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem, step))
     columns = column_problem(problem, spread)
     if columns is None:
         cost_ms = placement_cost_ms(problem, joined(problem, None, spread))

@@ -1,0 +1,41 @@
+"""What a table whose rows lie on the ranks of one host costs these ranks, so that hosts can be balanced."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.samples import Reduction
+from neuroshard_pipeline.tables.table import Shard
+
+_BYTES_PER_FLOAT = 4.0
+_REDUCTIONS: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
+
+
+def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]) -> FloatArray:
+    """(S,) ms that row shards of tables on one host each add to a rank, without launches.
+
+    They are the lookup, the input dist and the module's work of the shard, and what its table adds to reductions that
+    are as large as those of the table alone.
+
+    Args:
+        problem: the problem; its models must price whole steps.
+        step: the step cost model.
+        shards: a shard of each table.
+    """
+    task, models = problem.task, problem.models
+    embeddings = shard_embeddings(shards, task, models)
+    lookups = models.compute.costs_from_sums(embeddings, task.batch_size).sum(axis=-1)
+    nothing = models.compute.costs_from_sums(np.zeros_like(embeddings[:1]), task.batch_size).sum(axis=-1)
+    floats = np.array([outputs_per_sample(shard, task) for shard in shards]) * task.batch_size
+    sizes = _BYTES_PER_FLOAT * task.comm_share * floats
+    world, local = task.ranks_per_host, task.ranks_per_host
+    smaller, larger = (
+        sum(step.reductions.predict_ms(name, times * sizes, world, local) for name in _REDUCTIONS) for times in (1, 2)
+    )
+    own_ms = step_prices(step, task).own_ms(shards)
+    return np.asarray(np.maximum(lookups - nothing, 0.0) + own_ms + (larger - smaller))
