@@ -3,7 +3,7 @@ r"""Compares plans of sequence tables with and without tiers: bytes across hosts
 Tiers are parts of a table by popularity: the hot tier has a copy on every rank, the host tier one copy per host.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 (2 min) and 16 x 8 (8 min) modelled H100
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes, after `make run`; 8 min
+    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes; 8 min
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root; 12 min
     OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity; also for gloo, hosts
 
@@ -12,9 +12,9 @@ Tasks are those of `sequence_tasks`. All plans of a task have the same memory li
 once (`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
 `fewest bytes`, which gives copies to the same rows as the bound (`fewest_bytes.py`).
 
-The search knows the reuse profile of one batch only. In the lab (formulas for modelled GPUs), tiers hold the rows that
+In the lab (formulas for modelled GPUs), the search knows the reuse profile of one batch only; tiers hold the rows that
 the stated distribution makes most popular, and the distribution gives their lookups. Measured tiers hold the rows that
-were most popular in eight other batches.
+were most popular in eight other batches, whose popularity curve the search knows.
 
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
@@ -186,9 +186,9 @@ def run_lab(arguments: argparse.Namespace) -> None:
 
 def run_gloo(arguments: argparse.Namespace) -> None:
     """Measure all plans with gloo, on this host or on two emulated ones."""
+    from measured_models import described, measured_models
     from tiers_on_gloo import Job, measure
 
-    models = load_cost_models(arguments.models or ("h100" if arguments.mbit else "data/06_models"))
     scale = SCALES["quick" if arguments.quick else "gloo"]
     header = [
         "plan",
@@ -206,9 +206,14 @@ def run_gloo(arguments: argparse.Namespace) -> None:
         local = world_size // 2 if arguments.mbit else world_size
         for popularity in arguments.popularities:
             source = sequence_task(popularity, world_size, local, scale)
+            if arguments.models:
+                models: Models = load_cost_models(arguments.models)
+            else:
+                models = measured_models(source.task, arguments.mbit)
+                print(f"\n{described(models)}")
             counts = source.counts(range(_COUNTED, _COUNTED + 8))
             curves = {name: curve_of_counts(of) for name, of in counts.items()}
-            plans = solved(source, models, arguments.plans, curves)
+            plans = solved(source.with_curves(curves), models, arguments.plans, curves)
             usable = {name: plan for name, plan in plans.items() if isinstance(plan, Plan)}
             popular = {name: popular_rows(of, of.num_embeddings) for name, of in counts.items()}
             batches = [source.batch(seed) for seed in range(2)]
@@ -235,7 +240,11 @@ def main() -> None:
     parser.add_argument("--scales", nargs="+", choices=("lab-16", "lab-128"), default=["lab-16", "lab-128"])
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--mbit", type=float, default=None, help="bandwidth between emulated hosts")
-    parser.add_argument("--models", help="a folder of trained cost models, or the name of shipped ones")
+    parser.add_argument(
+        "--models",
+        help="a folder of trained cost models, or the name of shipped ones; the default is h100 in the lab, and "
+        "otherwise models of collectives and kernels that the ranks time first (measured_models.py)",
+    )
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3, help="steps of a plan in each round; the first is not timed")
     parser.add_argument("--quick", action="store_true", help="one popularity, small tables, few steps")

@@ -88,6 +88,11 @@ class SequenceTask:
             for name, own in self.popularities.items()
         }
 
+    def with_curves(self, curves: Mapping[str, PopularityCurve]) -> SequenceTask:
+        """The same tables, with these popularity curves for the search."""
+        tables = [replace(table, popularity=curves[table.name].points) for table in self.task.tables]
+        return replace(self, task=replace(self.task, tables=tables))
+
     def counts(self, seeds: Iterable[int]) -> dict[str, IdCounts]:
         """Lookups of every row of every table in the batches of these seeds."""
         size = self.task.batch_size

@@ -25,6 +25,7 @@ from bench_two_hosts import inside, set_rate, two_hosts
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import parent_tables
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams, join_ranks
 
@@ -77,19 +78,33 @@ class Measured:
 
 def measure(job: Job, mbit: float | None) -> dict[str, Measured]:
     """Run the job on this host, or on two emulated hosts whose wire has a bandwidth of `mbit` Mbit/s."""
+    found = on_ranks(__file__, job, next(iter(job.plans.values())).task, mbit)
+    return {plan: _summary([of_rank[plan] for of_rank in found], mbit is not None) for plan in job.plans}
+
+
+def on_ranks(program: str, job: Any, task: ShardingTask, mbit: float | None) -> list[Any]:
+    """What the ranks of a task store, each of which is a process that runs `program`.
+
+    Args:
+        program: a script with the arguments folder, rank, number of ranks and ranks per host. It reads `folder/job`,
+            and writes `folder/rank_<rank>`.
+        job: what the ranks read.
+        task: the task, whose ranks run.
+        mbit: bandwidth of the wire between two emulated hosts; None for one host.
+    """
     if mbit is None:
-        return _run(job, None)
+        return _run(program, job, task, None)
     with two_hosts() as hosts:
         set_rate(hosts, mbit)
-        return _run(job, hosts)
+        return _run(program, job, task, hosts)
 
 
-def _run(job: Job, hosts: tuple[int, int] | None) -> dict[str, Measured]:
-    task = next(iter(job.plans.values())).task
+def _run(program: str, job: Any, task: ShardingTask, hosts: tuple[int, int] | None) -> list[Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "job").write_bytes(pickle.dumps(job))
-        ranks = [_start(folder, rank, task.world_size, task.ranks_per_host, hosts) for rank in range(task.world_size)]
+        write(folder / "job", job)
+        sizes = str(task.world_size), str(task.ranks_per_host)
+        ranks = [_start([program, name, str(rank), *sizes], rank, task, hosts) for rank in range(task.world_size)]
         try:
             codes = [rank.wait(PARAMS.timeout_s) for rank in ranks]
         finally:
@@ -97,26 +112,25 @@ def _run(job: Job, hosts: tuple[int, int] | None) -> dict[str, Measured]:
                 rank.kill()
         if any(codes):
             raise SystemExit(f"ranks ended with {codes}; see their errors above")
-        found = [_read(folder / f"rank_{rank}") for rank in range(task.world_size)]
-    return {plan: _summary([of_rank[plan] for of_rank in found], hosts) for plan in job.plans}
+        return [read(folder / f"rank_{rank}") for rank in range(task.world_size)]
 
 
 def _start(
-    folder: Path, rank: int, world_size: int, per_host: int, hosts: tuple[int, int] | None
+    arguments: list[str], rank: int, task: ShardingTask, hosts: tuple[int, int] | None
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, str(folder), str(rank), str(world_size), str(per_host)]
+    command = [sys.executable, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     if hosts is not None:
-        command = inside(hosts[rank // per_host], command)
+        command = inside(hosts[rank // task.ranks_per_host], command)
         environment |= {"GLOO_SOCKET_IFNAME": "wire"}
     return subprocess.Popen(command, env=environment)
 
 
-def _summary(ranks: Sequence[Mapping[str, list[float]]], hosts: tuple[int, int] | None) -> Measured:
+def _summary(ranks: Sequence[Mapping[str, list[float]]], has_wire: bool) -> Measured:
     """Combine what the ranks recorded; the time of a step is that of its slowest rank."""
     of = {name: np.array([rank[name] for rank in ranks]) for name in ranks[0]}  # (W, steps)
     total = {name: float(np.median(of[name].sum(axis=0))) for name in ("across", "reduced", "inside")}
-    wire = None if hosts is None else float(np.median(of["wire"].sum(axis=0)))
+    wire = None if not has_wire else float(np.median(of["wire"].sum(axis=0)))
     slowest = {name: float(np.median(of[name].max(axis=0))) for name in ("step_ms", "comm_ms")}
     return Measured(slowest["step_ms"], slowest["comm_ms"], total["across"], total["reduced"], total["inside"], wire)
 
@@ -168,7 +182,7 @@ def run_rank(folder: Path, rank: int, world_size: int, per_host: int) -> None:
     from neuroshard_pipeline.torchrec_bridge.tiered import rank_groups
     from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds
 
-    job: Job = _read(folder / "job")
+    job: Job = read(folder / "job")
     groups = rank_groups(per_host)
     tables = parent_tables(next(iter(job.plans.values())).task)
     size = next(iter(job.plans.values())).task.batch_size // world_size
@@ -184,7 +198,7 @@ def run_rank(folder: Path, rank: int, world_size: int, per_host: int) -> None:
                 record = _timed(modules[name], batches[(number + step) % len(batches)], place, groups)
                 for quantity, value in record.items() if step else ():
                     found[name][quantity].append(value)
-    (folder / f"rank_{rank}").write_bytes(pickle.dumps({name: dict(own) for name, own in found.items()}))
+    write(folder / f"rank_{rank}", {name: dict(own) for name, own in found.items()})
     dist.barrier()
     dist.destroy_process_group()
 
@@ -275,8 +289,14 @@ def _numbered(calls: Sequence[tuple[tuple[int, ...], Any]]) -> dict[Any, Any]:
     return found
 
 
-def _read(path: Path) -> Any:
+def read(path: Path) -> Any:
+    """What `write` stored."""
     return pickle.loads(path.read_bytes())  # noqa: S301 - this program wrote it
+
+
+def write(path: Path, value: Any) -> None:
+    """Store any value."""
+    path.write_bytes(pickle.dumps(value))
 
 
 def _cpu() -> Any:
