@@ -275,7 +275,11 @@ def scenario(request, inputs):
 @pytest.fixture
 def inputs(built_inputs):
     """A copy that a test may change."""
-    values = {field.name: getattr(built_inputs, field.name) for field in dataclasses.fields(built_inputs)}
+    return copied(built_inputs)
+
+
+def copied(inputs):
+    values = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
     return ReportInputs(**{name: copy.deepcopy(value) for name, value in values.items()})
 
 
@@ -283,3 +287,9 @@ def inputs(built_inputs):
 def whole(inputs):
     """The inputs of a run whose cost models price whole steps."""
     return whole_steps(inputs)
+
+
+def titled_axes(figure, letter):
+    """Titles of all axes of a figure named `letter`, x or y."""
+    axes = figure.select_xaxes() if letter == "x" else figure.select_yaxes()
+    return [axis.title.text for axis in axes if axis.title.text]

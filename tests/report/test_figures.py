@@ -1,29 +1,12 @@
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.totals import plan_totals
-from neuroshard_pipeline.report import FIGURES, draw_figures, figures
+from neuroshard_pipeline.report import draw_figures, figures
 from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
-
-
-def titled_axes(figure, letter):
-    return [axis.title.text for axis in figure.select_xaxes() if letter == "x" and axis.title.text] + [
-        axis.title.text for axis in figure.select_yaxes() if letter == "y" and axis.title.text
-    ]
-
-
-def test_every_figure_of_every_run_has_a_title_axes_and_a_height(scenario):
-    drawn = draw_figures(scenario)
-    assert list(drawn) == list(FIGURES)
-    for name, figure in drawn.items():
-        assert figure.layout.title.text, name
-        assert titled_axes(figure, "x") or figure.layout.annotations, name
-        assert figure.layout.height, name
-        json.loads(figure.to_json(), parse_constant=pytest.fail)  # NaN is not valid JSON
+from report.conftest import titled_axes
 
 
 def test_cost_axes_name_their_unit(inputs):

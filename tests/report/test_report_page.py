@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from plotly.offline import get_plotlyjs
 
-from neuroshard_pipeline.report import render_report
+from neuroshard_pipeline.report import FIGURES, draw_figures, render_report, report_page
+from report.conftest import SCENARIOS, copied, titled_axes
 
 _VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -88,6 +89,10 @@ def test_every_figure_has_its_data_and_a_caption(page_text, page):
     assert all(spec["data"] and "title" not in spec["layout"] for spec in specs)
 
 
+def test_a_page_without_tiers_does_not_mention_them(page):
+    assert "tiers" not in page.ids
+
+
 def test_numbers_of_the_run_are_on_the_page(page, built_inputs):
     assert f"{built_inputs.summary['sharders']['neuroshard']['mean_measured_ms']:.3f}" in page.text
     assert "6.1 %" in page.text  # held-out error
@@ -96,16 +101,48 @@ def test_numbers_of_the_run_are_on_the_page(page, built_inputs):
     assert "out of memory: 3.2 GiB asked of an arena of 2 GiB (1 row)" in page.text
 
 
-def test_every_run_has_a_page(scenario):
-    page = Page(render_report(scenario))
-    assert not re.search(r"\b(nan|None|undefined)\b", page.text)
+@dataclasses.dataclass(frozen=True)
+class Rendered:
+    """A run of `SCENARIOS`: its figures, and the page that shows them."""
+
+    scenario: str
+    figures: dict
+    page: Page
 
 
-@pytest.mark.parametrize("scenario", ["no task solved by all"], indirect=True)
-def test_no_common_task_is_said_in_words(scenario):
-    page = Page(render_report(scenario))
-    assert "No task was solved by every sharder" in page.text
-    assert "random found no plan that fits into memory for 5 of them" in page.text
+@pytest.fixture(scope="module", params=SCENARIOS)
+def rendered(request, built_inputs):
+    """The figures and the page of every run, one after the other. Drawing takes a second, so it is done once."""
+    drawn = {}
+
+    def drawn_once(inputs):
+        drawn.update(draw_figures(inputs))
+        return drawn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_page, "draw_figures", drawn_once)
+        text = render_report(SCENARIOS[request.param](copied(built_inputs)))
+    return Rendered(request.param, drawn, Page(text))
+
+
+def test_every_run_has_a_page(rendered):
+    assert not re.search(r"\b(nan|None|undefined)\b", rendered.page.text)
+
+
+def test_every_figure_of_every_run_has_a_title_axes_and_a_height(rendered):
+    assert list(rendered.figures) == list(FIGURES)
+    for name, figure in rendered.figures.items():
+        assert figure.layout.title.text, name
+        assert titled_axes(figure, "x") or figure.layout.annotations, name
+        assert figure.layout.height, name
+        json.loads(figure.to_json(), parse_constant=pytest.fail)  # NaN is not valid JSON
+
+
+def test_a_page_says_in_words_that_no_task_is_common(rendered):
+    without_common = rendered.scenario in ("no task solved by all", "no plan at all", "only one sharder")
+    assert ("No task was solved by every sharder" in rendered.page.text) == without_common
+    if rendered.scenario == "no task solved by all":
+        assert "random found no plan that fits into memory for 5 of them" in rendered.page.text
 
 
 def test_names_cannot_break_out_of_the_page(inputs):
