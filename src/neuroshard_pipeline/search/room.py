@@ -11,6 +11,9 @@ from neuroshard_pipeline.tables.task import ShardingTask
 PLAN_BYTES_PER_RANK = 2_000
 PLAN_BYTES_PER_TABLE = 20_000
 
+#: So little memory is not worth the question, which takes half a millisecond: the system's files are read.
+_LITTLE_BYTES = 2**24
+
 
 def require_room(
     task: ShardingTask, purpose: str, bytes_per_rank: float = 0.0, other_bytes: float = 0.0, most_ranks: int = 2**63
@@ -27,7 +30,10 @@ def require_room(
     Raises:
         TooLargeError: the message names the largest number of ranks that can be searched.
     """
-    needed, available = bytes_per_rank * task.world_size + other_bytes, available_memory_bytes()
+    needed = bytes_per_rank * task.world_size + other_bytes
+    if needed <= _LITTLE_BYTES and task.world_size <= most_ranks:
+        return
+    available = available_memory_bytes()
     if needed <= available and task.world_size <= most_ranks:
         return
     fits = most_ranks if not bytes_per_rank else min(most_ranks, int((available - other_bytes) // bytes_per_rank))
