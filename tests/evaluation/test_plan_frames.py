@@ -52,7 +52,7 @@ def test_plans_come_back_from_their_frame():
 
 
 def test_the_task_of_a_plan_comes_back_from_its_frame():
-    """The frame also has plans without tables in host memory; their rows have no kernel."""
+    """The frame also holds plans without tables in host memory; for them, it names no compute kernels."""
     cached = Table("a", 1000, 16, 1.0, compute_kernel="fused_uvm_caching", cache_load_factor=0.5)
     task = ShardingTask([cached, B], 1, 8, 2**20, host_memory_bytes=2**20)
     plan = Plan(task, (Shard(cached, 0, 8), Shard(cached, 8, 8), whole(B)), (0, 0, 0), "in host memory")

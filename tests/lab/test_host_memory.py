@@ -51,7 +51,7 @@ def test_transfers_take_the_bytes_over_the_link():
 def test_larger_caches_pay_less_and_management_remains():
     costs = [cost_of(in_host("fused_uvm_caching", share))[1].host_ms[0] for share in (0.05, 0.2, 0.5, 1.0)]
     assert costs == sorted(costs, reverse=True)
-    assert 0.05 < costs[-1] < 0.5  # 15 kernels and the sort of 164,000 ids
+    assert 0.05 < costs[-1] < 0.5  # 15 kernels that manage the cache; among other things, they sort 164,000 ids
     assert costs[0] < cost_of(in_host("fused_uvm"))[1].host_ms[0]
 
 

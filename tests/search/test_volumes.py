@@ -44,7 +44,7 @@ def placed_pooled():
 
 
 def placed_sequences(tables):
-    """The first table column-wise in two shards, the other tables as their tiers say, or row-wise."""
+    """Shards with ranks: the first table in two column shards, hot and host tiers as copies, all else row-wise."""
     placed = []
     for table in tables:
         kind = None if table.tier is None else table.tier.kind
@@ -60,7 +60,7 @@ def placed_sequences(tables):
 
 
 def counted(task, placed, seed=0):
-    """Bytes of the all-to-alls by kind and by inside or across hosts, added up message by message for drawn ids."""
+    """Bytes of all all-to-alls, by kind and by whether they cross hosts; the messages for drawn ids are added up."""
     found = defaultdict(float)
     samples = BATCH // WORLD
     floats = {"fp32": 4, "fp16": 2}[task.comm_precision]
@@ -90,7 +90,7 @@ def counted(task, placed, seed=0):
             elif shard.sharding_type == "column_wise":
                 rows = samples * table.num_features
             else:
-                continue  # reduced
+                continue  # ranks add up their partial sums by reductions, which are no all-to-alls
             send("outputs", owner, source, floats * rows * shard.embedding_dim)
             send("outputs", source, owner, floats * rows * shard.embedding_dim)
         if shard.sharding_type in ("table_row_wise", "grid_shard") and owner % LOCAL == 0:
@@ -135,8 +135,9 @@ def test_tiers(index_dedup):
     flat = plan_volumes(task, *zip(*placed_sequences(task.tables), strict=True))
     assert volumes.across["outputs"].sum() < 0.8 * flat.across["outputs"].sum()
     gradients = 100 * 16 * 4
-    host_gradients = (2000 + 500) // 4 * 16 * 4  # of a rank, which sends half of them and the sums of the other half
-    # The sums of each host's hot gradients cross once in each direction; inside a host, three ranks add and get them.
+    host_gradients = (2000 + 500) // 4 * 16 * 4  # bytes on one rank; it sends one half, and the sums of the other half
+    # One host sends its sums of the hot gradients to the other host and gets the totals back. Inside each of the two
+    # hosts, three ranks send their gradients to the fourth rank and get the totals back.
     assert volumes.across["reductions"].sum() == pytest.approx(2 * gradients + 8 * host_gradients)
     assert volumes.inside["reductions"].sum() == pytest.approx(2 * 2 * 3 * gradients)
     assert volumes.across_bytes == pytest.approx(sum(of.sum() for of in volumes.across.values()))
@@ -153,8 +154,9 @@ def test_reductions_of_row_shards_by_hand():
         *zip(row_shards(host, "table_row_wise", LOCAL), range(4, 8), strict=True),
     ]
     volumes = plan_volumes(task, *zip(*placed, strict=True))
-    output = 4 * BATCH * 16  # of all samples; reduce_scatter and all_gather send it once each
-    # Both hosts send their sums of the other's samples, and get the sums back; ranks of a host send 3 / 4 of the rest.
+    output = 4 * BATCH * 16  # bytes of all samples
+    # Two collectives per table: reduce_scatter and all_gather. Each sends (2 - 1) * output between hosts and
+    # (8 - 2) * output inside them for the 8 ranks of `rows`, and (4 - 1) * output for the 4 ranks of `host`.
     assert volumes.across["reductions"].sum() == pytest.approx(2 * output)
     assert volumes.inside["reductions"].sum() == pytest.approx(2 * 6 * output + 2 * 3 * output)
 

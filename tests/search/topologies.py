@@ -15,8 +15,8 @@ def two_level_topology(
     Args:
         ranks_per_host: number of ranks of every host.
         inside_ms_per_byte: for every host, the cost of a byte between two of its ranks.
-        across_ms_per_byte: for every host, the cost of a byte on one rank's share of the uplink; between two hosts the
-            slower uplink counts.
+        across_ms_per_byte: for every host, the cost of a byte between one of its ranks and another host. Between two
+            hosts, the larger of both values counts.
     """
     host = np.repeat(np.arange(len(ranks_per_host)), ranks_per_host)
     inside, across = np.asarray(inside_ms_per_byte, float)[host], np.asarray(across_ms_per_byte, float)[host]

@@ -1,6 +1,8 @@
 """Times collectives of torch.distributed between real processes: forward and backward all-to-all, and reductions.
 
-Reductions are reduce_scatter, all_gather and all_reduce.
+Reductions are reduce_scatter, all_gather and all_reduce. A visit is one measurement of a sample; it repeats the
+collective several times.
+
 Shapes: W ranks, B global batch size, b[r] number of samples that rank r trains on, D[r] total width of r's shards.
 """
 
@@ -65,8 +67,9 @@ class CollectiveBench:
     """One rank of the bench of collectives; all ranks must measure the same samples together.
 
     The ranks agree on a common start on rank 0's monotonic clock (`HostClock`), wait until that start plus their start
-    skew, and enter the collective. The cost of a rank counts from then (`collective_start`). With `nccl`, a rank uses
-    the GPU whose number is its local rank; the agreement on the start still goes through gloo.
+    skew, and enter the collective. The cost of a rank is the time from its own start, skew included, to the end of the
+    collective (`collective_start`). With `nccl`, a rank uses the GPU whose number is its local rank; the agreement on
+    the start still goes through gloo.
 
     Raises:
         MeasurementError: `nccl` finds fewer GPUs than ranks on this host.
@@ -85,7 +88,8 @@ class CollectiveBench:
         group = GROUP_BACKENDS[params.backend]
         dist.init_process_group(group, store=store, rank=rank, world_size=world_size, timeout=timeout)
         floats = params.buffer_bytes // _BYTES_PER_FLOAT
-        # Reductions add in place; zeros stay zero. `torch.zeros` would leave memory untouched until the first visit.
+        # An all_reduce overwrites its buffer with the sums; other values than zeros would grow from call to call.
+        # `torch.zeros` alone may get its memory from the system only when the first collective uses it.
         self._send = torch.empty(floats, device=self._device).zero_()
         self._receive = torch.empty(floats, device=self._device).zero_()
         self._clock = HostClock(rank, world_size, store)
@@ -125,7 +129,7 @@ class CollectiveBench:
         return self._params.of_visit(timed[self._params.warmup_iterations :])
 
     def _visit_reduction(self, sample: ReductionSample) -> tuple[float, float]:
-        """Cost of one visit as its forward cost, ms; the backward cost is 0."""
+        """Cost of one visit in ms, returned as the forward cost; the backward cost is 0."""
         floats = sample.size_bytes // _BYTES_PER_FLOAT
         buffer, share = self._receive[:floats], self._send[: floats // sample.world_size]
         exchange = reduction(sample.collective, buffer, share)

@@ -23,8 +23,8 @@ def synced_bytes(shard: Shard, task: ShardingTask) -> int:
 def groups_on_host(task: ShardingTask, gpus_per_host: int | None) -> int:
     """Number of groups that have ranks on the same host.
 
-    TorchRec makes neighbouring ranks hold the same shards, unless `use_inter_host_allreduce` is given. Groups therefore
-    share hosts if a host has more GPUs than a group has ranks on it.
+    Unless `use_inter_host_allreduce` is given, neighbouring ranks belong to different groups and hold the same shards.
+    If a host has more GPUs than one group has ranks on it, its other GPUs are thus ranks of other groups.
 
     Args:
         task: the task of one group.

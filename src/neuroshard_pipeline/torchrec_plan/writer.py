@@ -5,10 +5,11 @@ collectives per sharding type of a module. If uncut tables were table-wise besid
 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form adds a copy that reorders the
 outputs. The copy matters only if lookups take nearly all of a step.
 
-TorchRec 1.8 accepts some plans that it trains wrongly or that fail while it trains. They are refused here:
+TorchRec 1.8 accepts some plans that it then trains wrongly, or that fail during training. They are refused here:
 
-- rows that are not cut into the blocks of `tables.row_blocks`, or blocks that are not in the order of the ranks, on all
-  ranks (`row_wise`) or all ranks of one host (`table_row_wise`, `grid_shard`). TorchRec sends ids to these places.
+- a table whose rows are cut into other blocks than those of `tables.row_blocks`, or whose blocks are not in the order
+  of the ranks. The ranks are all ranks of the job (`row_wise`) or of one host (`table_row_wise`, and each column block
+  of `grid_shard`). TorchRec sends ids to the ranks that should have these blocks, whatever the plan says.
 - a table cut by rows that leaves a rank without rows, on CPUs: FBGEMM's backward fails.
 - sequence tables of other types than `tables.constraints.SEQUENCE_TYPES`, or with column shards of several widths.
 - some combinations of types in a module with mean pooling (`_mean_pooling_problems`).
@@ -37,7 +38,8 @@ REPLICA_KERNEL = "dense"
 #: The sharding types of TorchRec that place whole columns on any ranks.
 COLUMN_SHARDING_TYPES = ("table_wise", "column_wise")
 
-#: Types whose partial sums of rows are added by a reduce-scatter.
+#: Types for which TorchRec divides the outputs of mean-pooled tables after ranks have added up their partial sums. For
+#: `grid_shard`, ranks add up partial sums, too, but TorchRec does not divide.
 _REDUCED_TYPES = ("row_wise", "table_row_wise")
 
 _Placed = list[tuple[Shard, int]]
@@ -196,8 +198,8 @@ def _row_rectangles(placed: _Placed, devices: Devices) -> list[_Rectangle]:
     of_ranks = row_blocks(table.num_embeddings, group)
     if devices.compute_device == "cpu" and of_ranks[-1][1] == 0:
         raise PlanError(
-            f"table {table.name!r} is {sharding_type}, but its {table.num_embeddings} rows leave ranks without rows "
-            f"when {group} ranks hold them, and CPUs cannot train that; make it column_wise or data_parallel"
+            f"table {table.name!r} is {sharding_type}, but if its {table.num_embeddings} rows are cut over {group} "
+            "ranks, some ranks get no rows, which fails on CPUs; make it column_wise or data_parallel"
         )
     for block in blocks.values():
         _check_block(block, of_ranks)
@@ -217,12 +219,12 @@ def _check_block(block: _Placed, of_ranks: Sequence[tuple[int, int]]) -> None:
     expected = [(row, rows, first + at) for at, (row, rows) in enumerate(of_ranks) if rows]
     if [(shard.row_offset, shard.num_rows, rank) for shard, rank in block] != expected:
         table, name = block[0][0].table, block[0][0].sharding_type
-        found = ", ".join(f"{shard.num_rows} on rank {rank}" for shard, rank in block[:4])
+        found = ", ".join(f"{shard.num_rows} rows on rank {rank}" for shard, rank in block[:4])
         where = f"all {len(of_ranks)} ranks{'' if name == 'row_wise' else ' of one host'}"
         raise PlanError(
-            f"table {table.name!r} is {name} with rows {found}{' ...' if len(block) > 4 else ''}; TorchRec gives "
-            f"{where} {of_ranks[0][1]} rows each in the order of the ranks, and fewer at the end; cut its "
-            f"{table.num_embeddings} rows with tables.row_blocks.row_shards, and check local_world_size"
+            f"table {table.name!r} is {name} with {found}{' ...' if len(block) > 4 else ''}; TorchRec cuts its "
+            f"{table.num_embeddings} rows into blocks of {of_ranks[0][1]} for {where} in order, and the last ranks get "
+            "what is left; make the shards with tables.row_blocks.row_shards, and check local_world_size"
         )
 
 
@@ -240,17 +242,19 @@ def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str,
     if len(widths) > 1:
         yield (
             f"sequence tables of one module have column shards of {' and '.join(map(str, sorted(widths)))} columns, "
-            f"such as {widths[min(widths)]!r}; TorchRec can train only one width, so give all shards the same one"
+            f"for example {widths[min(widths)]!r} and {widths[max(widths)]!r}; TorchRec can train only one width in a "
+            "module, so give all shards the same one"
         )
 
 
 def _mean_pooling_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str, str]) -> Iterator[str]:
     """Combinations of types in one module that TorchRec 1.8 computes wrongly.
 
-    If the rows of a mean-pooled table are cut, ranks add up their partial sums, and the module divides its outputs by
-    the numbers of ids afterwards (`embeddingbag._create_mean_pooling_divisor`). For `grid_shard` tables, it does not
-    divide. For `row_wise` and `table_row_wise` tables it does, but it then also divides the outputs of tables of other
-    types in the same module, which need no division.
+    If the rows of a mean-pooled table are cut, every rank sums up the rows that it has, and the ranks add up these
+    sums. The totals must then be divided by the number of ids in each bag
+    (`embeddingbag._create_mean_pooling_divisor`). TorchRec does not do this for `grid_shard` tables. For `row_wise` and
+    `table_row_wise` tables it does, but it then also divides the outputs of the module's tables of other types, which
+    need no division.
     """
     types = {name: form["sharding_type"] for name, form in forms.items()}
     mean = {name: sharding_type for name, sharding_type in types.items() if pooling[name] == "mean"}

@@ -40,7 +40,7 @@ class PolicyTaskParams(Parameters):
     Attributes:
         pool_seed: seed of a pool that no other stage uses, so that the tables of evaluation tasks are unseen.
         tasks_per_world_size: number of tasks for each world size of `augment.sharding_tasks`.
-        validation_tasks: number of these tasks that select the weights and are not trained on.
+        validation_tasks: number of drawn tasks that are set aside; they decide which weights are kept.
         seed: seed of the draws of tasks.
     """
 
