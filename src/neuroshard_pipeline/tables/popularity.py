@@ -1,17 +1,18 @@
 """Popularity curves: which share of a table's ids looks up its most popular rows.
 
-A curve states a share for ids that come later than the ids that it was derived from. Among rows that were looked up
-often, some were looked up often by chance. Good (Biometrika 1953) estimates the later lookups without assumptions about
-popularities. If N ids looked up some rows at least `a` times each, the next N ids look up these rows
+A curve is derived from counted ids, or from the reuse profile of one batch. It predicts the share of later ids. Some
+rows were looked up often only by chance; later ids look them up less often. Good (Biometrika 1953) estimates later
+lookups without assumptions about popularities: if N independent ids were counted, the next N ids look up the rows with
+at least `a` counted lookups on average L times,
 
-    sum over k > a of k * (number of rows with k lookups) = ids of these rows - a * (rows with exactly a lookups)
+    L = sum over k > a of k * (rows with k lookups) = (ids that looked up these rows) - a * (rows with a lookups)
 
-times on average, if ids are independent. A curve has one point for every threshold `a`, with these rows and lookups.
-The line between two points is below the curve of the rows in between, because popular rows come first. Rows with fewer
-than `LEAST_LOOKUPS` lookups count as unknown, because ids are not quite independent: the same sample may have an id
-twice. All ids beyond the last point count as spread evenly over all rows beyond it.
+A threshold `a` gives one point of the curve: the number of these rows, and the share L / N. Straight lines join the
+points. The true share between two points lies above the line, because more popular rows come first. The lowest
+threshold is `LEAST_LOOKUPS`. Fewer lookups do not show that a row is popular, because ids are not quite independent:
+one sample may have an id twice. Beyond the last point, ids are assumed to be spread evenly over the remaining rows.
 
-Shapes: K points of a curve, R rows with lookups, N ids.
+Shapes: K points of a curve, R rows with lookups, T thresholds, 17 reuse bins.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
 
-#: Rows with fewer lookups than this are not known to be popular.
+#: A row with fewer lookups than this is not known to be popular.
 LEAST_LOOKUPS = 3
 
 #: A row that was looked up `a` times has an expectation of more than `a - 4 * sqrt(a)` lookups, except with a
@@ -37,9 +38,10 @@ _STANDARD_ERRORS = 4.0
 
 #: Number of thresholds, and thus of points of a curve, per factor of 2 in the number of lookups.
 _POINTS_PER_OCTAVE = 4
-#: Largest exponent of the counts in a reuse bin: nearly all rows then have the lowest count.
+#: Largest slope of a reuse bin (`_slopes`): nearly all rows then have counts close to the lowest count of the bin.
 _STEEPEST = 30.0
-#: Error of the mean count of a reuse bin, as a share of the bin's width: 0.01 to 0.02 for ids of Zipf's popularities.
+#: Error of the estimated mean count of a reuse bin, as a share of the bin's width. With Zipf's popularities, the error
+#: is 0.01 to 0.02.
 _MEAN_ERROR = 0.02
 
 
@@ -48,8 +50,8 @@ class PopularityCurve:
     """Share of ids that look up the most popular rows; linear between its points, and concave.
 
     Attributes:
-        rows: numbers of rows, ascending from 0 to all rows of the table, (K,).
-        shares: expected share of the ids that look up this number of most popular rows, from 0 to 1, (K,).
+        rows: numbers of most popular rows, ascending from 0 to all rows of the table, (K,).
+        shares: expected share of the ids that look up the `rows[k]` most popular rows, from 0 to 1, (K,).
     """
 
     rows: FloatArray
@@ -66,11 +68,11 @@ class PopularityCurve:
         return tuple(zip(self.rows[1:].tolist(), self.shares[1:].tolist(), strict=True))
 
     def share_of(self, rows: ArrayLike) -> FloatArray:
-        """Share of the ids (...) that look up the `rows` (...) most popular rows."""
+        """For each number of most popular rows, the share of the ids that look them up."""
         return np.asarray(np.interp(np.asarray(rows, dtype=float), self.rows, self.shares))
 
     def rows_for(self, share: ArrayLike) -> FloatArray:
-        """Smallest number of rows (...), not rounded, that `share` (...) of the ids look up."""
+        """For each share of the ids, the smallest number of most popular rows that get this share, not rounded."""
         shares, first = np.unique(self.shares, return_index=True)
         return np.asarray(np.interp(np.asarray(share, dtype=float), shares, self.rows[first]))
 
@@ -81,7 +83,7 @@ class IdCounts:
 
     Attributes:
         rows: rows with at least one lookup, ascending, (R,).
-        counts: number of lookups of each, (R,).
+        counts: number of lookups of each of these rows, (R,).
         num_embeddings: number of rows of the table.
     """
 
@@ -91,7 +93,7 @@ class IdCounts:
 
 
 def curve_of(table: Table, batch_size: int) -> PopularityCurve:
-    """The table's own popularity curve (`Table.popularity`), otherwise `curve_of_profile`."""
+    """The curve through the points of `Table.popularity` if the table has them, otherwise `curve_of_profile`."""
     if table.popularity is None:
         return curve_of_profile(table, batch_size)
     return PopularityCurve(*np.array(with_ends(table.popularity, table.num_embeddings)).T)
@@ -107,19 +109,20 @@ def curve_source(table: Table) -> str:
 def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
     """The curve that the reuse profile of one batch supports (see the top of this file).
 
-    The profile does not tell how many rows have exactly the lowest count of a bin. The counts k of a bin are assumed to
-    be distributed as k**-s, where s is the steeper of the slopes towards the bins below and above (`_slopes`). Nor does
-    it tell the ids of each bin; the estimate (`rows_and_ids`) is lowered by two standard errors (`_deviations`).
+    The thresholds are the lowest counts of the reuse bins. The profile lacks two numbers that Good's estimate needs.
+    The first is the number of rows that have exactly the lowest count of a bin; `_slopes` gives it, with `is_steep`.
+    The second is the number of ids that look up the rows of a bin; `rows_and_ids` estimates it. The sum of these ids
+    over all bins above a threshold is lowered by two standard errors (`_deviations`).
 
     Args:
-        table: a table without a reuse profile gets the default one.
+        table: if it has no reuse profile, it gets the default profile.
         batch_size: batch size of the profile.
     """
     rows, ids = rows_and_ids(with_profile(table, batch_size), batch_size)
     shares = np.array([of_counts[0] for _, of_counts in map(_counts_of_bin, *_slopes(rows, is_steep=True))])
     rows_above, ids_above, least = (np.cumsum(of[::-1])[::-1] for of in (rows, ids, rows * LOWEST_COUNTS))
     above = np.cumsum(_deviations(rows)[::-1] ** 2)[::-1]
-    # The ids of all bins together are known, so that those above a threshold are as uncertain as those below it.
+    # The number of all ids is known, so the ids above a threshold are as uncertain as the ids below it.
     certain = np.maximum(ids_above - 2.0 * np.sqrt(np.minimum(above, above[0] - above)), least)
     lookups = _later_lookups(LOWEST_COUNTS, rows_above, certain, shares * rows)
     known = (LOWEST_COUNTS >= LEAST_LOOKUPS) & (rows > 0)
@@ -134,7 +137,7 @@ def curve_of_counts(counts: IdCounts) -> PopularityCurve:
     """
     total = int(counts.counts.sum())
     if not total:
-        raise TaskError("no ids were counted, so that there is no popularity curve; count the ids of some batches")
+        raise TaskError("no ids were counted, so there is no popularity curve; count the ids of some batches")
     ascending = np.sort(counts.counts)
     octaves = np.log2(max(int(ascending[-1]) / LEAST_LOOKUPS, 1.0))
     steps = np.arange(int(octaves * _POINTS_PER_OCTAVE) + 1) / _POINTS_PER_OCTAVE
@@ -147,7 +150,7 @@ def curve_of_counts(counts: IdCounts) -> PopularityCurve:
 
 
 def id_counts(batches: Iterable[IntArray], num_embeddings: int) -> IdCounts:
-    """Count the ids of batches, each of which is an array of row numbers of any length.
+    """Count how often batches look up each row of a table; a batch is an array of row numbers, of any length.
 
     Raises:
         TaskError: an id is not a row of the table.
@@ -155,7 +158,7 @@ def id_counts(batches: Iterable[IntArray], num_embeddings: int) -> IdCounts:
     rows, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     for ids in batches:
         if len(ids) and not 0 <= ids.min() <= ids.max() < num_embeddings:
-            raise TaskError(f"ids {ids.min()}..{ids.max()} are not all rows of a table with {num_embeddings} rows")
+            raise TaskError(f"ids are {ids.min()} to {ids.max()}, but the table's rows are 0 to {num_embeddings - 1}")
         found, times = np.unique(ids, return_counts=True)
         merged, place = np.unique(np.concatenate([rows, found]), return_inverse=True)
         rows, counts = merged, np.bincount(place, np.concatenate([counts, times]), len(merged)).astype(np.int64)
@@ -163,15 +166,15 @@ def id_counts(batches: Iterable[IntArray], num_embeddings: int) -> IdCounts:
 
 
 def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
-    """The most popular rows, hottest first, (num_rows,); rows with equal lookups are in the order of the table.
+    """Row numbers of the most popular rows, most popular first, (num_rows,).
 
-    Rows without lookups follow in the order of the table.
+    Rows with equal numbers of lookups are in the order of the table. Rows without lookups come last.
 
     Raises:
-        TaskError: the table has fewer rows.
+        TaskError: the table has fewer than `num_rows` rows.
     """
     if num_rows > counts.num_embeddings:
-        raise TaskError(f"there are no {num_rows} popular rows in a table with {counts.num_embeddings} rows")
+        raise TaskError(f"num_rows is {num_rows}, but the table has only {counts.num_embeddings} rows")
     hottest = counts.rows[np.argsort(-counts.counts, kind="stable")[:num_rows]]
     missing = num_rows - len(hottest)
     if missing <= 0:
@@ -183,11 +186,11 @@ def popular_rows(counts: IdCounts, num_rows: int) -> IntArray:
 
 @lru_cache(maxsize=4096)
 def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]:
-    """Distinct rows of one batch in every reuse bin, and the ids that look them up, (17,) each.
+    """Number of distinct rows in every reuse bin, and number of ids of one batch that look up these rows, (17,) each.
 
-    The counts of each bin are distributed as `_slopes` says. The difference between the batch's ids and the sum of
-    all bins is distributed in proportion to the variances of the bins' ids (`_deviations`), within the limits of their
-    counts; if that does not suffice, all ids are scaled.
+    `_slopes` gives a first estimate of the ids of every bin. These estimates do not quite sum to the number of ids in
+    the batch. The difference is divided among the bins in proportion to the variances of their estimates
+    (`_deviations`), but no estimate leaves the range of the bin's counts. If a difference remains, all are scaled.
 
     Raises:
         TaskError: the table has no reuse profile.
@@ -199,7 +202,7 @@ def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]
     means = np.array([float(counts @ shares) for counts, shares in map(_counts_of_bin, *_slopes(rows))])
     ids, lowest, highest = rows * means, rows * LOWEST_COUNTS, rows * HIGHEST_COUNTS
     variances = _deviations(rows) ** 2
-    for _ in range(NUM_REUSE_BINS):  # a round moves bins until one reaches a limit
+    for _ in range(NUM_REUSE_BINS):  # in every round, the difference vanishes or another estimate reaches its limit
         movable = variances * ((ids < highest) if total > ids.sum() else (ids > lowest))
         if movable.any():
             ids = np.clip(ids + (total - ids.sum()) * movable / movable.sum(), lowest, highest)
@@ -209,21 +212,26 @@ def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]
 
 
 def _deviations(rows: FloatArray) -> FloatArray:
-    """Standard deviations (17,) of the ids of bins with these rows (17,).
+    """Standard deviation of the number of ids that look up the rows of each reuse bin, (17,).
 
-    Counts that are spread evenly over a bin have a variance of width**2 / 12. The mean of a bin's counts has
-    an error of `_MEAN_ERROR` of the width, because no popularity follows a power law exactly.
+    The number of ids is the sum of the counts of the bin's rows. Each count has a variance of width**2 / 12, as if
+    counts were spread evenly over the bin. The mean of all counts of the bin has a further error, `_MEAN_ERROR` times
+    the width, because no popularity follows a power law exactly.
+
+    Args:
+        rows: number of rows in each bin, (17,).
     """
     widths = (HIGHEST_COUNTS - LOWEST_COUNTS).astype(float)
     return np.asarray(widths * np.sqrt(rows / 12.0 + (_MEAN_ERROR * rows) ** 2))
 
 
 def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatArray]:
-    """Numbers of the reuse bins, and s of each, (17,): a bin's counts k are distributed as k**-s.
+    """Index and slope s of every reuse bin, (17,) each: the counts k in a bin are assumed to be distributed as k**-s.
 
-    A bin has twice the width of the bin below, so that k**-s gives it 2**(1 - s) times the rows of that bin. s is the
-    mean of the slopes towards the bins below and above, or the larger of the two if `is_steep`. The slope towards a bin
-    without rows is left out, or is `_STEEPEST` towards the bin above if `is_steep`.
+    A bin is twice as wide as the bin below. If counts in both bins are distributed as k**-s, the upper bin has
+    2**(1 - s) times the rows of the lower bin; this gives the slope between two bins. The slope of a bin is the mean of
+    the slopes between it and its two neighbours or, if `is_steep`, their maximum. An empty neighbour is ignored, but if
+    `is_steep`, an empty bin above gives `_STEEPEST`.
     """
     found = np.ones(NUM_REUSE_BINS)
     for place in range(2, NUM_REUSE_BINS):
@@ -236,23 +244,23 @@ def _slopes(rows: FloatArray, is_steep: bool = False) -> tuple[IntArray, FloatAr
 
 
 def _counts_of_bin(place: int, slope: float) -> tuple[FloatArray, FloatArray]:
-    """The counts of a reuse bin, and the share of its rows that have each count: in proportion to count**-slope."""
+    """All counts of a reuse bin, and the share of its rows that have each count, proportional to count**-slope."""
     counts = np.arange(LOWEST_COUNTS[place], HIGHEST_COUNTS[place] + 1, dtype=float)
     weights = (counts / counts[0]) ** -slope
     return counts, weights / weights.sum()
 
 
 def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_at: ArrayLike) -> FloatArray:
-    """Least number of lookups, (...), that the next ids, as many as were counted, make to the rows of each threshold.
+    """A cautious L of every threshold (see the top of this file), (T,).
 
-    Good's estimate, lowered by two standard errors of the rows with exactly `a` lookups. No row loses more than
-    `_STANDARD_ERRORS` of its own.
+    Good's estimate subtracts `a * rows_at` from `ids`. Here, `rows_at` is first raised by two standard errors, but no
+    more than `_STANDARD_ERRORS * sqrt(a)` is subtracted for each of the `rows`.
 
     Args:
-        thresholds: `a`, (...).
-        rows: rows with at least `a` lookups, (...).
-        ids: ids of these rows, (...).
-        rows_at: rows with exactly `a` lookups, (...).
+        thresholds: `a`, (T,).
+        rows: number of rows with at least `a` lookups, (T,).
+        ids: number of ids that looked up these rows, (T,).
+        rows_at: number of rows with exactly `a` lookups, (T,).
     """
     at = np.asarray(rows_at, dtype=float)
     lost = np.minimum(
@@ -262,10 +270,10 @@ def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_a
 
 
 def _curve(rows: ArrayLike, shares: ArrayLike, num_embeddings: int) -> PopularityCurve:
-    """The smallest concave curve from (0, 0) to (`num_embeddings`, 1) that is nowhere below these points.
+    """The smallest concave curve from (0, 0) to (`num_embeddings`, 1) that is nowhere below the given points.
 
-    A point below the line between two others adds nothing: rows chosen at random among those between the two have the
-    share on the line.
+    A point below the line between two other points is left out. The line can be reached: if rows between the two points
+    are chosen at random, their expected share is on the line.
     """
     of_rows = np.concatenate([[0.0], np.asarray(rows, dtype=float), [float(num_embeddings)]])
     of_shares = np.concatenate([[0.0], np.clip(shares, 0.0, 1.0), [1.0]])
