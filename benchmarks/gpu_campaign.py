@@ -3,18 +3,18 @@
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
     PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
 
-The script first runs the checks of `gpu_check.py`, logs what it is going to do (visits, that is timings of a sample;
-minutes; GB of ids), and writes the ids of all tables to OUT/ids. It writes every finished chunk of samples to
-OUT/records; run the same command again to resume after a kill, or with more --samples to extend the campaign. At the
-end it writes OUT/recording: table_pool, compute_samples and
-compute_costs as Parquet, and card.json with device, versions, protocol, noise floor and copy bandwidth. Copy that
-folder to data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
+A campaign is one run of measurements, in which every sample is timed in several visits. The script first runs the
+checks of `gpu_check.py`. It then logs the number of visits, the expected minutes and the GB of ids, and writes the ids
+of all tables to OUT/ids. It writes every finished chunk of samples to OUT/records. To resume after a kill, run the same
+command again; with more --samples, it extends the campaign. At the end, the script writes OUT/recording: table_pool,
+compute_samples and compute_costs as Parquet, and card.json with device, versions, protocol, noise floor and copy
+bandwidth. Copy this folder to data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
 
 The script needs Python 3.11 or newer with torch and fbgemm_gpu for CUDA (1.6 with torch 2.11, 1.8 with 2.13), numpy,
-pandas, pyarrow, pydantic, pyyaml, psutil, tqdm, safetensors and scipy, but no Kedro. For a machine without a package
-index, download the last six:
+pandas, pyarrow, pydantic, pyyaml, psutil, tqdm, safetensors and scipy, but no Kedro. If the machine has no package
+index and lacks pydantic and what follows it here, download these six elsewhere, for the machine's version of Python:
 
-    pip download --dest wheels --only-binary :all: --python-version 3.12 pydantic pyyaml psutil tqdm safetensors scipy
+    pip download --dest wheels --only-binary :all: --python-version 3.11 pydantic pyyaml psutil tqdm safetensors scipy
 
 The defaults are the published full scale (856 tables, batches of 65,536 samples). No run on a GPU has been recorded
 yet, so its speed is unknown; with --max-seconds, the recording contains what was measured within that time.
@@ -77,7 +77,7 @@ class CardNotes:
 
 
 def main() -> None:
-    """Read the command line and run; an error of the project ends the script with one line."""
+    """Read the command line and run; on a `NeuroShardError`, print its message as one line and exit."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         run(command_line().parse_args())
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     for key, record in ComputeCampaign(params, args.seed).run(samples, stored(folder)):
         store(record, folder / f"{key}{_SUFFIX}")
         late = args.max_seconds and time.monotonic() - started > args.max_seconds
-        if late and not record["replica"].any():  # a second measurement is useless without the first
+        if late and not record["replica"].any():  # second measurements alone are useless
             break
     records = stored(folder)
     rows = load_rows(records, name_of(ComputeCampaign(params, args.seed).identity()))
@@ -138,7 +138,7 @@ def command_line() -> argparse.ArgumentParser:
     drawn.add_argument("--row-scale", type=float, default=1.0)
     drawn.add_argument("--samples", type=int, default=20_000)
     drawn.add_argument("--min-tables", type=int, default=1)
-    drawn.add_argument("--max-tables", type=int, default=40, help="tables per sample; ranks of plans have up to 40")
+    drawn.add_argument("--max-tables", type=int, default=40, help="most tables of a sample")
     drawn.add_argument("--dimensions", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128])
     drawn.add_argument("--memory-gib", type=float, default=32.0, help="maximum size of the weights of a sample")
     timed = parser.add_argument_group("how it is timed")
@@ -174,7 +174,7 @@ def pool_and_samples(args: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
-    """The protocol; it takes the median of visits, because the clock of a GPU varies in both directions."""
+    """The protocol; it takes the median of visits, because the frequency of a GPU rises and falls between visits."""
     return ComputeMeasureParams(
         backend=args.backend,
         engine="local",
@@ -219,7 +219,7 @@ def make_card(
     Args:
         machine: the machine that measured (`hardware.describe_machine`).
         params: parameters of the campaign.
-        noise_floor: `campaign.CampaignSummary`.
+        noise_floor: `noise_floor` of `campaign.CampaignSummary`.
         costs: `measure.compute_costs`; the card's `cost_ms` are quantiles of forward + backward over samples.
         notes: the rest of the card.
     """

@@ -1,17 +1,23 @@
-"""Calibrates prediction intervals (`intervals`), whose log half width inside the training range is `quantile * scale`.
+"""Calibrates the prediction intervals of `intervals`: a prediction `cost` has the interval `[cost / f, cost * f]`.
 
-The scale depends on the input. Its coefficients are fitted to the training samples: they maximise the likelihood of the
-relative errors under a Laplace distribution. The quantile is one number, the conformal quantile of the validation
-errors, each divided by its scale (Lei et al., "Distribution-Free Predictive Inference for Regression", 2018, §5.2). It
-corrects the scale, which is too small because errors are smaller on training samples than on others. An inaccurate
-scale makes intervals wider, but their coverage stays correct.
+Inside the range of the training samples, the factor f is
 
-The formula of the scale was chosen by its interval score on held-out samples, over five splits of 1,200 FBGEMM samples.
-The score is the width plus 20 times the distance of a measurement from its interval, and lower is better. This formula
-scores 0.161, or 0.167 if it is fitted to the validation samples. A constant scale scores 0.180; its intervals cover
-96 % of the cheaper half of the samples, but 83 % of the other half. The ensemble's spread as the scale scores 0.173.
-Conformal quantile regression with boosted trees also scores 0.161, but a search could not compute it from sums of shard
-embeddings.
+    log(f) = quantile * scale
+    scale = exp(c0 + c1 * log(cost) + c2 * log(spread + floor))
+
+where `spread` is the standard deviation of the log costs that the members of the ensemble predict. The coefficients c
+are fitted to the training samples: they maximise the likelihood of the absolute errors of log costs under a Laplace
+distribution. The quantile is one number, the conformal quantile of the validation errors, each divided by its scale
+(Lei et al., "Distribution-Free Predictive Inference for Regression", 2018, §5.2). Errors are smaller on training
+samples than on others, so the scale is too small; the quantile corrects this. An inaccurate scale makes intervals
+wider, but their coverage stays correct.
+
+This formula of the scale was chosen by the interval score on held-out samples, over five splits of 1,200 FBGEMM
+samples. The score is the width plus 20 times the distance of a measurement from its interval, and lower is better. The
+formula scores 0.161, or 0.167 if it is fitted to the validation samples. A constant scale scores 0.180; its intervals
+cover 96 % of the cheaper half of the samples, but 83 % of the other half. `spread` alone as the scale scores 0.173.
+Conformal quantile regression with boosted trees also scores 0.161, but a search could not compute it: to be fast, it
+knows a rank only by the sum of its shards' embeddings (`compute.embed`).
 
 Shapes: N measured costs, S shards or ranks of training samples, E ensemble members, F context features, K scale terms.
 """
@@ -28,7 +34,8 @@ from neuroshard_pipeline.cost_models.intervals import COVERAGE, SMALLEST_MS, Cal
 #: Ridge penalty. If there are few samples, it keeps the slopes close to 0 and thereby the scale nearly constant.
 _RIDGE = 0.01
 
-#: Terms that vary less than this count as constant; logarithms of costs and spreads vary far more.
+#: A term of the log scale counts as constant if its standard deviation over the samples is at most this. The logarithms
+#: of costs and spreads usually vary far more.
 _CONSTANT = 1e-6
 
 
@@ -104,7 +111,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
 
 
 def conformal_quantile(scores: FloatArray) -> float:
-    """The smallest of the scores that a new score exceeds with a probability of at most 1 - `COVERAGE`.
+    """The smallest of these scores for which a new score is larger with a probability of at most 1 - `COVERAGE`.
 
     This holds for any distribution of scores. Fewer than nine scores cannot guarantee it; the largest is then returned.
     """
