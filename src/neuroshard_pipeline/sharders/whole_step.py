@@ -45,7 +45,7 @@ _SMALL = 500
 #: 16 tasks of `make run`, this takes a third less time than improving all; predicted costs rise by 0.03 % on average.
 _MOST_ABOVE_BEST_RESULT = 1.1
 
-#: Number of times that the type of a single table is changed, and of changes that are tried each time.
+#: Most rounds in which the type of one table of the cheapest starting point is changed; changes tried in each round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
 
 #: A set is tried only if its estimated cost is at most this multiple of the lowest estimate.
@@ -116,7 +116,7 @@ def _placement(problem: Problem, start: _Start, states: Sequence[PlacedState]) -
 def _worth_improving(
     problem: Problem, found: list[tuple[_Start, list[PlacedState]]]
 ) -> list[tuple[_Start, list[PlacedState]]]:
-    """The results whose cost is within `_MOST_ABOVE_BEST_RESULT`, one of each cost."""
+    """The results that cost at most `_MOST_ABOVE_BEST_RESULT` times the cheapest; of equal costs, only the first."""
     costs_ms = [placement_cost_ms(problem, _placement(problem, *entry)) for entry in found]
     limit_ms = min(costs_ms) * _MOST_ABOVE_BEST_RESULT
     return [
@@ -170,7 +170,7 @@ def _is_large(problem: Problem) -> bool:
 
 
 def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[Candidate]:
-    """The best `count` candidates within the limit that differ in the tables with cut rows or by many replicas."""
+    """The `count` candidates with the lowest estimates up to `limit_ms`; every two of them `_differ`."""
     chosen: list[Candidate] = []
     for candidate in ranked:
         if candidate.estimate_ms > limit_ms or len(chosen) == count:
@@ -181,13 +181,13 @@ def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[
 
 
 def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType]) -> bool:
-    """Whether other tables are cut by rows or differently, or over a fifth more or fewer tables are spread."""
+    """Whether `types` cuts the rows of other tables or by other types, or spreads over a fifth more or fewer tables."""
     cut, other_cut = ({n: t for n, t in of.items() if t != "data_parallel"} for of in (types, others))
     return cut != other_cut or abs(len(types) - len(others)) > len(others) / 5
 
 
 def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
-    """The starting point beside spread tables of these types; other tables are split only where that makes them fit."""
+    """The starting point with spread tables of these types. Other tables are split only if they do not fit whole."""
     step = problem.models.step
     assert step is not None, "the caller has checked that the models price whole steps"
     spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem, step))
@@ -210,7 +210,14 @@ def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
 def _with_more_cuts(
     problem: Problem, types: dict[str, ShardingType], search: SearchParams, refusal: DoesNotFitError
 ) -> _Start:
-    """Cut the rows of ever more tables, the largest first, until the other tables fit, whole or split by columns."""
+    """The starting point in which the rows of more tables are cut, the largest first, until all others fit.
+
+    Args:
+        problem: the problem of all tables.
+        types: spread tables, beside which the other tables do not fit; the types of more tables are added.
+        search: parameters of the search.
+        refusal: why they do not fit; raised if cutting rows does not help.
+    """
     task = problem.task
     largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
     for table in largest:
