@@ -121,7 +121,7 @@ class CuttableTable:
     Attributes:
         table: the table.
         curve: its popularity curve.
-        kinds: the tiers that it may have.
+        kinds: the tiers that the search gives it.
         rows: rows up to the end of every segment of the curve, (K,). All rows of a segment count as equally popular.
         ids: ids per step that ranks send each other for a row of each segment, descending, (K,).
     """
@@ -137,7 +137,10 @@ class CuttableTable:
         """The table with its curve."""
         curve = curve_of(table, task.batch_size)
         ids = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)
-        return cls(table, curve, possible_tiers(task, table), curve.rows[1:], _sent(ids, task))
+        kinds = possible_tiers(task, table)
+        if task.ranks_per_host == 1:  # a host tier would be a second hot tier
+            kinds = tuple(kind for kind in kinds if kind != "host")
+        return cls(table, curve, kinds, curve.rows[1:], _sent(ids, task))
 
     def rows_with(self, least_ids: float) -> int:
         """Number of rows that at least `least_ids` ids per step look up."""

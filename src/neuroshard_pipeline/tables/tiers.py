@@ -130,10 +130,7 @@ def tiered_task(
 
 
 def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
-    """The kinds of tiers that a table of a task can have; none if it is pooled or if its rows may not be cut.
-
-    There is no host tier on a single host, nor with a single rank per host, where it would be a second hot tier.
-    """
+    """The kinds of tiers that a table of a task can have; none if it is pooled or if its rows may not be cut."""
     constraints = task.constraints
     if (
         table.pooling != "none"
@@ -151,7 +148,7 @@ def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
             constraints, replace(table, tier=Tier(kind, table.name, 0)), task.world_size, task.ranks_per_host
         )
     ]
-    return tuple(kind for kind in kinds if kind != "host" or 1 < task.ranks_per_host < task.world_size)
+    return tuple(kind for kind in kinds if kind != "host" or task.num_hosts > 1)
 
 
 def tiers_of(task: ShardingTask) -> dict[str, tuple[Table, ...]]:
