@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 #: `(weights, sample indices) -> (E,)` mean loss per member.
 Loss = Callable[[Weights, IntArray], Tensor]
 
-#: Weights that describe the features and are not learned.
+#: Weights that are constants: they say which features are launch terms (`compute.embed`).
 _FIXED_WEIGHTS = frozenset({"once.terms"})
 
 #: Share of the steps in which the learning rate rises to its peak.
@@ -168,7 +168,7 @@ class FeatureRows:
 
 
 def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Tensor:
-    """Huber loss of the difference of log costs, which is close to the relative error for small errors.
+    """Huber loss of |log predicted - log measured|, which is close to the relative error if that is small.
 
     Args:
         predicted: ms.
@@ -176,7 +176,7 @@ def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Te
         small_error: relative error at which the loss changes from quadratic to linear.
 
     Returns:
-        Loss of the same shape: 0.5 where the relative error is `small_error`.
+        The loss of every cost, with the shape of `predicted`; it is 0.5 where the difference is `small_error`.
     """
     gap = torch.abs(torch.log(torch.clamp(predicted, min=1e-6)) - torch.log(measured)) / small_error
     return torch.where(gap < 1.0, 0.5 * gap * gap, gap - 0.5)

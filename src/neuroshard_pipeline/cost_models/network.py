@@ -1,8 +1,11 @@
-"""What compute and communication cost model share: a trained network, the scaling of features, the price correction.
+"""The network of the compute and the communication cost model: predicts work * price * correction.
+
+Work features add up; every work term has a learned price. Context features do not add up; a neural network derives the
+correction from them (`correction`). Both kinds of features are scaled (`Normalisation`).
 
 Formulas are written once for NumPy (inference) and torch (training): `xp` is the array module, `numpy` or `torch`, and
-weights are a dict of its arrays. The first dimension of every weight is the ensemble members. Weights that must be
-positive are stored as logarithms.
+weights are a dict of arrays of this module. The first dimension of every weight is the ensemble members. Weights that
+must be positive are stored as logarithms.
 
 Shapes: E ensemble members, R rows (shards or ranks), S training rows, P work terms, F context features, H hidden units.
 """

@@ -1,8 +1,8 @@
 """Plans as data frames, and back: `search.plans` and the plans of other pipelines.
 
-A plan may cut a sequence table, the parent, into tiers by the popularity of its rows. In a frame, the `table` of a
-tier's shard is the parent. Its `tier` is `hot`, `host` or `cold`, and its `row_offset` counts the parent's rows in the
-order of popularity, hottest first.
+A frame has one row per shard. A plan may cut a sequence table, the parent, into tiers by the popularity of its rows.
+For a shard of a tier, `table` is the parent's name, and `tier` is `hot`, `host` or `cold`. Its `row_offset` is a
+position in the list of all rows of the parent, most popular first.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
-#: Values of the columns that files of older versions lack; -1 stands for all rows.
+#: Values for the columns that plan files of older versions of this package lack; -1 stands for all rows of a table.
 _COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": -1}
 
 
@@ -61,7 +61,7 @@ def task_from_frame(rows: pd.DataFrame, task: ShardingTask) -> ShardingTask:
 
 
 def _key(table: Table) -> tuple[str, str]:
-    """Name of the table or, for a tier, of its parent; and the kind of the tier, empty for a table that is no tier."""
+    """Two strings: (name of the table, "") for a table without tiers, (name of the parent, kind of tier) for a tier."""
     return (table.name, "") if table.tier is None else (table.tier.parent, table.tier.kind)
 
 
@@ -75,7 +75,7 @@ def _cuts(rows: pd.DataFrame) -> dict[str, Cuts]:
     if TIER_COLUMN not in rows:
         return {}
     tiers = rows[rows[TIER_COLUMN].fillna("") != ""]
-    # Every rank has the hot rows, and every host has the host rows: each block of rows counts once.
+    # The frame has hot rows once per rank and host rows once per host; each block of rows is counted once.
     blocks = tiers[tiers["column_offset"] == 0].drop_duplicates(["table", TIER_COLUMN, "row_offset"])
     found = blocks.pivot_table("num_rows", "table", TIER_COLUMN, "sum", fill_value=0)
     none = np.zeros(len(found), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""The benchmark's suites of sharding tasks, each determined by its parameters.
+"""Draws the suites of the benchmark. A suite is a named set of sharding tasks.
 
-The tables of random tasks are drawn from a pool that only the benchmark uses. No cost model or policy is trained on
-them. The tasks of a suite form groups, such as all tasks with 4 ranks; results are given by suite and by group.
+The tables of random tasks come from a pool that only the benchmark uses; no cost model or policy is trained on them.
+The tasks of a suite form groups, such as all tasks with 4 ranks. Results are given by suite and by group.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -92,12 +92,12 @@ def _check_unique(tasks: pd.DataFrame) -> None:
 
 
 def _renamed(tables: Sequence[Table]) -> list[Table]:
-    """The tables with other names. A table's name seeds the draw of its ids, so a renamed table gets other ids."""
+    """Copies of the tables with new names. They look up other ids, because a table's name seeds the draw of its ids."""
     return [replace(table, name=f"bench_{table.name}") for table in tables]
 
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
-    """Draw equally many tasks for every maximum dimension. If some remain, the smallest maxima get one more each."""
+    """Draw an equal number of tasks (plus or minus 1) for each of `paper.dimensions`: their largest dimension."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):

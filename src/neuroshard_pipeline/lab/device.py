@@ -9,8 +9,8 @@ Forward, one kernel that reads rows of weights, adds them up, and writes pooled 
 
     HBM      bytes of rows that are not in L2 (whole 64-byte bursts), ids, offsets and outputs, divided by the bandwidth
     L2       bytes of all rows (whole 32-byte sectors), ids, offsets and outputs, divided by the bandwidth
-    latency  a bag occupies 8 to 32 threads for a fixed time and a time per id. Every SM runs 64 warps of 32 threads at
-             the same time. The time of one bag is added for the last bag.
+    latency  a bag (the ids of one sample in one table) occupies 8 to 32 threads for a fixed time plus a time per id.
+             Every SM runs 64 warps of 32 threads at once. The whole time of one bag is added: the last bag to finish.
     host     bytes of rows that are read over the host link, if the weights are in managed memory (UVM, on the host)
 
 Backward, 19 kernels:
@@ -18,7 +18,7 @@ Backward, 19 kernels:
     backward = launches + sort + max(gradients, hot rows) + update + weights + host
 
     sort       ids are linearised, sorted and run-length encoded: a number of bytes per id through HBM
-    gradients  every id reads the gradient of its bag through L2, and through HBM what L2 does not hold
+    gradients  for every id, the gradient of its bag is read from L2, which reads from HBM what it does not hold
     hot rows   a row with more than 32 ids is reduced by one block of threads per 1024 ids; each block occupies an SM
                for a fixed time
     update     each distinct row and its optimizer state are read and written once
@@ -66,8 +66,8 @@ class DeviceParams(Parameters):
 
     Attributes:
         hbm_gb_per_s: bandwidth of the GPU memory, in 1e9 bytes per second.
-        l2_mib: size of L2 for data that all SMs read. It is half of an L2 that consists of two halves, because each
-            half keeps copies of what its SMs read from the other.
+        l2_mib: size of the L2 cache for data that all SMs read. If L2 consists of two halves, this is the size of one
+            half, because each half keeps a copy of such data for its own SMs.
         l2_bytes_per_clock: bytes that L2 delivers per clock.
         sms: number of streaming multiprocessors.
         clock_ghz: boost clock.
@@ -98,10 +98,11 @@ class KernelParams(Parameters):
             at once.
         sort_bytes_per_id: bytes that sorting moves per id.
         hot_row_us: time during which a block of threads for a hot row occupies an SM.
-        weight_gradient_factor: time of the gradient of the ids' weights, divided by that of the forward kernel.
+        weight_gradient_factor: time of the gradient of the ids' weights, divided by the time of the forward kernel.
         host_efficiency: share of the host link's bandwidth that reads of rows reach.
         cache_fetch_share: share of a batch's distinct rows that come from the host if the cache has room for all rows.
-        cache_evict_share: increase of that share from room for all rows to room for none; includes write-backs.
+        cache_evict_share: what is added to `cache_fetch_share` if the cache has room for no rows; includes writing rows
+            back. The sum is linear in the share of all rows that the cache has room for.
     """
 
     forward_launch_us: float = Field(ge=0)
@@ -189,7 +190,7 @@ class ModelledDevice(Parameters):
         }
 
     def _gradients_us(self, lookup: Lookup) -> float:
-        """Time in which every id reads the gradient of its bag, in random order because ids are sorted by row."""
+        """Time to read, for every id, the gradient of its bag. Ids are sorted by row, so bags are in random order."""
         bag_bytes = _whole(lookup.dims * lookup.output_bytes, L2_SECTOR)
         all_bytes = lookup.bags * bag_bytes
         missed_share = np.maximum(1.0 - self.device.l2_mib * 2**20 / all_bytes, 0.0)
@@ -225,7 +226,7 @@ class ModelledDevice(Parameters):
         return float(num_bytes) / (1e3 * bandwidth * self.kernels.l2_efficiency)
 
     def host_link_us(self, num_bytes: float) -> float:
-        """Time in microseconds in which so many bytes cross the link to the host, in one direction."""
+        """Time in microseconds in which `num_bytes` cross the link to the host in one direction."""
         return float(num_bytes) / (1e3 * self.device.host_gb_per_s * self.kernels.host_efficiency)
 
 

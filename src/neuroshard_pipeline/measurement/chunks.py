@@ -1,7 +1,8 @@
 """The chunks that a campaign measures, their order and their keys.
 
-A campaign measures many samples in rounds; a visit is the measurement of one sample in one round. A chunk is a list of
-samples that are visited one after another.
+A sample is what one measurement runs: the shards of one rank, or collectives (`tables.samples`). A campaign measures
+many samples in rounds; a visit is the measurement of one sample in one round. A chunk is a list of samples that are
+visited one after another.
 """
 
 import hashlib

@@ -68,7 +68,7 @@ def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str
 
 
 def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
-    """Problems unless rows are cut as by `row_shards`: TorchRec sends ids by it. Plans also cut host tiers by it."""
+    """Problems unless the ranks have the row shards that `row_shards` makes: ids are sent to ranks by this rule."""
     sharding_type = placed[0][0].sharding_type
     if sharding_type == "column_wise":
         return
@@ -84,8 +84,8 @@ def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
             where = "all ranks" if sharding_type == "row_wise" else f"the {count} ranks of one host"
             reader = "tiered modules" if sharding_type == "host_row_wise" else "TorchRec"
             yield (
-                f"is {sharding_type}, but its row shards on ranks {sorted(ranks)} are not the blocks of "
-                f"{expected[0].num_rows} rows, in order, on {where}; {reader} would look up wrong rows"
+                f"is {sharding_type}, but its row shards on ranks {sorted(ranks)} are wrong; give {where} blocks of "
+                f"{expected[0].num_rows} rows in order, because {reader} would look up wrong rows otherwise"
             )
 
 

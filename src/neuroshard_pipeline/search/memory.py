@@ -27,11 +27,12 @@ ROWWISE_STATE_BYTES = 4
 #: Adam keeps two fp32 moments per weight [FBGEMM ADAM].
 ADAM_STATE_BYTES = 8
 
-#: A cache keeps the row and the time of the last lookup for every slot, in int64, and the table for every row of its
-#: tables, in int32 [FBGEMM lxu_cache_state, lxu_state and cache_index_table_map].
+#: Bookkeeping of a cache. For every slot, it stores two int64: the row in the slot and the time of the last lookup
+#: [FBGEMM lxu_cache_state, lxu_state]. For every row of the tables, it stores an int32: the number of the row's table
+#: [cache_index_table_map].
 CACHE_SLOT_BYTES, CACHE_ROW_BYTES = 16, 4
 
-#: Every rank keeps the id of every hot and host row in int64, and its place in int32 [torchrec_bridge.tiered.index].
+#: Every rank stores, for each hot or host row, its id (int64) and its new row number (int32) [`tiered.index`].
 POPULAR_ROW_BYTES = 12
 
 
@@ -41,22 +42,23 @@ class MemoryModel(Parameters):
     A shard of R rows and D columns needs, in bytes,
     `R * D * (bytes per element) + optimizer state + inputs + outputs`. The optimizer state is 0 for SGD, `4 * R` for
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
-    weight). A replica (`data_parallel`) and rows of a host tier (`host_row_wise`) also need dense gradients, as large
-    as their weights. PyTorch's own optimizer updates replicas; PyTorch's Adagrad has one fp32 number per weight. Hot
-    and host tiers (`tables.tiers`) keep the state of the task's optimizer, and every rank keeps an index of all of
-    their rows (`POPULAR_ROW_BYTES`).
+    weight). A replica (`data_parallel`) and a shard of a host tier (`host_row_wise`) also need dense gradients, as
+    large as their weights. Replicas are updated by PyTorch's own optimizer. Its Adagrad keeps one fp32 number per
+    weight, so that the state of a replica is `4 * R * D`. Hot and host tiers (`tables.tiers`) are an exception: their
+    state is that of a column shard. In addition, every rank stores an index of all hot and host rows, with
+    `POPULAR_ROW_BYTES` per row.
 
-    A table in host memory has its weights there, and Adam's moments, too. Row-wise Adagrad's state stays in GPU memory
-    [FBGEMM construct_split_state]. `fused_uvm_caching` needs GPU memory for the slots of its cache (`cache_slots`),
-    each as wide as the table, even for a narrower column shard, and for `CACHE_SLOT_BYTES` and `CACHE_ROW_BYTES`.
+    If a table is in host memory, its weights and Adam's moments are there, but row-wise Adagrad's state stays in GPU
+    memory [FBGEMM construct_split_state]. `fused_uvm_caching` has a cache in GPU memory. Its `cache_slots` slots are as
+    wide as the whole table, even if the shard has fewer columns, and take `CACHE_SLOT_BYTES` more per slot. The cache
+    also takes `CACHE_ROW_BYTES` per row of the shard.
 
     Attributes:
         optimizer_state: whether to count the state of the task's optimizer.
-        input_buffers: whether to count the ids and offsets (int64) that a rank receives. A column shard receives those
-            of all samples, a row shard its share of the ids, a replica those of its rank's samples, and a shard of a
-            host tier those of its host's samples for its rows.
-        output_buffers: whether to count the outputs of the lookups and their gradients (fp32): for all samples, or for
-            the samples of one rank if the shard is a replica.
+        input_buffers: whether to count the ids and offsets (int64) that a rank receives. A column shard receives the
+            ids of all samples. A row shard receives the share `R / num_embeddings` of these ids. A replica receives the
+            ids of its rank's samples. A shard of a host tier receives its share of the ids of its host's samples.
+        output_buffers: whether to count the outputs of the lookups and their gradients (fp32) for the same samples.
         reserve_fraction: share of a rank's memory that shards may not use.
     """
 
@@ -70,11 +72,11 @@ class MemoryModel(Parameters):
         return self._bytes(shard.table, shard.num_rows, shard.embedding_dim, shard.sharding_type, task)
 
     def table_bytes(self, table: Table, width: int, task: ShardingTask) -> int:
-        """Bytes of a column shard of `table` that is `width` columns wide; `width` may exceed that of the table."""
+        """Bytes of a column shard of `table` with `width` columns; `width` may exceed `table.embedding_dim`."""
         return self._bytes(table, table.num_embeddings, width, "column_wise", task)
 
     def bytes_of_ranks(self, shards: Sequence[Shard], ranks: Sequence[int], task: ShardingTask) -> IntArray:
-        """(W,) sum of `shard_bytes` over the shards of every rank, where `shards[i]` lies on `ranks[i]`."""
+        """Sum of `shard_bytes` over the shards of every rank, (W,); shard `shards[i]` is on rank `ranks[i]`."""
         placed = placed_shards(shards, ranks, task.world_size)
         sizes = [self.shard_bytes(shard, task) for shard in placed.shards]
         return placed.per_rank(np.array(sizes, dtype=np.int64))
@@ -82,8 +84,8 @@ class MemoryModel(Parameters):
     def rank_bytes(self, shards: Iterable[Shard], task: ShardingTask) -> int:
         """Bytes that the shards of one rank need together.
 
-        Tables with the same module, sharding type, data type and pooling have one cache on a rank, whose slots are as
-        wide as the widest of the cached tables [FBGEMM max_D_cache].
+        Cached tables with equal module, sharding type, data type and pooling share one cache on a rank. Its slots are
+        as wide as the widest of these tables [FBGEMM max_D_cache].
         """
         total, caches = 0, defaultdict[tuple[object, ...], list[Shard]](list)
         for shard in shards:
@@ -95,7 +97,7 @@ class MemoryModel(Parameters):
         return total + sum(map(_padding_bytes, caches.values()))
 
     def host_bytes(self, shard: Shard, task: ShardingTask) -> int:
-        """Bytes of host memory that `shard` needs: weights and Adam's moments if its table is there, otherwise 0."""
+        """Bytes of host memory that `shard` needs: 0 for a table in GPU memory, else its weights and Adam's moments."""
         if not shard.table.is_in_host_memory:
             return 0
         has_state = self.optimizer_state and task.optimizer == "adam"
@@ -144,7 +146,7 @@ def _weight_bytes(table: Table, rows: int, width: int) -> int:
 
 
 def _padding_bytes(shards: list[Shard]) -> int:
-    """Bytes by which slots of one cache are wider than their own tables."""
+    """Bytes of a shared cache that are unused because its slots are wider than the rows of some tables."""
     widest = max(shard.table.embedding_dim for shard in shards)
     return sum(
         cache_slots(shard.num_rows, shard.table.cache_load_factor)

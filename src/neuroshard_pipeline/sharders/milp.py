@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.room import require_room
 #: share of the memory free.
 _MARGIN = 1e-5
 
-#: Largest number of (unit, rank) pairs that the solver gets. 100,000 pairs took about 30 s at a time limit of 10 s.
+#: Largest number of (unit, rank) pairs of a task. With a time limit of 10 s, 100,000 pairs took about 30 s.
 _MOST_PAIRS = 500_000
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
@@ -27,11 +27,11 @@ _INFEASIBLE = 2
 
 @dataclass(frozen=True)
 class MilpSharder:
-    """Places whole tables so that the most expensive rank has the lowest sum of predicted single-table compute costs.
+    """Places whole tables. Minimises the largest cost of a rank, the sum of the predicted compute costs of its tables.
 
-    It ignores communication, and it ignores that a fused lookup costs less than the sum of its tables' costs. With
-    enough time, its plan is optimal up to `gap` for these additive costs. The plan is deterministic unless
-    `time_limit_seconds` ends the search.
+    Each table's cost is predicted as if the table were alone on a rank, so that the sum is more than the cost of one
+    fused lookup of all tables. Communication has no cost. With enough time, the plan is optimal up to `gap` for this
+    sum. The plan is deterministic unless `time_limit_seconds` ends the search.
 
     Attributes:
         time_limit_seconds: the solver stops after this time with the best plan found so far.
