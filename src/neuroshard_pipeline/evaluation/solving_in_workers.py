@@ -1,4 +1,7 @@
-"""Solves several sharding tasks at the same time, each in a worker process."""
+"""Solves several sharding tasks at the same time, each in a worker process.
+
+An attempt is the record of one sharder on one task: how long it took, and why there is no plan if there is none.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +37,7 @@ class TaskSolver:
         return solve_all([task], self.sharders, self.models, self.settings, self.seed)
 
     def aborted(self, task: ShardingTask, reason: str | None) -> Solutions:
-        """The attempts of a task whose worker died, hung or exceeded its time."""
+        """A failed attempt of every sharder, for a task whose worker died, hung or exceeded its time limit."""
         error = f"{task.task_id}: the worker was aborted: {reason}"
         attempt = {"task_id": task.task_id, "sharder": self.sharders, "seconds": math.nan, "error": error}
         return Solutions((), pd.DataFrame(attempt))
