@@ -4,9 +4,9 @@
 
 A task is the suite, the number of ranks and the number of a task of `whole_cost_tasks`. The judge is `lab.step`, and
 the searches of this file minimise its cost itself (`plan_annealing`), unlike `neuroshard_plus`, which sees cost models.
-They start from the plans of `neuroshard_plus` and TorchRec's planner, cold and hot, and for sets of up to three types
-from a random plan of these. `lab_bounds` proves that no plan is cheaper than the bound. Prints the costs, their ratios,
-and the parts of a step of every plan, as means over ranks.
+They start from the plans of sharders, cold and hot, and for sets of up to three types from a random plan of these.
+`lab_bounds` proves that no plan is cheaper than the bound. Prints the costs, their ratios, and the parts of a step of
+every plan, as means over ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from bench_whole_cost import DEVICE, NETWORK, OURS, PARTS
+from bench_whole_cost import DEVICE, NETWORK, OURS, PARTS, SHARDERS
 from lab_bounds import LabBound, gradient_passes
 from lab_plans import Machine, Tables, evaluate
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms, terms_of
@@ -41,7 +41,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-RIVAL, FOUND = "torchrec", "annealing"
+FOUND = "annealing"
 #: First and last temperature of a search, as shares of the cost.
 _COLD, _HOT = (0.002, 0.0001), (0.03, 0.0002)
 _MOST_KINDS, _TIMED, _AGREE = 3, 200, 1e-9
@@ -174,11 +174,11 @@ def check(task: ShardingTask, placement: Placement | Plan, terms: Terms, cost: S
     assert abs(compiled / cost.step_ms - 1) < _AGREE, f"{task.task_id}: {compiled} ms is not the lab's {cost.step_ms}"
 
 
-def report(task: ShardingTask, models: Models, seconds: float) -> None:
+def report(task: ShardingTask, models: Models, sharders: Sequence[str], seconds: float) -> None:
     """Print everything about one task."""
     problem = Problem(task, models, default_memory())
     terms, plans = terms_of(problem, DEVICE), {}
-    for name in (OURS, RIVAL):
+    for name in sharders:
         try:
             plans[name] = shard(task, models, name)
         except DoesNotFitError as error:
@@ -201,12 +201,18 @@ def main() -> None:
     """Report every task that is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=["mlperf-16-0"])
+    parser.add_argument("--sharders", nargs="+", choices=SHARDERS, default=[OURS, "torchrec"])
     parser.add_argument("--seconds", type=float, default=100.0, help="time of all searches of a task together")
     arguments = parser.parse_args()
     models = load_cost_models("h100")
     for name in arguments.tasks:
         suite, ranks, number = name.split("-")
-        report(list(suite_tasks(suite, int(ranks), int(number) + 1))[int(number)], models, arguments.seconds)
+        report(
+            list(suite_tasks(suite, int(ranks), int(number) + 1))[int(number)],
+            models,
+            arguments.sharders,
+            arguments.seconds,
+        )
 
 
 if __name__ == "__main__":

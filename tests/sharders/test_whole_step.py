@@ -15,6 +15,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_tables
+from neuroshard_pipeline.search.spread_choice import SpreadChoice
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints
@@ -122,3 +123,18 @@ def test_runners_up_are_valid_plans_in_ascending_order_of_cost():
     costs = [price_plan(problem, placement, "plus").predicted_cost_ms for placement in found]
     assert costs == sorted(costs)
     assert len(costs) > 1
+
+
+def test_replicas_are_also_tried_in_the_order_of_their_numbers_of_rows():
+    """The tables with fewest rows are a candidate, whatever else makes replicas of the other tables worthwhile."""
+    rng = np.random.default_rng(5)
+    tables = [
+        Table(f"t{at}", int(rows), 16, float(rng.choice((1, 20)))) for at, rows in enumerate(range(100, 1700, 100))
+    ]
+    rng.shuffle(tables)
+    problem = Problem(ShardingTask(tables, 4, 4096, 2**30), step_models(), WEIGHTS_AND_OPTIMIZER)
+    choice = SpreadChoice(problem, problem.models.step, usable_types)
+    sets = [{n for n, kind in c.types.items() if kind == "data_parallel"} for c in choice.candidates()]
+    ordered = [table.name for table in sorted(tables, key=lambda table: table.num_embeddings)]
+    for count in (1, 2, 4, 16):
+        assert set(ordered[:count]) in sets

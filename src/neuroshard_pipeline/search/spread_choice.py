@@ -5,8 +5,8 @@ Three kinds of tables are spread:
 - Tables whose narrowest column shard exceeds the memory of every rank have their rows cut. Host tiers, the popular rows
   of sequence tables that every host has, are cut by rows over the ranks of each host.
 - The few most expensive tables, or all, may have their rows cut, because each column shard would receive all their ids.
-- Tables become replicas in the order of the ratio of what a replica costs to what it saves. Every prefix of this order
-  is a candidate.
+- Tables become replicas in two orders: that of the ratio of what a replica costs to what it saves, and that of their
+  numbers of rows. Every prefix of an order is a candidate.
 
 `SpreadEstimate` estimates the cost of every candidate. The search then solves the best ones, so that the estimate only
 has to order them. A step has fixed costs for every sharding type that occurs; therefore whole sets are compared, and
@@ -133,8 +133,16 @@ class SpreadChoice:
         pool = np.flatnonzero(may & ~must)
         if len(rows) <= len(self._tables) / 2:
             pool = np.setdiff1d(pool, rows)
-        ranked = np.concatenate([np.flatnonzero(must), pool[estimate.order(pool)]])
-        counts = _counts_that_fit(self._problem, estimate, ranked, int(must.sum()))
+        rows_of = np.array([table.num_embeddings for table in self._tables])
+        orders = (pool[estimate.order(pool)], pool[np.argsort(rows_of[pool], kind="stable")])
+        ranked = [np.concatenate([np.flatnonzero(must), order]) for order in orders]
+        return [found for order in ranked for found in self._prefixes(estimate, kind, rows, order, int(must.sum()))]
+
+    def _prefixes(
+        self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray, ranked: IntArray, least: int
+    ) -> list[Candidate]:
+        """Candidates with cut `rows`, and with the first tables of `ranked`, at least `least` of them, as replicas."""
+        counts = _counts_that_fit(self._problem, estimate, ranked, least)
 
         def priced(count: int) -> Candidate:
             replicas, left = ranked[:count], np.setdiff1d(rows, ranked[:count])
