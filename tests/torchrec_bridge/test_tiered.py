@@ -17,6 +17,7 @@ from torchrec_bridge.tiered_ranks import (
     asked_rows,
     exchanged_plan,
     plan_of,
+    resumed,
     trained_with_tiers,
 )
 
@@ -60,6 +61,16 @@ def test_losses_equal_those_of_the_unsharded_model(trained):
         rtol = 1e-4 if case.comm_precision == "fp32" else 5e-3
         np.testing.assert_allclose(losses[:, at, :, 0], losses[:, at, :, 1], rtol=rtol)
     assert (np.ptp(losses[..., 0], axis=2) > 0.01).all()
+
+
+def test_training_resumes_with_the_saved_weights_and_the_state_of_the_optimizer(tmp_path):
+    """Exactly with the same plan, and up to rounding with other cuts on one host and with whole cold tables."""
+    before = Case("rowwise_adagrad", "row_wise", False, 1)
+    after = [before, Case("rowwise_adagrad", "table_wise", True, 2)]
+    for same, other in run_ranks(2, tmp_path, resumed, before, after):
+        assert [going_on for going_on, _ in same] == [loaded for _, loaded in same]
+        np.testing.assert_allclose(*zip(*other, strict=True), rtol=1e-5)
+        assert np.ptp([going_on for going_on, _ in same]) > 0.01
 
 
 def test_losses_of_pooled_tables_equal_those_of_the_unsharded_module(trained):

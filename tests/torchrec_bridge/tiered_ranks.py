@@ -29,7 +29,15 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
-from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, put_tiers, rank_groups, recorded_traffic
+from neuroshard_pipeline.torchrec_bridge.tiered import (
+    RankGroups,
+    load_optimizer_state,
+    optimizer_state,
+    put_tiers,
+    rank_groups,
+    recorded_traffic,
+)
+from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.traffic import Collective
 from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
 
@@ -252,8 +260,68 @@ def _trained(
         losses.append((mine.mean().item(), everything[part].mean().item()))
         for each in optimizers:
             each.step()
-    _check_state(parallel, unsharded, 1e-3 if case.comm_precision == "fp32" else 1e-2)
+    tolerance = 1e-3 if case.comm_precision == "fp32" else 1e-2
+    _check_optimizer_state(module_of(parallel).sequence, unsharded, optimizers[0], tolerance)
+    _check_state(parallel, unsharded, tolerance)
     return losses, list(calls)
+
+
+def _check_optimizer_state(
+    sequence: TieredModule, unsharded: TieredModel, expected: torch.optim.Optimizer, tolerance: float
+) -> None:
+    """The state is that of the dense optimizer of the unsharded tables, and a loaded state is read back."""
+    found = optimizer_state(sequence)
+    tables = dict(unsharded.sequence.named_parameters())
+    assert list(found) == list(tables)
+    for (key, weight), name in zip(tables.items(), SEQUENCES, strict=True):
+        sums = {f"{name}.momentum1": of for state, of in expected.state[weight].items() if state == "sum"}
+        assert found[key].keys() == sums.keys()
+        for state, of in sums.items():
+            torch.testing.assert_close(found[key][state].view_as(of), of, rtol=tolerance, atol=1e-9)
+    other = {key: {name: torch.rand_like(of) for name, of in own.items()} for key, own in found.items()}
+    torch.distributed.broadcast_object_list(sent := [other], src=0)
+    load_optimizer_state(sequence, sent[0])
+    for key, own in optimizer_state(sequence).items():
+        for name, of in own.items():
+            torch.testing.assert_close(of, sent[0][key][name], rtol=0, atol=0)
+
+
+def resumed(rank: int, world_size: int, before: Case, after: list[Case]) -> list[list[tuple[float, float]]]:
+    """Losses of steps that go on, and of the same steps of modules that have loaded the state, for every case.
+
+    Raises:
+        AssertionError: a state that does not fit is not refused.
+    """
+    groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in (before, *after)})}
+    first = _sequence(before, groups, seed=0)
+    _steps(first, rank, world_size, 0)
+    saved, state = first.state_dict(), optimizer_state(first)
+    others = [_sequence(case, groups, seed=1 + at) for at, case in enumerate(after)]
+    for other in others:
+        other.load_state_dict(saved)
+        load_optimizer_state(other, state)
+    expected = _steps(first, rank, world_size, STEPS)
+    with pytest.raises(PlanError, match=r"the state 'all_tiers\.momentum1' is missing; it must have"):
+        load_optimizer_state(first, {})
+    with pytest.raises(PlanError, match="a state for every column shard of a row"):
+        optimizer_state(_sequence(replace(before, sharding_type="column_wise"), groups, seed=0))
+    return [list(zip(expected, _steps(other, rank, world_size, STEPS), strict=True)) for other in others]
+
+
+def _sequence(case: Case, groups: dict[int, RankGroups], seed: int) -> TieredModule:
+    torch.manual_seed(seed)
+    return module_of(tiered_model(TieredModel(), case, groups[case.ranks_per_host])).sequence
+
+
+def _steps(sequence: TieredModule, rank: int, world_size: int, first: int) -> list[float]:
+    """The losses of some steps."""
+    losses, part = [], slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
+    for step in range(first, first + STEPS):
+        ids, _ = drawn_ids(step, SAMPLES_PER_RANK * world_size, part)
+        loss = torch.stack([(summed(rows) - 1).square().mean() for rows in sequence(ids).wait().values()]).sum()
+        loss.backward()
+        losses.append(loss.item())
+    return losses
 
 
 def _check_state(parallel: DistributedModelParallel, unsharded: TieredModel, tolerance: float) -> None:

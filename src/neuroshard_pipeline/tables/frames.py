@@ -64,7 +64,7 @@ def _full_frame(tables: Sequence[Table]) -> pd.DataFrame:
     counts = ("num_embeddings", "embedding_dim")
     types = {column: np.int64 if column in counts else np.float64 for column in TABLE_COLUMNS[1:]}
     frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS)).astype(types)
-    frame[POPULARITY_COLUMN] = [table.popularity and points_text(table.popularity) for table in tables]
+    frame[POPULARITY_COLUMN] = [None if of.popularity is None else points_text(of.popularity) for of in tables]
     return frame.assign(**{column: [getattr(table, column) for table in tables] for column in TABLE_DEFAULTS})
 
 

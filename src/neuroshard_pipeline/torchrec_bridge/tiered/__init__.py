@@ -13,6 +13,7 @@ host row only that inside the host. The modules have run with gloo on CPUs only.
 | `pooled` | the module that replaces an `EmbeddingBagCollection` |
 | `base` | what both have in common: the parts of a step, its context, optimizers |
 | `state` | weights under the names and in the row order of the unsharded tables |
+| `optimizer_state` | `optimizer_state`, `load_optimizer_state`: the same for the state of the optimizer |
 | `popular` | hot and host rows of tables of one width |
 | `replicas` | weights that several ranks hold, and their update |
 | `exchange` | ids and rows among the ranks of a host |
@@ -27,6 +28,7 @@ require_torchrec()
 from neuroshard_pipeline.torchrec_bridge.tiered.build import cold_name, tiered_embeddings  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.from_plan import put_tiers  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups, rank_groups  # noqa: E402
+from neuroshard_pipeline.torchrec_bridge.tiered.optimizer_state import load_optimizer_state, optimizer_state  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.traffic import recorded_traffic  # noqa: E402
 
@@ -34,6 +36,8 @@ __all__ = [
     "RankGroups",
     "TierOptions",
     "cold_name",
+    "load_optimizer_state",
+    "optimizer_state",
     "put_tiers",
     "rank_groups",
     "recorded_traffic",

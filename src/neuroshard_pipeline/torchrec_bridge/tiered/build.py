@@ -14,7 +14,7 @@ order of the ids.
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
 module: cold rows by its fused form in FBGEMM, hot and host rows by its dense form. SGD, Adagrad and row-wise Adagrad
 compute the same in both forms; but row-wise Adagrad of a column shard sums its own columns only. Adam differs: its
-dense form also updates rows that no id of the batch looks up. The optimizers' state is not part of `state_dict`.
+dense form also updates rows that no id of the batch looks up. `optimizer_state` has the state of the optimizer.
 """
 
 import dataclasses

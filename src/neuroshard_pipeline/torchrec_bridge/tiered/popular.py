@@ -34,6 +34,7 @@ class PopularTiers(nn.Module):
         super().__init__()
         device, self._sent_as = options.device, options.sent_as
         self.index, self.groups, self.embedding_dim = index, groups, embedding_dim
+        self.optimizer_class = optimizer[0]
         world_size = groups.world.size()
         self.hot: Replicas | None = None
         self.host: Replicas | None = None

@@ -5,9 +5,9 @@ Hot rows are on every rank, host rows on every host, and cold rows are sharded b
 Shapes: R rows of a whole table, D columns.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,39 @@ class TableParts:
     cold_key: str | None
 
 
+class ColdShard(NamedTuple):
+    """A shard of the cold rows of a table.
+
+    Attributes:
+        offsets: first row and first column.
+        sizes: numbers of rows and columns.
+        owner: its rank; None if every rank has it.
+        values: its values, if this rank has them.
+    """
+
+    offsets: tuple[int, int]
+    sizes: tuple[int, int]
+    owner: int | None
+    values: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The values of this rank's rows of a table: weights, or a state of their optimizer.
+
+    Attributes:
+        hot: those of the hot rows of all tables in `TableParts.tiers`; None without hot rows.
+        host: those of the host rows on this rank; None without host rows.
+        cold: the shards of the table's cold rows.
+        width: values per row.
+    """
+
+    hot: torch.Tensor | None
+    host: torch.Tensor | None
+    cold: Sequence[ColdShard]
+    width: int
+
+
 class TieredState(nn.Module):
     """Adds the state of the unsharded module to a module with tiers."""
 
@@ -52,7 +85,7 @@ class TieredState(nn.Module):
         """
         shards = {} if self.cold is None else self.cold.state_dict()
         for parts in self.parts:
-            yield parts.key, _whole_weight(parts, shards)
+            yield parts.key, whole_rows(parts, _weights(parts, shards))
 
     def state_dict(self, *_: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:  # type: ignore[override]  # noqa: ARG002
         """The state of the unsharded module: whole tables in host memory, on every rank. This is a collective."""
@@ -76,7 +109,7 @@ class TieredState(nn.Module):
             if state_dict[key].shape != expected:
                 errors.append(f"{key} has the shape {tuple(state_dict[key].shape)}, but the table has {expected}")
                 continue
-            _load_weight(parts, shards, state_dict[key])
+            load_rows(parts, _weights(parts, shards), state_dict[key])
 
     @torch.no_grad()
     def initialise(self, init_functions: Sequence[Callable[[torch.Tensor], Any]]) -> None:
@@ -112,18 +145,25 @@ def _own_rows(parts: TableParts) -> tuple[torch.Tensor, torch.Tensor]:
     return ids[own], rows[own] // host.size()
 
 
-def _whole_weight(parts: TableParts, shards: dict[str, Any]) -> torch.Tensor:
+def _weights(parts: TableParts, shards: Mapping[str, Any]) -> StoredRows:
+    """The weights of a table; `shards` are TorchRec's, by name."""
+    replicated = (parts.tiers.hot, parts.tiers.host)
+    hot, host = (None if replicas is None else replicas.weight.detach() for replicas in replicated)
+    cold = None if parts.cold_key is None else shards[parts.cold_key]
+    return StoredRows(hot, host, () if cold is None else tuple(shards_of(cold)), parts.tiers.embedding_dim)
+
+
+def whole_rows(parts: TableParts, stored: StoredRows) -> torch.Tensor:
+    """The values of all rows of a table (R, D), in its own order and in host memory. This is a collective."""
     tiers, index = parts.tiers, parts.tiers.index
-    whole = torch.empty(index.tables[parts.at].num_embeddings, tiers.embedding_dim)
-    if tiers.hot is not None:
+    whole = torch.empty(index.tables[parts.at].num_embeddings, stored.width)
+    if stored.hot is not None:
         ids, numbers = index.hot_ids(parts.at)
-        whole[ids.cpu()] = tiers.hot.weight[numbers].detach().cpu()
-    if tiers.host is not None:
+        whole[ids.cpu()] = stored.hot[numbers].cpu()
+    if stored.host is not None:
         ids, numbers = index.host_ids(parts.at)
-        whole[ids.cpu()] = _gathered(tiers, numbers).cpu()
-    if parts.cold_key is None:
-        return whole
-    for (row, column), (rows, width), owner, tensor in _shards(shards[parts.cold_key]):
+        whole[ids.cpu()] = _gathered(tiers, stored.host, numbers).cpu()
+    for (row, column), (rows, width), owner, tensor in stored.cold:
         step = max(1, _BLOCK_BYTES // (4 * width))
         for start in range(0, rows, step):
             end = min(start + step, rows)
@@ -136,43 +176,45 @@ def _whole_weight(parts: TableParts, shards: dict[str, Any]) -> torch.Tensor:
     return whole
 
 
-def _gathered(tiers: PopularTiers, numbers: slice) -> torch.Tensor:
-    """The host rows with these numbers, from the ranks of the host."""
-    assert tiers.host is not None
+def _gathered(tiers: PopularTiers, host: torch.Tensor, numbers: slice) -> torch.Tensor:
+    """The host rows with these numbers, from the ranks of the host, of which this one has `host`."""
     size = tiers.groups.host.size()
     first, last = numbers.start // size, -(-numbers.stop // size)
-    mine = tiers.host.weight[first:last].detach().contiguous()
+    mine = host[first:last].contiguous()
     gathered = [torch.empty_like(mine) for _ in range(size)]
     dist.all_gather(gathered, mine, group=tiers.groups.host)
     rows = torch.stack(gathered, dim=1).flatten(0, 1)  # row r of the host rows is on rank r % size
     return rows[numbers.start - first * size : numbers.stop - first * size]
 
 
-def _load_weight(parts: TableParts, shards: dict[str, Any], whole: torch.Tensor) -> None:
+def load_rows(parts: TableParts, stored: StoredRows, whole: torch.Tensor) -> None:
+    """Fill this rank's rows of a table from the values (R, D) of all rows."""
     tiers, index = parts.tiers, parts.tiers.index
-    if tiers.hot is not None:
+    if stored.hot is not None:
         ids, numbers = index.hot_ids(parts.at)
-        tiers.hot.weight[numbers] = whole[ids.to(whole.device)].to(tiers.device)
-    if tiers.host is not None:
+        stored.hot[numbers] = whole[ids.to(whole.device)].to(tiers.device)
+    if stored.host is not None:
         ids, rows = _own_rows(parts)
-        tiers.host.weight[rows] = whole[ids.to(whole.device)].to(tiers.device)
-    if parts.cold_key is None:
-        return
-    for (row, column), (num_rows, width), _, tensor in _shards(shards[parts.cold_key]):
+        stored.host[rows] = whole[ids.to(whole.device)].to(tiers.device)
+    for (row, column), (num_rows, width), _, tensor in stored.cold:
         if tensor is not None:
             ids = index.cold_ids(parts.at, row, row + num_rows).to(whole.device)
             tensor.copy_(whole[ids, column : column + width])
 
 
-def _shards(weight: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int], int | None, torch.Tensor | None]]:
-    """For every shard of a table its offsets, its sizes, its rank, and its weights if this rank has them.
+def shards_of(weight: Any, values: Sequence[torch.Tensor] | None = None) -> Iterator[ColdShard]:
+    """The shards of a table.
 
-    For a table that every rank has, the rank is None.
+    Args:
+        weight: TorchRec's weights of the table.
+        values: what takes the place of the weights of this rank's shards, in their order; None for the weights.
     """
     if not hasattr(weight, "local_shards"):
-        yield (0, 0), tuple(weight.shape), None, weight.detach()
+        yield ColdShard((0, 0), tuple(weight.shape), None, weight.detach() if values is None else values[0])
         return
-    own = {tuple(shard.metadata.shard_offsets): shard.tensor.detach() for shard in weight.local_shards()}
+    local = weight.local_shards()
+    tensors = [shard.tensor for shard in local] if values is None else values
+    own = {tuple(shard.metadata.shard_offsets): of.detach() for shard, of in zip(local, tensors, strict=True)}
     for shard in weight.metadata().shards_metadata:
         offsets = tuple(shard.shard_offsets)
-        yield offsets, tuple(shard.shard_sizes), shard.placement.rank(), own.get(offsets)
+        yield ColdShard(offsets, tuple(shard.shard_sizes), shard.placement.rank(), own.get(offsets))
