@@ -55,9 +55,19 @@ def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with slow tests first, so that parallel workers finish at about the same time."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Put the files with slow tests first, so that parallel workers finish at about the same time.
+
+    Files that wait are spread evenly among those that compute, so that two workers seldom wait at the same time.
+    """
+    slow = _files_with("slow", items)
+    waiting = [path for path in slow if path in _files_with("waits", items)]
+    computing = [path for path in slow if path not in waiting]
+    place = {path: at / len(kind) for kind in (waiting, computing) for at, path in enumerate(kind)}
+    items.sort(key=lambda item: place.get(item.path, 1.0))
+
+
+def _files_with(marker: str, items: list[pytest.Item]) -> list[Path]:
+    return list(dict.fromkeys(item.path for item in items if item.get_closest_marker(marker)))
 
 
 def pytest_collection_finish() -> None:

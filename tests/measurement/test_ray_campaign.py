@@ -25,6 +25,8 @@ __all__ = [  # the tests of maps that run here, too
     "test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_done",
     "test_an_item_that_raises_is_an_error",
 ]
+pytestmark = pytest.mark.waits
+
 SEED = 5
 CONTENT = ["sample_id", "digest", "replica", "rank"]
 

@@ -20,6 +20,8 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams, torchrun_team
 from neuroshard_pipeline.tables.samples import CommSample
 
+pytestmark = pytest.mark.waits
+
 SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
 RANKS = "neuroshard_pipeline.measurement.torchrun_ranks"
 AGENT = ROOT / "tests/torchrun_agent.py"

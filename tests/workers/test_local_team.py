@@ -78,6 +78,7 @@ def test_teams_that_start_in_several_threads_leave_the_main_module_as_it_is(clas
     assert sys.modules["__main__"] is main
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_may_use_forked_and_spawned_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
