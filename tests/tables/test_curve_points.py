@@ -72,7 +72,7 @@ REFUSED = [
     ("nan:0.5", "rows must ascend"),
     ("10:nan", "the share nan of 10 rows"),
     ("1000:0.9", "all 1000 rows must have the share 1, not 0.9"),
-    ("100:0.05", "the rows after the first 100 get more ids than those before them"),
+    ("100:0.05", "the rows after the first 100 get more ids than the rows before"),
 ]
 
 

@@ -54,8 +54,8 @@ def curve_problems(points: CurvePoints, num_embeddings: int) -> Iterator[str]:
     for (before, low), (rows, share), (after, high) in _triples(with_ends(points, num_embeddings)):
         if (high - share) * (rows - before) > (share - low) * (after - rows) + _ROUNDING * (after - before):
             yield (
-                f"popularity: the rows after the first {rows:g} get more ids than those before them; put the most "
-                "popular rows first"
+                f"popularity: per row, the rows after the first {rows:g} get more ids than the rows before; put the "
+                "most popular rows first"
             )
 
 

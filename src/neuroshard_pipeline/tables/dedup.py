@@ -1,4 +1,4 @@
-"""Ids of sequence tables that every rank sends once, however often its samples have them: TorchRec's `use_index_dedup`.
+"""TorchRec's `use_index_dedup`: a rank sends an id of a sequence table once, however often its samples contain the id.
 
 TorchRec finds the distinct ids of a rank's samples before the input dist, exchanges these ids and their rows, and
 expands the rows afterwards [torchrec embedding.py, `_create_inverse_indices_permute_indices`, `_dedup_indices`]. A
@@ -22,11 +22,11 @@ _SURE = 30.0
 
 
 def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
-    """What the shards of a sequence table see if each of `world_size` ranks sends every id of its samples once.
+    """A sequence table with the ids that its shards receive if each of `world_size` ranks sends every id once.
 
-    The number of ids is the sum of the distinct rows that the ranks expect in their samples (`lookups.local_table`). A
-    row is then looked up once by every rank whose samples have it. Its k lookups in the whole batch are assumed to fall
-    on the ranks independently.
+    The number of ids is the expected number of distinct rows in the samples of one rank (`lookups.local_table`), times
+    the number of ranks. A row is looked up once by every rank whose samples contain it. If the whole batch contains it
+    k times, these k lookups are assumed to fall on ranks independently.
     """
     table = with_profile(table, batch_size)
     of_rank = local_table(table, batch_size, world_size).unique_rows or 0.0
@@ -49,7 +49,7 @@ def exchanged_table(table: Table, sharding_type: ShardingType, task: ShardingTas
 
 
 def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
-    """The lookups of a shard's kernel, as a column-wise shard of a table of its own, and the number of their samples.
+    """The lookups of a shard's kernel, described as a column-wise shard of a table, and the number of their samples.
 
     A `host_row_wise` shard sees the ids of its host's samples, which are `1 / num_hosts` of the batch.
     """
@@ -72,9 +72,9 @@ def _deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
 
 @lru_cache(maxsize=256)
 def _ranks_of_bins(world_size: int) -> FloatArray:
-    """(17, 17): for a row of each reuse bin, the probabilities of the bins that contain its number of ranks.
+    """For a row of each reuse bin, the probability of each bin after deduplication, (17, 17).
 
-    The number of ranks of a row is the number of ranks that look it up.
+    After it, the lookups of a row are as many as the ranks whose samples contain the row. On W ranks,
     P(k + 1 lookups fall on n ranks) = P(k on n) * n / W + P(k on n - 1) * (W - n + 1) / W.
     """
     counts = representative_counts()  # (17, counts)

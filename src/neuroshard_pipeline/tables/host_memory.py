@@ -45,11 +45,11 @@ def cache_slots(num_rows: int, load_factor: float) -> int:
 def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float, float]:
     """Distinct rows per batch that a cache of `slots` rows lacks after many batches: low, expected, high.
 
-    All three assume that hot rows, those with more than `HOT_LOOKUPS` lookups, stay in the cache as long as there is
-    room. Low: every batch looks up the same rows, and those that do not fit are missing. High: the rows that are not
-    hot are drawn evenly and anew for each batch, so that the rest of the cache holds an even share of them. Expected:
-    the k-th most popular row has the popularity that is assumed for tables without a profile
-    (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that was not used for longest.
+    All three assume that hot rows, with more than `HOT_LOOKUPS` lookups in a batch, stay in the cache as long as there
+    is room. Low: every batch looks up the same rows, and only the rows that do not fit are missing. High: each batch
+    looks up other rows besides the hot ones, and all of these are equally likely to be in the rest of the cache.
+    Expected: the k-th most popular row has the popularity that is assumed for tables without a profile
+    (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that has not been used for the longest time.
 
     Args:
         table: the table, as the kernel sees it; without a reuse profile, the default one is assumed.
@@ -73,8 +73,8 @@ def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float
 def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> float:
     """Expected misses per batch among the rows that are not hot, by the approximation of Che et al. (2002).
 
-    A row of rate r is looked up in a batch with probability 1 - exp(-r), and dropped from the cache if it is not looked
-    up for a time T, the same for all rows. T is the time in which as many rows are looked up as there are slots.
+    A row of rate r is looked up in a batch with probability 1 - exp(-r). The cache drops a row that is not looked up
+    for T batches. In T batches, as many distinct rows are looked up as the cache has slots besides the hot rows' slots.
 
     Args:
         num_rows: rows of the table.
@@ -116,9 +116,9 @@ def _solved(increasing: Callable[[float], float], target: float) -> float:
 def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: int) -> tuple[float, float, float]:
     """Rows that the forward pass reads from the host: lower bound, expected number, upper bound.
 
-    `fused_uvm`: all distinct rows are read once, and half of the repeated reads are assumed to be merged with a read
-    of the same row that is under way; the bounds are the distinct rows and the ids. The published times on H100 are
-    consistent with that half (`lab.fit_device`). `fused_uvm_caching`: see `missed_rows`.
+    `fused_uvm`: each distinct row is read at least once, and at most once for each of its ids. The expected number
+    assumes that half of the repeated reads are merged with a read of the same row that is under way. This is consistent
+    with published times on H100 (`lab.fit_device`). `fused_uvm_caching`: see `missed_rows`.
     """
     table = with_profile(table, batch_size)
     ids = float(max(1, batch_indices(table.pooling_factor, batch_size)))

@@ -68,8 +68,8 @@ def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
 def look_up_counts(table: Table, indices: int) -> IntArray:
     """Number of lookups of each unique row: counts (U,) that sum to `indices`, in ascending order of reuse bins.
 
-    For a user's profile, such counts need not exist. The number of unique rows is then limited to that of ids, and
-    as few rows as possible change their bin (`feasible_rows`).
+    A profile that a user wrote may contradict the number of ids. The number of unique rows is then limited to the
+    number of ids, and as few rows as possible change their bin (`feasible_rows`).
 
     Args:
         table: a table with a reuse profile.

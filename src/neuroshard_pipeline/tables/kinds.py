@@ -27,7 +27,7 @@ class EmbeddingModule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The rows of a sequence table that a tier of it holds, which is a table of its own (`tables.tiers`).
+    """Says which rows of a sequence table, the parent, a tier holds. The tier is another `Table` (`tables.tiers`).
 
     Attributes:
         kind: one of `TIER_KINDS`.

@@ -1,6 +1,6 @@
-"""What the lookup kernel of a shard sees: the rows, ids and bags of the shard, as a table of its own.
+"""The lookups of a shard as its kernel sees them: those of a stand-in table with the rows and ids of the shard.
 
-A row shard receives the ids of its rows only, and a replica the ids of its rank's samples only.
+A row shard receives only the ids of its rows, and a replica only the ids of its rank's samples.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ _LEAST_UNIQUE_ROWS = 1e-3
 
 
 def first_shard(table: Table, sharding_type: ShardingType, world_size: int) -> Shard:
-    """The shard of all columns that the first rank has of a table that is spread over `world_size` ranks."""
+    """The first rank's shard of a table that is sharded over `world_size` ranks; the shard has all columns."""
     is_cut = sharding_type not in ("column_wise", "data_parallel")
     rows = -(-table.num_embeddings // world_size) if is_cut else table.num_embeddings
     return Shard(table, 0, table.embedding_dim, 0, rows, sharding_type)
@@ -32,7 +32,7 @@ def lookup_batch_size(shard: Shard, batch_size: int, world_size: int) -> int:
 
 
 def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
-    """A column-wise shard, of a table of its own, with the lookups of `shard`.
+    """A column-wise shard of a stand-in table, with the lookups of `shard`.
 
     Args:
         shard: any shard.
@@ -60,11 +60,10 @@ def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
 
 
 def local_table(table: Table, batch_size: int, world_size: int) -> Table:
-    """The table with the reuse profile of one rank's samples, a `1 / world_size` part of the batch.
+    """The table with the reuse profile of one rank's samples, which are `1 / world_size` of the batch.
 
-    A row that the whole batch looks up k times is looked up n times by one rank, where n follows the binomial
-    distribution of k trials with probability `1 / world_size`. The profile has the expected number of rows for every n
-    of at least 1.
+    If the whole batch looks up a row k times, the rank's samples look it up n times. n has the binomial distribution of
+    k trials with probability `1 / world_size`. The profile has the expected number of rows for every n of at least 1.
     """
     if world_size == 1:
         return table
@@ -87,7 +86,7 @@ def representative_counts() -> FloatArray:
 
 @lru_cache(maxsize=256)
 def _bin_transitions(world_size: int) -> FloatArray:
-    """For a row of each reuse bin of the batch (17), the probability of each reuse bin of one rank's samples (17)."""
+    """For a row of each reuse bin of the batch, the probability of each reuse bin of one rank's samples, (17, 17)."""
     counts = representative_counts()[:, :, None]  # (17, counts, 1)
     edges = np.array((0, *REUSE_BIN_EDGES), dtype=np.float64)  # (17,)
     # P(Binomial(k, p) > e) is the regularised incomplete beta function I_p(e + 1, k - e) [DLMF 8.17.5].

@@ -1,9 +1,9 @@
 """Tiers of a sequence table: its most popular rows as one table, the next ones as another, the rest as a third.
 
 Hot rows are replicated on every rank, host rows on every host, and cold rows are sharded over all ranks (FlexShard,
-Sethi et al. 2023). A tier is a `Table` whose rows are those of its parent in the order of popularity, hottest first.
-Its ids follow from the parent's popularity curve. Its distinct rows and reuse profile are the part of the parent's that
-these ids account for, so that ids, distinct rows and reuse of all tiers add up to the parent's.
+Sethi et al. 2023). If the rows of the parent (the whole table) are sorted by popularity, hottest first, a tier is a
+`Table` of consecutive rows. The parent's popularity curve tells how many ids look up each tier. The parent's distinct
+rows and reuse profile are divided among the tiers, so that ids and distinct rows of all tiers add up to the parent's.
 
 Shape: 17 reuse bins.
 """
@@ -57,7 +57,7 @@ class _Part:
     Attributes:
         num_rows: number of rows.
         rows: distinct rows that one batch looks up, by reuse bin, (17,).
-        ids: ids that look these rows up, (17,).
+        ids: number of ids that look up these rows, by reuse bin, (17,).
     """
 
     num_rows: int
@@ -72,10 +72,10 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
         table: the table; without a reuse profile, it gets the default one.
         cuts: numbers of rows of the popular tiers.
         batch_size: batch size of the table's profile.
-        curve: the table's popularity curve; None for its own (`popularity.curve_of`).
+        curve: the table's popularity curve; None for `popularity.curve_of`.
 
     Raises:
-        TaskError: the table is pooled or a tier itself, or has too few rows.
+        TaskError: the table is pooled, is a tier, or has too few rows.
     """
     if not cuts:
         return (table,)
@@ -99,12 +99,12 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
 def tiered_task(
     task: ShardingTask, cuts: Mapping[str, Cuts], curves: Mapping[str, PopularityCurve] | None = None
 ) -> ShardingTask:
-    """The variant of a task whose tables have these tiers; each tier inherits its parent's constraints.
+    """The task with some tables cut into tiers; each tier inherits its parent's constraints.
 
     Args:
         task: a task without tiers.
-        cuts: cuts by table; tables that are not named stay as they are.
-        curves: popularity curves by table; a table that is not named has its own (`popularity.curve_of`).
+        cuts: name of a table → its cuts; all other tables stay whole.
+        curves: name of a table → its popularity curve; all other tables have the curve of `popularity.curve_of`.
 
     Raises:
         TaskError: the task or a table does not allow these tiers, or a cut is impossible.
@@ -152,7 +152,7 @@ def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
 
 
 def tiers_of(task: ShardingTask) -> dict[str, tuple[Table, ...]]:
-    """The tiers of every table that has any, hottest first, by the parent's name."""
+    """The tiers of all tables that are cut: name of the parent → its tiers, hottest first."""
     found: dict[str, list[tuple[int, Table]]] = defaultdict(list)
     for table in task.tables:
         if table.tier is not None:
@@ -163,7 +163,7 @@ def tiers_of(task: ShardingTask) -> dict[str, tuple[Table, ...]]:
 
 
 def cuts_of(task: ShardingTask) -> dict[str, Cuts]:
-    """The cuts of every table that has tiers."""
+    """The cuts of all tables that are cut: name of the parent → its cuts."""
     rows = {
         name: {tier.tier.kind: tier.num_embeddings for tier in tiers if tier.tier}
         for name, tiers in tiers_of(task).items()
@@ -194,7 +194,7 @@ def _joined(name: str, tiers: Sequence[Table]) -> Table:
 
 
 def _part_of(curve: PopularityCurve, first: int, num_rows: int) -> CurvePoints:
-    """The curve of the ids that look up `num_rows` rows from `first` on, in the order of popularity."""
+    """The curve of a tier: of the parent's rows by popularity, it has `num_rows` rows from position `first` on."""
     below, above = curve.share_of([first, first + num_rows]).tolist()
     inner = (curve.rows > first) & (curve.rows < first + num_rows) & (above > below)
     shares = (curve.shares[inner] - below) / (above - below)
@@ -202,7 +202,7 @@ def _part_of(curve: PopularityCurve, first: int, num_rows: int) -> CurvePoints:
 
 
 def _joined_points(tiers: Sequence[Table]) -> CurvePoints | None:
-    """The parent's curve, joined from those of its tiers, hottest first; None if a tier has no curve."""
+    """The parent's curve, joined from the curves of its tiers, hottest first; None if a tier has no curve."""
     points: list[tuple[float, float]] = []
     rows, ids, all_ids = 0, 0.0, sum(tier.pooling_factor for tier in tiers)
     for tier in tiers:
@@ -223,9 +223,10 @@ def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
 def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     """The most popular `num_rows` rows of a part, which get `share` of its ids, and the other rows of the part.
 
-    Which rows of a batch are among the most popular ones is not known exactly. If the reuse bins are taken hottest
-    first, the ids come from the fewest distinct rows; if each bin gives `share` of its rows, from many. The result is
-    the mixture of both with the number of distinct rows that is expected if ids are drawn evenly from the popular rows.
+    It is not known exactly which rows of a batch belong to the popular rows. The popular rows are fewest if they are
+    taken from the reuse bins hottest first, until they have their ids. They are many if `share` of the rows of each bin
+    is taken. The result is a mixture of both. It has the number of distinct rows that one batch is expected to look up
+    if all popular rows are equally popular.
     """
     if num_rows in (0, part.num_rows):
         none = _Part(0, np.zeros_like(part.rows), np.zeros_like(part.ids))
@@ -236,7 +237,7 @@ def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     hottest = np.clip((ids - above) / np.where(some, part.ids, np.inf), 0.0, 1.0)
     fewest, many, all_rows = part.rows @ hottest, share * part.rows.sum(), part.rows.sum()
     expected = -num_rows * np.expm1(-ids / num_rows)
-    # Neither result has more distinct rows in a batch than it has rows.
+    # Neither of the two parts has more distinct rows in a batch than it has rows.
     expected = np.clip(expected, all_rows - (part.num_rows - num_rows), num_rows)
     mixed = np.clip((expected - fewest) / (many - fewest), 0.0, 1.0) if many > fewest else 1.0
     taken = (1.0 - mixed) * hottest + mixed * share
@@ -264,7 +265,7 @@ def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int, curve: P
 
 
 def _inherited(constraints: Constraints, names: Mapping[str, Sequence[str]]) -> Constraints:
-    """The constraints, in which the entry of a table is repeated for each of its tiers."""
+    """The constraints; the entry of a table that is cut is repeated for each of its tiers."""
     if not constraints.tables:
         return constraints
     tables: list[TableConstraint] = [
