@@ -82,8 +82,8 @@ def counted(task, placed, seed=0):
             if task.index_dedup and table.pooling == "none":
                 own = np.unique(own)
             bags = samples * table.num_features
-            if table.tier is not None:
-                bags = {"host": 0, "cold": BAGS_OF_COLD_TIERS}[table.tier.kind]
+            if any(other.tier is not None and other.module == table.module for other in task.tables):
+                bags = 0 if table.tier is not None and table.tier.kind == "host" else BAGS_OF_COLD_TIERS
             send("ids", source, owner, 4 * bags + len(own) * (12 if table.is_weighted else 8))
             if table.pooling == "none":
                 rows = len(own)

@@ -8,7 +8,6 @@ from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
 from torchrec_bridge.tiered_pipeline import pipelined_outputs
 from torchrec_bridge.tiered_ranks import (
-    SAMPLES_PER_RANK,
     SEQUENCES,
     STEPS,
     WIDTH,
@@ -24,7 +23,6 @@ from torchrec_bridge.tiered_ranks import (
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.volumes import plan_volumes
 from neuroshard_pipeline.tables.task import COMM_BYTES
-from neuroshard_pipeline.torchrec_bridge.tiered.sequence import BAGS_PER_TABLE
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
@@ -127,18 +125,15 @@ def test_exchanged_bytes_are_the_volumes_of_the_plan(trained):
             continue
         plan, others = exchanged_plan(case, world_size), world_size - case.ranks_per_host
         expected = plan_volumes(plan.task, plan.shards, plan.ranks)
-        # A table without tiers has as many bags as a cold tier, if another table of its module has tiers.
-        whole = [shard for shard in plan.shards if shard.table.tier is None and shard.table.pooling == "none"]
-        bags = sum(4 * (BAGS_PER_TABLE - SAMPLES_PER_RANK * shard.table.num_features) for shard in whole)
         sizes = (
             8 * world_size * 2 * 3
         )  # TorchRec's two modules tell every rank how many lengths, ids and samples follow
         calls = [call for answer in answers for call in answer[at][1] if call.name == "all_to_all_single"]
         sent = sum(sum(call.sent_bytes) for call in calls) - 8 * world_size * (case.ranks_per_host - 1)
         across = sum(call.crossing_bytes(case.ranks_per_host) for call in calls)
-        assert sent - (sizes + bags) * (world_size - 1) == pytest.approx(expected.all_to_all_bytes, rel=0.05)
+        assert sent - sizes * (world_size - 1) == pytest.approx(expected.all_to_all_bytes, rel=0.05)
         of_plan = sum(expected.across[kind].sum() for kind in ("ids", "outputs"))
-        assert across - (sizes + bags) * others == pytest.approx(of_plan, rel=0.1)
+        assert across - sizes * others == pytest.approx(of_plan, rel=0.1)
 
 
 def test_torchrecs_pipeline_trains_as_steps_one_after_the_other(tmp_path):

@@ -10,9 +10,9 @@ S (H - 1) between hosts and S (n - H) inside them; an all_reduce sends twice the
 (`lab.network`). A ring in the order of the ranks sends the same bytes in total, but S H (n - 1) / n between hosts. The
 bytes of a reduction are divided evenly among its ranks.
 
-Tiers are parts of a sequence table by popularity of its rows (`tables.tiers`). A table in tiers has
-`BAGS_OF_COLD_TIERS` bags per rank in its cold tier, and none in its host tier, because `torchrec_bridge.tiered` sends
-ids without the bags of their samples.
+Tiers are parts of a sequence table by popularity of its rows (`tables.tiers`). If a table of a module has tiers, all of
+its tables have `BAGS_OF_COLD_TIERS` bags per rank, except host tiers, which have none, because `torchrec_bridge.tiered`
+sends ids without the bags of their samples.
 
 Shapes: W ranks.
 """
@@ -104,12 +104,13 @@ def _messages(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
     groups: dict[Group, Placed] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         groups[group_of(shard)].append((shard, rank))
-    for (_, sharding_type), placed in groups.items():
+    in_tiers = {table.embedding_module for table in task.tables if table.tier is not None}
+    for (module, sharding_type), placed in groups.items():
         if sharding_type == "data_parallel":
             continue
         received = np.zeros(task.world_size)  # from every rank
         for shard, rank in placed:
-            received[rank] += _id_bytes(shard, task)
+            received[rank] += _id_bytes(shard, task, module in in_tiers)
         yield "ids", _among(sharding_type, np.repeat(received[None, :], task.world_size, axis=0), task)
         sent = _outputs(sharding_type, placed, task)
         if sent.any():
@@ -117,11 +118,17 @@ def _messages(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
             yield "outputs", sent.T
 
 
-def _id_bytes(shard: Shard, task: ShardingTask) -> float:
-    """Bytes of lengths, ids and weights that every rank sends to the shard's rank for it."""
+def _id_bytes(shard: Shard, task: ShardingTask, in_tiers: bool) -> float:
+    """Bytes of lengths, ids and weights that every rank sends to the shard's rank for it.
+
+    Args:
+        shard: the shard.
+        task: its task.
+        in_tiers: whether any table of its module has tiers.
+    """
     seen, samples = exchanged(shard, task).table, task.batch_size / task.world_size
     bags = samples * seen.num_features
-    if seen.tier is not None:
+    if in_tiers:
         bags = 0 if shard.sharding_type == "host_row_wise" else BAGS_OF_COLD_TIERS
     per_id = _ID_BYTES + _WEIGHT_BYTES * seen.is_weighted
     return _LENGTH_BYTES * bags + per_id * samples * seen.pooling_factor * shard.row_share
