@@ -4,15 +4,15 @@ Setting: H hosts of L ranks, W = H L ranks, N ids of a table per step, D columns
 with probability p_k. Every host asks for row k v_k times per step: v_k = N p_k / H or, with `index_dedup`, where a rank
 asks for a row once, v_k = L (1 - (1 - p_k)^(N / W)). A plan stores row k on c_k hosts, 1 <= c_k <= H.
 
-1. A host without row k sends each of the v_k ids (8 bytes), gets the row (4 D bytes) and sends its gradient back
-   (4 D bytes): (H - c_k) v_k (8 + 8 D) bytes.
+1. Each of the H - c_k hosts without row k sends v_k ids (8 bytes each), gets a row for each id (4 D bytes) and sends
+   its gradient back (4 D bytes): (H - c_k) v_k (8 + 8 D) bytes.
 2. The c_k copies of row k must all get the sum of the gradients of all copies, as a dense reduction. Until one host
    knows this sum, at least c_k - 1 messages were sent, because every other copy's part has to reach it. At this moment
    the other c_k - 1 hosts do not know it, so that at least c_k - 1 messages follow: 2 (c_k - 1) 4 D bytes.
-3. A row without copies takes m_k bytes of memory: weights and optimizer state. With copies, each takes m'_k >= m_k
-   bytes, because it also has a dense gradient and a place in the index of popular rows. The memory of all ranks bounds
-   the total of both kinds. Now c_k m'_k is at least m_k + (c_k - 1) (H m'_k - m_k) / (H - 1): the difference of both
-   sides is linear in c_k, m'_k - m_k at c_k = 1, and 0 at c_k = H.
+3. If a row is stored once, it takes m_k bytes of memory: weights and optimizer state. If it is stored more often, each
+   copy takes m'_k >= m_k bytes, because it also has a dense gradient and an entry in the index of popular rows. The
+   total over all rows is at most the memory of all ranks. c_k m'_k >= m_k + (c_k - 1) (H m'_k - m_k) / (H - 1), because
+   the difference of the two sides is linear in c_k, is m'_k - m_k at c_k = 1, and is 0 at c_k = H.
 
 With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are at least
 
@@ -47,8 +47,8 @@ class CrossingBound:
     """Bytes per step that cross hosts (ranks if all of them are on one host), summed over all hosts.
 
     Attributes:
-        sharded_bytes: if no row has copies, without `index_dedup`: what every plan without tiers and replicas sends if
-            ids and rows are spread evenly.
+        sharded_bytes: bytes that any plan without tiers and replicas sends, without `index_dedup`, if ids and rows are
+            spread evenly over the hosts.
         least_bytes: lower bound of the bytes of all-to-alls and of reductions of gradients together.
         least_all_to_all_bytes: lower bound of the bytes of all-to-alls alone.
     """
@@ -75,7 +75,7 @@ class _Classes:
     Attributes:
         rows: number of rows of each bucket.
         visits: how often one host looks up a row of the bucket per step.
-        asked: how often it asks for the row: `visits`, or fewer times with `index_dedup`.
+        asked: how often the host asks for the row with `index_dedup`, at most `visits`; without it, `visits` times.
         visit_bytes: bytes that cross hosts if a host without the row asks for it.
         gradient_bytes: bytes that cross hosts per further copy of a row.
         row_bytes: bytes of memory of a row without copies.
@@ -155,7 +155,7 @@ def row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
 
 
 def _copy_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
-    """Least bytes of one copy of a row: weights, gradient, optimizer state, and its place in one rank's index."""
+    """Least bytes of one copy of a row: weights, gradient, optimizer state, and its entry in one rank's index."""
     tier = replace(_one_row(table), tier=Tier("hot", table.name, 0))
     return float(_bare(memory).shard_bytes(whole(tier, "data_parallel"), task))
 

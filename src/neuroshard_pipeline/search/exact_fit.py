@@ -1,4 +1,4 @@
-"""Integer programming that decides whether a task fits at all, for tasks for which packing by size finds no placement.
+"""Integer programming that decides whether a task fits at all; used if packing by size finds no placement.
 
 The program has, for each unit u and each rank r allowed for it, a whole number of 4-column steps c[u, r] and a binary
 b[u, r] that is 1 where the unit has a shard there. One shard per unit and rank is enough, because two of them never

@@ -185,7 +185,7 @@ def shared_ms_added(layout: Layout, moves: Moves, problem: Problem) -> FloatArra
 
 
 def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves) -> np.ndarray:
-    """Totals (P, 2, ...) of source and target after each move, from totals (W, ...) and the summand of each kind."""
+    """(P, 2, ...) totals of source and target after each move, from (W, ...) totals and what each kind adds to them."""
     shard_kinds = np.append(layout.kinds, NONE)
     leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
     after = np.stack(

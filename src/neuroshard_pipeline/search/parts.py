@@ -56,8 +56,8 @@ class Parts:
     Attributes:
         compute_ms: forward and backward compute, (W, 2).
         compute_bounds_ms: for every kernel, predicted forward + backward ms (W,) and its prediction interval (W, 2).
-        dim_sums: 4-byte words per sample that every rank sends in each all-to-all, by group: (W,), or (hosts, ranks per
-            host) if there is one all-to-all inside each host, for the samples of that host.
+        dim_sums: for every group, the 4-byte words that each rank sends per sample in the group's all-to-all, (W,). If
+            each host has its own all-to-all: per sample of the host, (hosts, ranks per host).
         input_dist_ms: (W,), or None where nothing prices it.
         module_ms: (W,), or None where nothing prices it.
         reduction_ms: (W,), or None where the plan has no reductions.
@@ -124,7 +124,7 @@ def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models
     place = {}
     for key, shard in distinct.items():
         looked, batch_size = looked_up(shard, task)
-        if shard.table.pooling == "none":  # every id is a bag of its own
+        if shard.table.pooling == "none":  # every id is one bag
             bags = max(1, round(batch_size * looked.table.pooling_factor))
             looked, batch_size = _single_ids(looked), bags
         place[key] = seen.setdefault((looked, batch_size), len(seen))
@@ -189,7 +189,7 @@ def _volumes(task: ShardingTask, group: Group, placed: PlacedShards) -> FloatArr
 
 
 def _of_hosts(task: ShardingTask, placed: PlacedShards, outputs: FloatArray) -> FloatArray:
-    """(W,) sum of the outputs (D,) of shards over the host of every rank; a row shard counts with its share of rows."""
+    """(W,) sum of the `outputs` (D,) of all shards on each rank's host; a row shard counts with its share of rows."""
     shares = np.array([shard.row_share for shard in placed.shards])
     of_hosts = placed.per_rank(outputs * shares).reshape(task.num_hosts, task.ranks_per_host).sum(axis=1)
     return np.repeat(of_hosts, task.ranks_per_host)
@@ -204,7 +204,7 @@ class GroupReduction:
         size_bytes: (W,) the whole buffer of the collective that each rank takes part in (`cost_models.reductions`); 0
             for a rank that takes part in none.
         num_ranks: ranks of each collective.
-        ranks_per_host: how many of them are on a host, at most.
+        ranks_per_host: largest number of these ranks on one host.
         interval: number of steps from one such collective to the next.
         at_once: number of these collectives that share the links of a host, one for every rank of the host.
     """
@@ -221,8 +221,8 @@ class GroupReduction:
         """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
 
         If every rank of a host takes part in a collective between hosts, these collectives share the host's network
-        cards. Together, they then send as much as one collective of all ranks, which is what cost models know (in the
-        lab's formulas, this costs 1.0 to 1.5 times as much).
+        cards. Together, they then send as much as one collective of all ranks. Cost models know only the latter (in the
+        lab's formulas, it costs 1.0 to 1.5 times as much).
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host
@@ -231,12 +231,12 @@ class GroupReduction:
 def reductions(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], gpus_per_host: int | None = None
 ) -> list[GroupReduction]:
-    """The reductions of one step, forward and backward, and those that average replica groups.
+    """The reductions of one step, forward and backward, and the reductions that average replica groups.
 
     Args:
         task: the task.
         shards: shards of a plan.
-        ranks: the rank of each.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
         gpus_per_host: GPUs of a host, if they are known (`tables.replica_groups`).
     """
     return _reductions(task, placed_shards(shards, ranks, task.world_size), gpus_per_host)

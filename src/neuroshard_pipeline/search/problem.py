@@ -87,7 +87,7 @@ class Problem:
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
 
     def of(self, placement: Placement) -> "Problem":
-        """The problem that a placement solves: this one, or that of its variant of the task."""
+        """The problem that a placement solves: this one, or the problem of the placement's own variant of the task."""
         if placement.task is None or placement.task is self.task:
             return self
         return Problem(placement.task, self.models, self.memory)
@@ -99,7 +99,7 @@ class Problem:
         return self._shared_ms
 
     def added_to_all_ms(self, states: IntArray) -> FloatArray:
-        """What the shards of each state (..., N) add to every rank, in ms (...), with the reordering of outputs."""
+        """(...) ms that the shards of each of `states` (..., N) add to every rank, with the reordering of outputs."""
         added: FloatArray = self.shared_ms[states].sum(axis=-1)
         return added + self.reorder_ms * self.is_cut[states].any(axis=-1)
 
@@ -119,7 +119,7 @@ class Problem:
 
     @property
     def embedding(self) -> FloatArray:
-        """(Y, H) embedding of every kind, summed over its tables. With `prices`, the last is `StepPrices.own_ms`."""
+        """(Y, H) embedding of every kind, summed over its tables; with `prices`, `StepPrices.own_ms` comes last."""
         self._embed_new_kinds()
         return self._embedding
 
@@ -217,7 +217,7 @@ class Problem:
         return self.numbers(pairs), np.array(ranks, dtype=np.int64)
 
     def _shards(self, unit: int, column: int, width: int) -> list[Shard]:
-        """The shards of a kind: one shard, or all tables of a unit that has several."""
+        """The shards of a kind: one shard, or all whole tables of a unit with several tables."""
         tables = [self.task.tables[index] for index in self.units[unit].members]
         return [Shard(tables[0], column, width)] if len(tables) == 1 else [whole(table) for table in tables]
 

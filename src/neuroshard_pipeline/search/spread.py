@@ -1,7 +1,7 @@
-"""Tables that a search spreads: as replicas on all ranks, or by rows over all ranks or the ranks of one or every host.
+"""Spread tables: tables with a replica on every rank, or with rows cut over all ranks, one host, or each host.
 
-A `Spread` gives such tables their shards and ranks. The other tables are column-wise. A search places them, and takes
-into account the costs and the memory of the spread tables (`column_problem`).
+A `Spread` gives such tables their shards and ranks. All other tables are column-wise. A search places the column-wise
+tables, and takes into account the costs and the memory of the spread tables (`column_problem`).
 
 Shapes: W ranks.
 """
@@ -64,17 +64,17 @@ def spread_tables(
 ) -> Spread:
     """Give tables of these types their shards and ranks.
 
-    Replicas lie on all ranks. The rows of a row-wise table are spread over all ranks, those of a host-row-wise table
-    over the ranks of every host. The tables that lie on one host are distributed in descending order of bytes, each to
-    the host whose fullest rank has most memory left. The column blocks of a grid-sharded table, one per host or fewer,
-    are distributed in the same way.
+    Replicas lie on all ranks. The rows of a row-wise table are cut over all ranks. Every host has all rows of a
+    host-row-wise table, cut over its ranks. Table-row-wise tables, and column blocks of grid-sharded tables (at most
+    one block per host), lie on one host each. They are distributed in descending order of bytes; each goes to the host
+    whose fullest rank has most memory left.
 
     Args:
         types: sharding type by table.
         task: the task.
         memory: the memory model.
-        load_ms: costs of shards (S,). If it is given, tables on one host are distributed in descending order of cost,
-            each to the least loaded of the hosts that have memory for it.
+        load_ms: gives the costs of shards. With it, tables and blocks on one host are distributed in descending order
+            of cost, each to the least loaded of the hosts that have memory for it.
 
     Raises:
         DoesNotFitError: a rank has too little memory.
@@ -133,9 +133,9 @@ def _everywhere(
 
 
 def column_problem(problem: Problem, spread: Spread) -> Problem | None:
-    """The problem of the tables that are not spread, with the spread ones as background; None if all are spread.
+    """The problem of the column-wise tables, with the spread tables as background; None if all tables are spread.
 
-    Its costs are those of the whole step if the models price it, and otherwise those of [Zha2023].
+    Its costs are the costs of the whole step if the models price it; otherwise lookups and all-to-all, as in [Zha2023].
 
     Raises:
         DoesNotFitError: the spread tables leave a rank without memory.
@@ -195,7 +195,7 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
 
 
 def _background_ms(task: ShardingTask, models: Models, spread: Spread) -> FloatArray:
-    """(W,) costs of the spread tables; other all-to-alls do not change the cost of theirs."""
+    """(W,) costs of the spread tables; the cost of their all-to-alls does not depend on other all-to-alls."""
     parts = step_parts(task, spread.shards, spread.ranks, models)
     if not parts.dim_sums:
         return parts.own_ms

@@ -2,11 +2,12 @@
 
     cost = lookups and own work of a rank + all-to-alls + reductions + costs that all ranks share
 
-A column-wise table that alone costs more than a balanced rank is split into halves, quarters and so on, each with the
-ids of the whole table. Replicas load all ranks equally. Tables with cut rows load all ranks, or all ranks of one host.
+A column-wise table that alone costs more than a balanced rank is split into halves, quarters and so on; each shard
+receives the ids of the whole table. Replicas load all ranks equally. Tables with cut rows load all ranks, or all ranks
+of one host.
 
-Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those of a shard embedding, and the *own ms*,
-which the input dist and TorchRec's own work for the shard add to its rank (`step_prices`).
+Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: the shard embedding and, as the last number,
+the *own ms*, which input dist and TorchRec's own work for the shard add to the cost of its rank (`step_prices`).
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Sharding
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _LEVELS = 5
-#: A table is split further while one of its shards costs more than this multiple of a balanced rank.
+#: A table is split further while one of its shards costs more than this multiple of the cost of a balanced rank.
 _TOO_LARGE = 1.1
 #: Number of points between which the cost of an all-to-all is interpolated.
 _POINTS = 16
@@ -36,7 +37,7 @@ _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
 
 
 class SpreadEstimate:
-    """Costs of the tables of one task as columns, as replicas and with cut rows.
+    """Costs of the tables of one task if they are column-wise, are replicas, or have cut rows.
 
     Attributes:
         alone_ms: (T,) cost of every whole table alone on a rank.
@@ -198,7 +199,7 @@ class SpreadEstimate:
         return np.asarray(costs + sums[..., -1])
 
     def _exchange_ms(self, dims: float) -> float:
-        """Forward and backward all-to-all if every rank has `dims` columns."""
+        """Cost of the forward and backward all-to-all if every rank sends `dims` floats per sample."""
         return float(np.interp(dims, *self._points))
 
     def _even_exchange_ms(self, dims: float) -> float:
@@ -238,6 +239,6 @@ def _half(table: Table, level: int) -> Shard:
 
 
 def _replica_work(replica: Shard, task: ShardingTask) -> FloatArray:
-    """The work (Q,) of every rank for a table with a replica on each."""
+    """The work (Q,) of every rank for a table with a replica on every rank."""
     own, everywhere = shard_work(replica, task)
     return own + task.world_size * everywhere

@@ -1,10 +1,11 @@
 """Chooses the tiers of sequence tables: popular rows are replicated on every rank (hot) or on every host (host).
 
 Each choice gives a variant of the task. `tier_prices` reduces the choice to two numbers: multiples of the price of a
-hot row, and of the price of a host row. The higher a price, the fewer rows get into the tier. The cost of a step is
-estimated for a coarse grid of multiples for hot rows alone, then for host rows beside the best hot rows, and then for
-multiples around the best. Every estimate prices the whole step and all types of the other tables (`SpreadChoice`). The
-best cuts without and with a host tier are the variants. Each must fit the memory limit of the task.
+hot row and of the price of a host row. The higher a price, the fewer rows get into the tier. First, only hot tiers are
+considered. The cost of a step is estimated for a coarse grid of multiples, and then for multiples around the best one.
+The same is done for hot and host tiers together. Every estimate covers the whole step, and includes a choice of the
+sharding types of all other tables (`SpreadChoice`). The result is at most two variants, the best cuts without and with
+a host tier. Each must fit the memory limit of the task.
 
 Pooled tables get no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
 """
@@ -36,7 +37,7 @@ _FEWER_HOT = (4.0, 16.0)
 #: More than the estimate of any step.
 _FORBIDDEN_MS = 1e12
 
-#: A variant is returned if its estimated cost is at most these multiples of the estimate without tiers and of the best.
+#: Limits of a variant's estimate: multiples of the estimate without tiers, and of the best estimate with tiers.
 _MOST_OF_NO_TIERS, _MOST_OF_BEST = 1.02, 1.02
 
 
@@ -95,9 +96,10 @@ class _TierSearch:
         return [hot, self._descended(host)]
 
     def _descended(self, trial: _Trial) -> _Trial:
-        """The cheapest trial that changes of the prices lead to, by ever smaller factors.
+        """The cheapest trial that is reached from `trial` by changing prices as long as the estimate falls.
 
-        One of the prices changes, or both in opposite directions, as if hot and host rows exchanged memory.
+        The factors of the changes become ever smaller. A change concerns one price, or both in opposite directions, as
+        if hot and host rows exchanged memory.
         """
         for step in _STEPS:
             while True:
@@ -139,7 +141,7 @@ class _TierSearch:
 
 
 def _least_bytes(problem: Problem) -> float:
-    """Bytes of the popular tiers on a rank, and its even share of all other tables."""
+    """Bytes on a rank that holds its shards of the popular tiers and an even share of all other tables."""
     task, memory = problem.task, problem.memory
     total = 0.0
     for table in task.tables:
@@ -153,7 +155,7 @@ def _least_bytes(problem: Problem) -> float:
 
 
 class _RememberingCompute:
-    """A compute cost model that remembers the embeddings of shards; variants of a task have many of them in common."""
+    """A compute cost model that remembers the embeddings of shards; variants of a task have many shards in common."""
 
     def __init__(self, model: ComputeModel) -> None:
         self._model = model

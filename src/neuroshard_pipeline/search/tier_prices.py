@@ -48,8 +48,8 @@ class TierPrices:
         exchanged_ms: a float of a looked-up row that goes to any rank, and its gradient back.
         on_host_ms: a float of a looked-up row that goes to ranks of the same host only, and its gradient back.
         hot_ms: a float of a hot row: its gradient is reduced over all ranks.
-        host_ms: a float of a host row: its gradient is reduced over the hosts, which takes as many bytes between hosts
-            as that of a hot row; 0 on a single host.
+        host_ms: a float of a host row: its gradient is reduced over the hosts; 0 on a single host. Between hosts, this
+            reduction takes as many bytes as the reduction of a hot row.
     """
 
     id_ms: float
@@ -59,7 +59,7 @@ class TierPrices:
     host_ms: float
 
     def least_ids(self, width: int, hot_price: float, host_price: float | None) -> tuple[float, float]:
-        """Least number n of ids per step that a row needs for the hot tier, and for either tier.
+        """Least number n of ids per step that a row needs for the hot tier, and for the hot or the host tier.
 
         Args:
             width: columns of the table.
@@ -77,7 +77,7 @@ class TierPrices:
 
 
 def tier_prices(problem: Problem, step: StepCostModel) -> TierPrices:
-    """Prices at the volumes that a task with sequence tables has without tiers."""
+    """The prices of a task with sequence tables, at the volumes that its collectives have without tiers."""
     task, comm = problem.task, problem.models.comm
     per_unit = step_prices(step, task).per_unit
     ids = sum(float(per_unit[list(QUANTITIES).index(name)]) for name in ("ids", "sent_ids")) / _MILLION
@@ -96,7 +96,7 @@ def tier_prices(problem: Problem, step: StepCostModel) -> TierPrices:
 
 
 def _exchange_slope_ms(comm: CommModel, floats: float, ranks: int, batch_size: int) -> float:
-    """What a float per sample costs, forward and backward, if `ranks` ranks exchange `floats` of them evenly."""
+    """Cost of one further float per sample, forward and backward, if ranks evenly exchange `floats` per sample, ms."""
 
     def both_ms(dims: float) -> float:
         each, together = np.full(ranks, dims), np.zeros(ranks)
@@ -121,7 +121,7 @@ class CuttableTable:
     Attributes:
         table: the table.
         curve: its popularity curve.
-        kinds: the tiers that the search gives it.
+        kinds: the kinds of tiers that the search may give it.
         rows: rows up to the end of every segment of the curve, (K,). All rows of a segment count as equally popular.
         ids: ids per step that ranks send each other for a row of each segment, descending, (K,).
     """
@@ -143,7 +143,7 @@ class CuttableTable:
         return cls(table, curve, kinds, curve.rows[1:], _sent(ids, task))
 
     def rows_with(self, least_ids: float) -> int:
-        """Number of rows that at least `least_ids` ids per step look up."""
+        """Number of rows that have at least `least_ids` ids per step each."""
         count = int(np.searchsorted(-self.ids, -least_ids, side="right"))
         return int(self.rows[count - 1]) if count else 0
 
@@ -178,7 +178,7 @@ class CutFamily:
             own_price = host_price if "host" in each.kinds else None
             ends = self.prices.least_ids(each.table.embedding_dim, hot_price, own_price)
             hot, upto = (each.rows_with(least) for least in ends)
-            # All ranks of a host get equally many rows. Where no cold rows are left, the remainder becomes hot.
+            # All ranks of a host get equally many rows. If the table has no cold rows, the remainder becomes hot.
             uneven = (upto - hot) % self.task.ranks_per_host
             host = upto - hot - uneven
             hot += uneven if upto == each.table.num_embeddings else 0
@@ -193,7 +193,7 @@ class CutFamily:
 
 
 def _sent(ids: FloatArray, task: ShardingTask) -> FloatArray:
-    """Ids that ranks send each other for rows that this many ids (K,) of all samples look up, (K,).
+    """Ids that ranks send each other for a row of each segment, (K,); `ids` (K,) are the row's ids of all samples.
 
     With `index_dedup`, a rank sends an id at most once. The lookups of a row by one rank follow a Poisson distribution.
     """

@@ -20,7 +20,7 @@ from neuroshard_pipeline.tables.table import Shard
 Key = TypeVar("Key", bound=Hashable)
 
 
-#: A sparse matrix takes 0.1 ms to make. Up to so many products, adding them without one takes less.
+#: Largest number of products that are added without a sparse matrix, which takes 0.1 ms to make.
 _FEW_PRODUCTS = 1000
 
 
@@ -50,7 +50,7 @@ class PlacedShards:
         return times
 
     def per_rank(self, values: np.ndarray) -> np.ndarray:
-        """(W, ...) for every rank, the sum of the `values` (D, ...) of the shards it holds; integers stay exact."""
+        """(W, ...) sum of the `values` (D, ...) of the shards that each rank holds; integers stay exact."""
         further = values.shape[1:]
         if len(self.number) * int(np.prod(further)) > _FEW_PRODUCTS:
             return np.asarray(self._matrix @ values)
@@ -66,7 +66,7 @@ class PlacedShards:
         return {key: self._part(group == index) for key, index in keys.items()}
 
     def _part(self, is_member: BoolArray) -> "PlacedShards":
-        """The distinct shards (D,) that are members."""
+        """The part with the distinct shards whose entry in `is_member` (D,) is true."""
         entry = is_member[self.number]
         number = (np.cumsum(is_member) - 1)[self.number[entry]]
         shards = [self.shards[index] for index in np.flatnonzero(is_member)]
@@ -79,14 +79,14 @@ class PlacedShards:
 
 
 def placed_shards(shards: Sequence[Shard], ranks: Sequence[int], world_size: int) -> PlacedShards:
-    """The distinct ones of `shards`, where `shards[i]` lies on `ranks[i]`."""
+    """The distinct shards of a plan with `shards[i]` on `ranks[i]`."""
     unlike, place = distinct_shards(shards)
     entries, count = np.unique(place * world_size + np.asarray(ranks, dtype=np.int64), return_counts=True)
     return PlacedShards(unlike, world_size, entries // world_size, entries % world_size, count)
 
 
 def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
-    """The distinct shards of a plan, and for each shard, (S,), the index of the distinct shard that equals it.
+    """The distinct shards of a plan, and for each shard the index of the distinct shard that equals it, (S,).
 
     Shards of a table are equal if they have the same type and size, wherever they begin. Equal shards cost the same.
     """

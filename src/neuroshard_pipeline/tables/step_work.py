@@ -19,7 +19,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Quantities of one rank, in millions, except those whose description begins with "number of".
 QUANTITIES: dict[str, str] = {
-    "groups": "number of pairs of module and sharding type; each has an input dist and a lookup of its own",
+    "groups": "number of pairs of module and sharding type; each pair has its own input dist and lookup",
     "features": "number of features whose ids the rank receives; a feature counts again for every shard",
     "bags": "bag lengths that the rank receives: features * batch_size",
     "ids": "ids that the rank receives",
@@ -30,10 +30,10 @@ QUANTITIES: dict[str, str] = {
     "deduplicated": "ids among which the rank finds repetitions or that it divides among tiers, the same on all ranks",
     "pooled": "floats that the rank's lookups write for the samples of all ranks",
     "weighted": "floats of rows that the rank looks up with a weight",
-    "averaged": "those of `pooled` that are means",
+    "averaged": "floats of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
-    "reordered": "those of `returned` in groups that have a table of several column shards and permute all outputs",
-    "joined": "those of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
+    "reordered": "floats of `returned` in groups with a table of several column shards, which permute all outputs",
+    "joined": "floats of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
     "expanded": "floats of rows that the rank copies to their places after ids were sent once, or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",
     "host_link": "bytes that cross the link between the rank's host memory and its device",
@@ -69,8 +69,8 @@ def kernel_of(shard: Shard) -> Kernel:
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
     """The work that one shard causes on its own rank, and on every rank of the task: (Q,) each, without `groups`.
 
-    A replica needs no exchange. Every rank has a replica of the table, so the second array counts each replica with a
-    part of `1 / world_size`. A `host_row_wise` shard receives ids of its host's samples only.
+    A replica needs no exchange. Every rank has a replica of the table, and each replica accounts for `1 / world_size`
+    of the work in the second array. A `host_row_wise` shard receives only ids of its host's samples.
     """
     table, share = exchanged(shard, task).table, 1.0 / task.world_size
     samples = task.batch_size / (task.num_hosts if shard.sharding_type == "host_row_wise" else 1)
@@ -121,13 +121,13 @@ def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
 
 
 def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
-    """Conversions of the sums of a host's shards after the reduction inside it, as a share of a shard's outputs."""
+    """Conversions of the host's sums after the reduction inside the host, as a share of the outputs of one shard."""
     crosses = shard.table.pooling != "none" and shard.sharding_type in ("table_row_wise", "grid_shard")
     return 2.0 / task.ranks_per_host if crosses and task.num_hosts > 1 else 0.0
 
 
 def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:
-    """All quantities (Q,): those `in_units` are converted to millions, `counts` stay as they are, others are 0."""
+    """All quantities, (Q,): `in_units` are converted to millions, `counts` stay as they are, and the rest is 0."""
     found = np.zeros(len(QUANTITIES))
     for name, value in in_units.items():
         found[_INDEX[name]] = value / _MILLION

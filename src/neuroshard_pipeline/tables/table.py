@@ -204,7 +204,7 @@ def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[
 
 
 def scale_rows(table: Table, row_scale: float) -> Table:
-    """A copy of `table` with its rows, and those of its profile and popularity curve, divided by `row_scale`.
+    """A copy of `table` whose numbers of rows, also in profile and popularity curve, are divided by `row_scale`.
 
     The copy keeps at least `LEAST_SCALED_ROWS` rows, or all rows of a table that has fewer. Its number of unique rows
     is at least 1 and at most its number of rows.

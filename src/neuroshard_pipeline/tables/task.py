@@ -58,11 +58,11 @@ class ShardingTask:
         comm_precision: number format of looked-up rows and their gradients in all_to_all, reduce_scatter and
             all_gather, a key of `COMM_BYTES`. The gradients of replicas are fp32 in any case.
         num_replica_groups: number of groups of `world_size` ranks in TorchRec's two-dimensional parallelism
-            (`DMPCollection`). The task describes one group; all groups have the same plan and batches of their own.
+            (`DMPCollection`). The task describes one group. All groups have the same plan; each has its own batches.
         sync_interval: number of steps after which the groups average their weights and optimizer states.
         tiers: whether sequence tables may be cut into tiers by popularity, which `torchrec_bridge.tiered` trains.
-        index_dedup: whether every rank sends each distinct id of its samples once for a sequence table
-            (`tables.dedup`), as TorchRec's `EmbeddingCollectionSharder(use_index_dedup=True)` does.
+        index_dedup: whether a rank sends each distinct id of a sequence table once (`tables.dedup`), as TorchRec's
+            `EmbeddingCollectionSharder(use_index_dedup=True)` does.
 
     Raises:
         TaskError: a value is impossible.
