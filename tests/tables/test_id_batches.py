@@ -39,7 +39,7 @@ def test_tables_get_the_profile_of_the_batches_and_sequence_tables_the_curve_of_
     counts = id_counts([np.concatenate([np.array(of) for of in lists])], 100)
     assert words.popularity == curve_of_counts(counts).points
     assert clicks.popularity is None
-    assert replace(words, popularity=None) == observed(WORDS, [[*lists[0], *lists[1]], [*lists[2], *lists[3]]], 2)
+    assert replace(words, popularity=None) == observed(words, [[*lists[0], *lists[1]], [*lists[2], *lists[3]]], 2)
 
 
 def test_a_table_without_ids_gets_no_curve(tmp_path):

@@ -43,12 +43,12 @@ def counted(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table
     """The table as `observed` in batches of ids (N,); a sequence table also gets the popularity curve of these ids."""
     seen = observed(table, batches, batch_size)
     if table.pooling != "none" or not any(len(ids) for ids in batches):
-        return replace(seen, popularity=None)
+        return seen
     return replace(seen, popularity=curve_of_counts(id_counts(batches, table.num_embeddings)).points)
 
 
 def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Table:
-    """The table with the mean pooling factor and reuse profile of batches of ids (N,).
+    """The table with the mean pooling factor and reuse profile of batches of ids (N,), without a popularity curve.
 
     If no batch has ids, all `batches` together count as half an id, because a pooling factor of 0 is not allowed.
     """
@@ -60,6 +60,7 @@ def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Tabl
         pooling_factor=float(ids.sum()) / (len(batches) * batch_size),
         unique_rows=float(rows.sum()) / len(batches),
         reuse=tuple((rows / rows.sum()).tolist()),
+        popularity=None,
     )
 
 
