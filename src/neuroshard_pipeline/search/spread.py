@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import BoolArray, FloatArray
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
@@ -82,33 +82,50 @@ def spread_tables(
     tables = {table.name: table for table in task.tables}
     shards, ranks = _everywhere(types, tables, task)
     free = np.array(memory.limits(task), dtype=np.int64) - memory.bytes_of_ranks(shards, ranks, task)
-    local, blocks = task.ranks_per_host, _host_blocks(types, tables, task)
-    if load_ms is None or not blocks:
-        sizes = np.array([sum(shard.weight_bytes for shard in block) for block in blocks], dtype=np.float64)
-    else:
-        sizes = load_ms([block[0] for block in blocks])
-    loads = np.zeros(task.num_hosts)
-    for number in np.argsort(-sizes, kind="stable").tolist():
-        block = blocks[number]
-        needed = np.zeros(local, dtype=np.int64)
-        needed[: len(block)] = [memory.shard_bytes(shard, task) for shard in block]
-        left = (free.reshape(task.num_hosts, local) - needed).min(axis=1)
-        allowed = _allowed_hosts(task, block[0].table.name)
-        fits = allowed & (left >= 0)
-        if load_ms is None or not fits.any():
-            host = int(np.where(allowed, left, np.iinfo(np.int64).min).argmax())
-        else:
-            host = int(np.where(fits, loads, np.inf).argmin())
-        free.reshape(task.num_hosts, local)[host] -= needed
-        loads[host] += sizes[number]
-        shards += block
-        ranks += range(host * local, host * local + len(block))
+    blocks = _host_blocks(types, tables, task)
+    bytes_of = np.array([sum(shard.weight_bytes for shard in block) for block in blocks], dtype=np.float64)
+    loads = bytes_of if load_ms is None or not blocks else load_ms([block[0] for block in blocks])
+    hosts = _HostRoom(free.reshape(task.num_hosts, task.ranks_per_host), task, memory, load_ms is not None)
+    for number in np.argsort(-loads, kind="stable").tolist():
+        first = hosts.place(blocks[number], float(loads[number])) * task.ranks_per_host
+        shards += blocks[number]
+        ranks += range(first, first + len(blocks[number]))
     if (free < 0).any():
         rank = int(free.argmin())
         raise DoesNotFitError(
             f"{task.task_id}: rank {rank} lacks {-int(free[rank])} bytes for its parts of spread tables"
         )
     return Spread(dict(types), tuple(shards), tuple(ranks))
+
+
+class _HostRoom:
+    """Chooses a host for one column block after another.
+
+    Args:
+        free: bytes left on the ranks of every host, (hosts, ranks per host); it is changed in place.
+        task: the task.
+        memory: the memory model.
+        by_load: whether to prefer the least loaded host with enough memory, and not the one with most memory left.
+    """
+
+    def __init__(self, free: IntArray, task: ShardingTask, memory: MemoryModel, by_load: bool) -> None:
+        self._free, self._task, self._memory, self._by_load = free, task, memory, by_load
+        self._loads = np.zeros(task.num_hosts)
+
+    def place(self, block: Sequence[Shard], load: float) -> int:
+        """The host of a block's row shards."""
+        needed = np.zeros(self._task.ranks_per_host, dtype=np.int64)
+        needed[: len(block)] = [self._memory.shard_bytes(shard, self._task) for shard in block]
+        left = (self._free - needed).min(axis=1)
+        allowed = _allowed_hosts(self._task, block[0].table.name)
+        fits = allowed & (left >= 0)
+        if self._by_load and fits.any():
+            host = int(np.where(fits, self._loads, np.inf).argmin())
+        else:
+            host = int(np.where(allowed, left, np.iinfo(np.int64).min).argmax())
+        self._free[host] -= needed
+        self._loads[host] += load
+        return host
 
 
 def _everywhere(
