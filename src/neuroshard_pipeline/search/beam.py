@@ -5,9 +5,9 @@ tables. If the whole tables have no placement, `packing.make_room` finds the fir
 that fails. One step halves one shard of a state. Only distinct shards that can be halved within the constraints are
 considered. The candidates among them are the `num_candidates` largest in bytes and the `num_candidates` most expensive
 when alone on a rank (ties: the table that comes first in the task, then the wider shard). They are tried in the order
-of tables, those of one table from wide to narrow. A state with two parents is tried once. The `beam_width` states of
-lowest cost are the next beam (ties: the state tried first). After `max_steps` steps, or when nothing can be halved, the
-cheapest placed state of all steps wins (ties: the state met first).
+of tables; shards of one table are tried from wide to narrow. A state with two parents is tried once. The `beam_width`
+states of lowest cost are the next beam (ties: the state tried first). After `max_steps` steps, or when nothing can be
+halved, the cheapest placed state of all steps wins (ties: the state met first).
 
 Shapes: S states of N shards each.
 """
@@ -37,7 +37,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
     Args:
         problem: the sharding problem.
         params: parameters of the search.
-        start: the first state; None for the one that the top of this file describes.
+        start: the first state; None for `first_state`.
 
     Raises:
         DoesNotFitError: the task does not fit the memory of its ranks.

@@ -5,7 +5,7 @@ to the same choices. The caps of a run are always consecutive, because a rank th
 feasible under a looser one. States share a run until they differ in a shard. After each step, one call of the compute
 model predicts, for all runs, the cost of the rank that received a shard.
 
-The loop is compiled because a step in NumPy, thirty small operations, took 0.11 ms; only a fifth of it was the model.
+The loop is compiled because a step in NumPy, thirty small operations, took 0.11 ms; the model took only a fifth of it.
 Compiling reduced the time of a whole search to 40 % of the NumPy version's time on 50 tables and 4 ranks, and to 70 %
 on 1,000 tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
 
@@ -81,7 +81,7 @@ class Runs(NamedTuple):
 
 
 def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple[Runs, IntArray]:
-    """Place all states under all caps; returns the runs, and the rows of those that found a rank for every shard.
+    """Place all states under all caps; returns all runs, and the rows of the runs that found a rank for every shard.
 
     Args:
         sequences: (S, N) kinds of distinct states in placement order.
@@ -158,8 +158,8 @@ def _branches(sequences: IntArray) -> tuple[int, IntArray]:
 def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pragma: no cover
     """Place shard `step` of every run; returns the number of runs left.
 
-    A run takes the choice of its loosest cap. Those of its caps that this choice exceeds become a new run, which is
-    placed later in the same loop. Runs without a feasible rank are dropped.
+    A run takes the choice of its loosest cap. If this choice exceeds some caps of the run, these caps become a new run,
+    which is placed later in the same loop. Runs without a feasible rank are dropped.
     """
     count = _branch(step, count, shards, runs)
     index = 0

@@ -1,4 +1,4 @@
-"""What a table whose rows lie on the ranks of one host costs these ranks, so that hosts can be balanced."""
+"""Cost that a table adds to the ranks of a host if its rows are cut over them. A search balances hosts by it."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ _REDUCTIONS: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
 
 
 def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]) -> FloatArray:
-    """(S,) ms that row shards of tables on one host each add to a rank, without launches.
+    """(S,) ms that each row shard of a table on one host adds to its rank, without launches.
 
-    They are the lookup, the input dist and the module's work of the shard, and what its table adds to reductions that
-    are as large as those of the table alone.
+    They consist of the shard's lookup, input dist and module work, and of a part for reductions: what it costs to make
+    a reduction of the table's size twice as large.
 
     Args:
         problem: the problem; its models must price whole steps.

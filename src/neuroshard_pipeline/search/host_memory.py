@@ -119,7 +119,7 @@ def _chosen(
 def _with_larger_caches(
     chosen: list[_Option], options: Sequence[Sequence[_Option]], free_bytes: float
 ) -> tuple[Table, ...]:
-    """The chosen tables; those with most bytes over the link get the best option that the free GPU memory allows."""
+    """The chosen tables. In descending order of link bytes, each gets the best option that free GPU memory allows."""
     for index in sorted(range(len(chosen)), key=lambda at: -chosen[at].link_bytes):
         own = chosen[index]
         affordable = [each for each in options[index] if each.gpu_bytes <= own.gpu_bytes + free_bytes]
@@ -130,16 +130,16 @@ def _with_larger_caches(
 
 
 def _price(hull: Sequence[_Option], at: int) -> float:
-    """Bytes over the host link per freed byte of the step from one option of a hull to the next."""
+    """Further bytes over the host link per freed byte of GPU memory, from option `at` of a hull to the next option."""
     before, after = hull[at], hull[at + 1]
     return (after.link_bytes - before.link_bytes) / (before.gpu_bytes - after.gpu_bytes)
 
 
 def kernel_choices(task: ShardingTask) -> list[tuple[str, ...]]:
-    """The kernels that a search may give to each table, the table's own first.
+    """The kernels that a search may give to each table, the table's own kernel first.
 
     A table keeps its kernel if it is in host memory already, must stay in GPU memory, is a tier or can only be
-    replicated. All tables keep theirs in a task without host memory.
+    replicated. In a task without host memory, all tables keep their kernels.
     """
     widths = _cache_widths(task.tables)
     found: list[tuple[str, ...]] = []
@@ -172,7 +172,7 @@ def _option(table: Table, task: ShardingTask, memory: MemoryModel) -> _Option:
 
 
 def _hull(options: Sequence[_Option]) -> list[_Option]:
-    """The lower convex hull of the options: each next one takes less GPU memory at more link bytes per freed byte."""
+    """The lower convex hull of the options: each takes less GPU memory than the one before, at a higher `_price`."""
     hull = [options[0]]
     for option in sorted(options[1:], key=lambda each: (-each.gpu_bytes, each.link_bytes)):
         if option.gpu_bytes >= hull[-1].gpu_bytes:

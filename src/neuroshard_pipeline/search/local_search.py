@@ -104,7 +104,7 @@ def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -
 def cheapest_set(
     layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem
 ) -> tuple[int, float]:
-    """The best of some `sets` of indices of moves, and the embedding cost, in units of 1e-9 ms, after its moves."""
+    """Index of the best of `sets` (each holds indices of moves), and the embedding cost after its moves, in 1e-9 ms."""
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
     plan = np.repeat(np.arange(len(sets)), [len(members) for members in sets])
@@ -141,7 +141,7 @@ def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: 
 
 
 def _busiest_and_idlest(load: FloatArray) -> tuple[IntArray, IntArray]:
-    """The ranks that moves start from, and those that they lead to."""
+    """The ranks that moves start from, and the ranks that moves lead to."""
     order = np.argsort(-load, kind="stable")
     sources = max(_LEAST_SOURCES, round(len(load) * _SOURCES_SHARE))
     targets = max(_LEAST_TARGETS, round(len(load) * _TARGETS_SHARE))

@@ -144,7 +144,7 @@ def make_room(problem: Problem) -> IntArray:
 
 
 def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> list[int]:
-    """Those of `chosen`, in this order, that can be halved together without exceeding their units' `max_shards`."""
+    """The shards of `chosen`, in this order, that can be halved together without exceeding `max_shards` of a unit."""
     if not problem.limits_shards:
         return chosen
     counts = np.bincount(problem.unit[state], minlength=len(problem.units))

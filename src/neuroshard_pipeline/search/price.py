@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.problem import Problem
 #: Largest number of ranks, summed over plans, in one call of the communication model: its features take up to 300 MB.
 _RANKS_AT_ONCE = 2**18
 
-#: The cost of all ranks is predicted at once if they are fewer than this multiple of the decisive ones.
+#: The cost of all ranks is predicted at once if they are fewer than this multiple of the decisive ranks.
 _FEW_RANKS = 4
 
 
@@ -66,8 +66,8 @@ def cheapest_plan(
 ) -> tuple[int, float]:
     """The cheapest of some plans (ties: the first one), and its cost in units of 1e-9 ms.
 
-    A plan costs at least as much as any of its ranks. The costs of a few ranks therefore rule out most plans, and the
-    forward all-to-all of all ranks is predicted for the others only. The result is that of comparing all costs.
+    A plan costs at least as much as any of its ranks. The costs of a few ranks therefore rule out most plans. Only for
+    the remaining plans is the forward all-to-all of all ranks predicted. The result is exact.
 
     Args:
         models: cost models.
@@ -107,7 +107,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
     Args:
         problem: the task, the models and the memory model; it also caches the embeddings of shards.
-        placement: shards and ranks, of any sharder. If it names a variant of the task, the plan is one of the variant.
+        placement: shards and ranks, of any sharder. If it names a variant of the task, the plan is for the variant.
         sharder: the name that the plan carries.
         rejected: changes that the plan does not make (`changes.rejected_changes`), for its explanation.
 
@@ -133,7 +133,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
 
 def placement_cost_ms(problem: Problem, placement: Placement) -> float:
-    """The predicted cost of a placement, which is not validated, for the task of `problem`; see `price_plan`."""
+    """The predicted cost of a placement for the task of `problem`, as in `price_plan`, but without validation."""
     parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.embeddings_of)
     return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms
 
@@ -167,9 +167,9 @@ def _samples(dims: FloatArray, batch_size: int) -> int:
 
 
 def _forward_exchanges(parts: Parts, backward_ms: ArrayLike) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Dimension sums and start skews of every forward all-to-all; only the first one among all ranks has skews.
+    """Dimension sums and start skews of every forward all-to-all.
 
-    If there is none among all ranks, the ranks of each host wait for each other in the first one.
+    Only the first all-to-all of all ranks has skews. If there are only all-to-alls inside hosts, the first of them has.
     """
     groups = list(parts.dim_sums.values())
     first = next((number for number, dims in enumerate(groups) if dims.ndim == 1), 0)

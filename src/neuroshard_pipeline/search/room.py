@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 PLAN_BYTES_PER_RANK = 2_000
 PLAN_BYTES_PER_TABLE = 20_000
 
-#: So little memory is not worth the question, which takes half a millisecond: the system's files are read.
+#: Less memory than this is granted without reading how much is left, which takes half a millisecond.
 _LITTLE_BYTES = 2**24
 
 

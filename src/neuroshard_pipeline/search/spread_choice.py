@@ -4,13 +4,13 @@ Three kinds of tables are spread:
 
 - Tables whose narrowest column shard exceeds the memory of every rank have their rows cut. Host tiers, the popular rows
   of sequence tables that every host has, are cut by rows over the ranks of each host.
-- The few most expensive tables, or all, may have their rows cut, because each column shard would receive all their ids.
-- Tables become replicas in two orders: that of the ratio of what a replica costs to what it saves, and that of their
-  numbers of rows. Every prefix of an order is a candidate.
+- The few most expensive tables, or all tables, may have their rows cut, because each column shard would receive all ids
+  of its table.
+- Tables become replicas. There are two orders of tables: by what a replica costs relative to what it saves, and by
+  number of rows. A candidate consists of the first tables of an order.
 
-`SpreadEstimate` estimates the cost of every candidate. The search then solves the best ones, so that the estimate only
-has to order them. A step has fixed costs for every sharding type that occurs; therefore whole sets are compared, and
-not single tables.
+`SpreadEstimate` estimates the cost of candidates. The estimate only has to order them, because the search then solves
+the best ones. A step has fixed costs for every sharding type that occurs; therefore whole sets of tables are compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ class Candidate:
 
 
 class SpreadChoice:
-    """The tables of a problem that may be spread, and estimates of what that costs.
+    """The tables of a problem that may be spread, and estimates of the cost of a step with spread tables.
 
     Args:
         problem: the problem of all tables.
@@ -190,7 +190,7 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
 def best_cut(
     table: Table, types: Sequence[ShardingType], task: ShardingTask, memory: MemoryModel
 ) -> ShardingType | None:
-    """How to cut the rows of a table: on one host if they fit there, else on hosts by column blocks, else on all ranks.
+    """How to cut the rows of a table: over one host if they fit, else over hosts in column blocks, else over all ranks.
 
     Returns:
         None if no possible type makes the shards small enough for a rank.

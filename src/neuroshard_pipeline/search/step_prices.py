@@ -34,8 +34,8 @@ class StepPrices:
 
     Attributes:
         task: the task.
-        per_unit: ms per unit of every quantity of `tables.step_work`, (Q,): those of the module and, unless the trainer
-            hides it, of the input dist.
+        per_unit: ms per unit of every quantity of `tables.step_work`, (Q,), in the module and in the input dist (only
+            in the module if the trainer hides the input dist).
         sync_ms_per_byte: ms per step and byte that replica groups average; 0 for a single group.
     """
 
