@@ -10,9 +10,9 @@ S (H - 1) between hosts and S (n - H) inside them; an all_reduce sends twice the
 (`lab.network`). A ring in the order of the ranks sends the same bytes in total, but S H (n - 1) / n between hosts. The
 bytes of a reduction are divided evenly among its ranks.
 
-Tiers are parts of a sequence table by popularity of its rows (`tables.tiers`). If a table of a module has tiers, all of
-its tables have `BAGS_OF_COLD_TIERS` bags per rank, except host tiers, which have none, because `torchrec_bridge.tiered`
-sends ids without the bags of their samples.
+Tiers are parts of a sequence table by popularity of its rows (`tables.tiers`). A module with such a table sends ids
+without the bags of their samples (`torchrec_bridge.tiered`). For each shard of the module, a rank then sends
+`BAGS_OF_COLD_TIERS` bag lengths, or none if the shard is of a host tier.
 
 Shapes: W ranks.
 """
@@ -31,7 +31,7 @@ from neuroshard_pipeline.tables.step_work import Group, group_of
 from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Shards and the rank of each.
+#: Pairs of a shard and its rank.
 Placed = list[tuple[Shard, int]]
 
 Kind = Literal["ids", "outputs", "reductions"]
@@ -80,7 +80,7 @@ def plan_volumes(
     Args:
         task: the task of the plan, with its tiers.
         shards: all shards of the plan.
-        ranks: the rank of each.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
         gpus_per_host: GPUs of a host, if they are known; only replica groups need them (`tables.replica_groups`).
     """
     inside, across = ({kind: np.zeros(task.world_size) for kind in KINDS} for _ in range(2))
@@ -156,7 +156,7 @@ def _outputs(sharding_type: ShardingType, placed: Placed, task: ShardingTask) ->
 
 
 def _among(sharding_type: ShardingType, messages: FloatArray, task: ShardingTask) -> FloatArray:
-    """Messages (W, W) between ranks that exchange with each other: only those inside hosts if a host has all rows."""
+    """The messages (W, W) that are sent. If every host has all rows, these are the messages inside hosts only."""
     if sharding_type != "host_row_wise":
         return messages
     host = np.arange(task.world_size) // task.ranks_per_host

@@ -1,8 +1,8 @@
 """Embedding modules for TorchRec whose tables are cut by rows into tiers, after FlexShard (Sethi et al. 2023).
 
 A few rows of a table get most of its lookups. The hottest rows are on every rank, further popular rows are on every
-host, and all others are cold: sharded over all ranks. A lookup of a hot row needs no network, and a lookup of a
-host row only that inside the host. The modules have run with gloo on CPUs only.
+host, and all other rows are cold: sharded over all ranks. A lookup of a hot row needs no network. A lookup of a host
+row needs only the links inside the host. The modules have run with gloo on CPUs only.
 
 | module | holds |
 | --- | --- |
@@ -13,7 +13,7 @@ host row only that inside the host. The modules have run with gloo on CPUs only.
 | `pooled` | the module that replaces an `EmbeddingBagCollection` |
 | `base` | what both have in common: the parts of a step, its context, optimizers |
 | `state` | weights under the names and in the row order of the unsharded tables |
-| `optimizer_state` | `optimizer_state`, `load_optimizer_state`: the same for the state of the optimizer |
+| `optimizer_state` | `optimizer_state`, `load_optimizer_state`: the optimizer's state, in the same form |
 | `popular` | hot and host rows of tables of one width |
 | `replicas` | weights that several ranks hold, and their update |
 | `exchange` | ids and rows among the ranks of a host |

@@ -27,7 +27,7 @@ LookedUp = list[torch.Tensor]
 
 @dataclass
 class TieredIds(Multistreamable):
-    """Ids after the input dist: those of cold rows as TorchRec holds them, and the requests for host rows."""
+    """Ids after the input dist: ids of cold rows as TorchRec holds them, and requests for host rows."""
 
     cold: Any
     requests: list[RowRequest | None]
@@ -69,7 +69,7 @@ class TieredContext(Multistreamable):
 
 
 class SplitsInFlight(Awaitable[Awaitable[TieredIds]]):
-    """The input dist of all tiers: `wait` starts the exchange of ids and returns it; its own `wait` returns the ids.
+    """The input dist of all tiers: `wait` starts the exchange of ids and returns an awaitable of the ids.
 
     `TrainPipelineSparseDist` waits for all `awaitables` of a module's input dist. Here, this object is the only one.
     """
@@ -106,8 +106,8 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
     Args:
         tiers: hot and host rows, one element per width of tables.
         cold: TorchRec's sharded module of the cold rows, or None if there are none.
-        features: the features in the order in which their ids are processed; one that looks up several tables occurs
-            several times.
+        features: the features in the order in which their ids are processed. A feature that looks up several tables
+            occurs several times.
     """
 
     def __init__(self, tiers: Sequence[PopularTiers], cold: Any, features: Sequence[str]) -> None:
@@ -134,7 +134,7 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
         return [*cold, *served]
 
     def started(self, ctx: TieredContext, cold_ids: KeyedJaggedTensor | None) -> Awaitable[Awaitable[TieredIds]]:
-        """Start to exchange the ids of host rows, which are in the context, and of cold rows."""
+        """Start to exchange ids of host rows (the context has them) and ids of cold rows."""
         requests = [own.ask(split.host) for own, split in zip(self.tiers, ctx.splits, strict=True)]
         cold = NoWait(NoWait(None)) if cold_ids is None else self.cold.input_dist(ctx.cold, cold_ids)
         return SplitsInFlight(ctx, cold, requests)

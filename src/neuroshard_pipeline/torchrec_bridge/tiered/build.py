@@ -6,9 +6,9 @@ The module takes the place of the unsharded one in a model. It is a `ShardedModu
 - Hot rows are on every rank. Their gradients are added up over all ranks.
 - Host rows are on every host, spread over its ranks. Ids and rows are exchanged inside the host, and gradients are
   added up over the hosts.
-- Cold rows, and tables without tiers, are in a module of TorchRec that is sharded by a plan of its own.
+- Cold rows, and tables without tiers, are in a sharded module of TorchRec.
 
-Outputs of an `EmbeddingBagCollection` are the sums over the tiers; those of an `EmbeddingCollection` are put into the
+Outputs of an `EmbeddingBagCollection` are sums over the tiers. Outputs of an `EmbeddingCollection` are put into the
 order of the ids.
 
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
@@ -60,8 +60,8 @@ def tiered_embeddings(
         module: the unsharded module. Its weights are taken; where they are on the meta device, `init_fn` is called.
         cuts: numbers of hot and host rows of the tables with tiers.
         popular_rows: for every table with tiers, its most popular ids, the most popular first; equal on all ranks.
-        cold: TorchRec's plan of the cold rows: `cold_name(table)` for a table with tiers, the name of the table for
-            one without. A table without cold rows is left out.
+        cold: TorchRec's plan of the cold rows and of the tables without tiers. The cold rows of a table have the name
+            `cold_name(table)`. A table without cold rows is left out.
         groups: the process groups, from `rank_groups`.
         options: deduplication of ids, number format between ranks, and device; None for the defaults.
 

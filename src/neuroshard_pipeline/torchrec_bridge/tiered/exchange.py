@@ -21,8 +21,8 @@ class RowRequest(Multistreamable):
 
     Attributes:
         order: (N,) the order in which this rank asks for rows: sorted by the rank that has them.
-        asked: number of rows that this rank asks every rank for.
-        served: number of rows that every rank asks this rank for.
+        asked: for each rank, the number of rows that this rank asks it for.
+        served: for each rank, the number of rows that it asks this rank for.
         rows: (M,) the rows that this rank is asked for, as row numbers of its own weights.
     """
 
@@ -38,7 +38,7 @@ class RowRequest(Multistreamable):
 
 
 class CountsInFlight(Awaitable[Awaitable[RowRequest]]):
-    """The exchange of the numbers of ids. `wait` starts the exchange of the ids; its own `wait` returns the request.
+    """The exchange of the numbers of ids. `wait` starts the exchange of ids and returns an awaitable of the request.
 
     Args:
         rows: (N,) numbers of host rows.

@@ -44,7 +44,7 @@ def put_tiers(
         model: the unsharded model. An optimizer is attached to its tables by `apply_optimizer_in_backward`.
         plan: a plan of its tables, some of which have tiers.
         popular_rows: for every table with tiers, its most popular ids, the most popular first.
-        groups: the process groups, whose hosts are those of the plan's task.
+        groups: the process groups; their hosts must have as many ranks as the hosts of the plan's task.
         device: the device of this rank; None for the CPU.
         leave_out: fully qualified names of modules that the plan does not cover.
 

@@ -14,7 +14,7 @@ class RankGroups:
     Attributes:
         world: all ranks.
         host: the ranks of this rank's host, in their order.
-        peers: one rank per host: those that have the same position on their host as this rank has on its own.
+        peers: the ranks, one per host, that have this rank's position on their hosts.
     """
 
     world: dist.ProcessGroup

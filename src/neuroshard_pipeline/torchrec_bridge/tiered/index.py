@@ -1,11 +1,11 @@
-"""Maps every id to its tier and the row there, and the rows of every tier to their ids.
+"""Maps every id to its tier and its row in this tier, and the rows of every tier to their ids.
 
-Tiers are parts of a table's rows by popularity: hot, host and cold rows. Only the popular ids, those of hot and host
-rows, are stored, 12 bytes for each id and its place (`search.memory.POPULAR_ROW_BYTES`). Places number the hot rows of
-all tables, and then the host rows of all tables. Every other id is cold, and its row in the cold table is the id minus
-the number of popular ids of its table that are smaller.
+Tiers are parts of a table's rows by popularity: hot, host and cold rows. Only the popular ids (ids of hot and host
+rows) are stored, with a place each: 12 bytes (`search.memory.POPULAR_ROW_BYTES`). Places number the hot rows of all
+tables, and then the host rows of all tables. Every other id is cold. Its row in the cold table is the id minus the
+number of smaller popular ids of its table.
 
-Shapes: T tables, P popular ids of all of them, N ids to look up.
+Shapes: T tables, P popular ids of all tables, N ids to look up.
 """
 
 from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ _FUSED_NAMES: dict[type[torch.optim.Optimizer], dict[str, str]] = {
     RowWiseAdagrad: {"sum": "momentum1"},
 }
 
-#: By name of a table's weights in the state of the unsharded module, the optimizer's states of its rows by name.
+#: Name of a table's weights in the state of the unsharded module → name of a state of the optimizer → its values.
 OptimizerState = dict[str, dict[str, torch.Tensor]]
 
 

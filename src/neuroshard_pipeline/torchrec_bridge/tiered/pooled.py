@@ -29,9 +29,9 @@ class PooledFeature:
         name: name of the feature.
         output: name of its output.
         width: place of the table's width among all widths.
-        table: place of the table among those of its width.
+        table: place of the table among the tables of its width.
         is_mean: whether rows are pooled to their mean.
-        cold_feature: its name in the module of cold rows, or None if the table has none.
+        cold_feature: name of the feature in the module of cold rows, or None if the table has no cold rows.
         is_popular: whether the table has hot or host rows.
     """
 
@@ -50,7 +50,7 @@ class TieredEmbeddingBagCollection(TieredModule):
     Args:
         tiers: hot and host rows of the tables of every width.
         cold: TorchRec's sharded module of the cold rows, or None if there are none.
-        features: the features, sorted by width; those of one width are in the order of their tables.
+        features: the features, sorted by width; features of one width are in the order of their tables.
         outputs: names of the outputs in their order.
         is_weighted: whether ids have weights.
         weighs_cold: whether `cold` takes weights of ids.
@@ -91,7 +91,7 @@ class TieredEmbeddingBagCollection(TieredModule):
         return _Pooled(self, ctx, *self.exchanged(ctx, output))
 
     def _split(self, ctx: TieredContext, width: int, ids: KeyedJaggedTensor) -> KeyedJaggedTensor | None:
-        """Split the ids of the features of one width; returns those of cold rows, if its tables have any."""
+        """Split the ids of the features of one width; returns the ids of cold rows, or None without cold rows."""
         index = self.tiers[width].index
         lengths = ids.lengths().long()
         bag = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)  # (N,)

@@ -57,7 +57,7 @@ class PopularTiers(nn.Module):
         return self._none if self.host is None or request is None else self.host(request.rows)
 
     def exchange(self, rows: torch.Tensor, request: RowRequest | None) -> torch.Tensor:
-        """The host rows (N, D) that this rank asked for, in the order `request.order`, in return for `rows` (M, D)."""
+        """Send `rows` (M, D); returns the rows (N, D) that this rank asked for, in the order `request.order`."""
         return self._none if request is None else exchanged_rows(rows, request, self.groups.host, self._sent_as)
 
     def hot_rows(self, rows: torch.Tensor) -> torch.Tensor:

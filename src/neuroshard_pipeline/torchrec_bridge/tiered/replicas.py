@@ -3,7 +3,7 @@
 TorchRec 1.8's own `EmbeddingCollection` cannot hold such weights on CPUs. FBGEMM 1.8's dense lookup ignores
 `PoolingMode.NONE` there and returns a sum per bag. A `data_parallel` table therefore fails when TorchRec splits the
 rows by features, and a `row_wise` table with the kernel `dense` on the process group of a host fails when rows are
-exchanged. With the kernel `fused` such a group works, but its gradients cannot be added up over hosts.
+exchanged. With the kernel `fused`, the latter works, but the gradients cannot be added up over hosts.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from torchrec.optim.fused import EmptyFusedOptimizer
 
 
 class Replicas(nn.Module):
-    """Rows of which every rank of a group holds the same copy.
+    """Rows that all ranks of a group hold, with equal weights.
 
     The gradients of the ranks are added up as soon as they are known, while the rest of the backward pass goes on. At
     the end of the backward pass the optimizer updates the rows, as the fused optimizer of TorchRec updates sharded
-    rows. Gradients are divided by the world size, as TorchRec divides those of sharded rows. Because gradients are
+    rows. Gradients are divided by the world size, as TorchRec divides gradients of sharded rows. Because gradients are
     added up by a collective, all ranks of the group must run the backward pass of the same lookups.
 
     Args:

@@ -16,8 +16,8 @@ from neuroshard_pipeline.torchrec_bridge.tiered.base import LookedUp, TieredCont
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
 
 #: The ids of a table go to TorchRec in this many bags of equal length per rank. The bags of a sequence table need not
-#: be those of the samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so a
-#: single bag would be slow; a bag per sample would send more lengths.
+#: be its samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so a single bag
+#: would be slow; a bag per sample would send more lengths.
 BAGS_PER_TABLE = 64
 
 

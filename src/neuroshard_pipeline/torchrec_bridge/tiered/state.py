@@ -146,7 +146,7 @@ def _own_rows(parts: TableParts) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _weights(parts: TableParts, shards: Mapping[str, Any]) -> StoredRows:
-    """The weights of a table; `shards` are TorchRec's, by name."""
+    """The weights of a table; `shards` maps names to TorchRec's sharded weights."""
     replicated = (parts.tiers.hot, parts.tiers.host)
     hot, host = (None if replicas is None else replicas.weight.detach() for replicas in replicated)
     cold = None if parts.cold_key is None else shards[parts.cold_key]
@@ -177,7 +177,7 @@ def whole_rows(parts: TableParts, stored: StoredRows) -> torch.Tensor:
 
 
 def _gathered(tiers: PopularTiers, host: torch.Tensor, numbers: slice) -> torch.Tensor:
-    """The host rows with these numbers, from the ranks of the host, of which this one has `host`."""
+    """The host rows with these numbers, gathered from the ranks of the host; `host` holds this rank's rows."""
     size = tiers.groups.host.size()
     first, last = numbers.start // size, -(-numbers.stop // size)
     mine = host[first:last].contiguous()
@@ -207,7 +207,7 @@ def shards_of(weight: Any, values: Sequence[torch.Tensor] | None = None) -> Iter
 
     Args:
         weight: TorchRec's weights of the table.
-        values: what takes the place of the weights of this rank's shards, in their order; None for the weights.
+        values: tensors of this rank's shards, in their order, to yield in place of weights; None for the weights.
     """
     if not hasattr(weight, "local_shards"):
         yield ColdShard((0, 0), tuple(weight.shape), None, weight.detach() if values is None else values[0])

@@ -27,13 +27,13 @@ class Collective:
         dtype: type of the elements, such as `torch.float32`.
         ranks: ranks of the group, in their order.
         rank: this rank.
-        sent_bytes: bytes that this rank sends to every rank of `ranks`, 0 to itself. Those of an all-to-all are its
-            splits. For reductions and gathers they are those of a ring, which gloo uses and NCCL prefers for large
+        sent_bytes: bytes that this rank sends to every rank of `ranks`, 0 to itself. For an all-to-all, they are its
+            splits. For reductions and gathers, they are the bytes of a ring, which gloo uses and NCCL prefers for large
             buffers: every rank sends 2 * (n - 1) / n of the buffer of an all-reduce of n ranks to the next rank, and
-            (n - 1) / n of the large buffer of a reduce-scatter or an all-gather.
+            (n - 1) / n of the larger buffer of a reduce-scatter or an all-gather.
         total_ms: from the call to the end of the collective, including the wait for other ranks; nan if it is
             unfinished or runs on GPUs.
-        waited_ms: time in which the calling thread stood still for it.
+        waited_ms: time in which the calling thread waited for it.
     """
 
     name: str
@@ -82,8 +82,8 @@ class _TimedWork(dist.Work):
 def recorded_traffic() -> Iterator[list[Collective]]:
     """Record the collectives that Python code of this process starts in this context.
 
-    The collectives of TorchRec and of this package are recorded. Those of `DistributedDataParallel`, which TorchRec
-    uses for dense parameters and for `data_parallel` tables, start in C++ and are not recorded.
+    The collectives of TorchRec and of this package are recorded. `DistributedDataParallel`, which TorchRec uses for
+    dense parameters and for `data_parallel` tables, starts its collectives in C++; they are not recorded.
     """
     calls: list[Collective] = []
     originals = {name: getattr(dist, name) for name in _RECORDED}
