@@ -6,8 +6,9 @@ ranks; its inner loop is in `greedy_runs`, and it uses `packing` where memory is
 `exact_fit` looks for the first placement. `local_search` improves the best result with the changes listed in `moves`.
 The result is a `plan.Placement`, which `price.price_plan` turns into a validated `plan.Plan` with its predicted cost.
 Where a step cost model prices all sharding types, `spread_choice` proposes sets of tables to *spread*, which means that
-they become replicas or have their rows cut. `spread` places them, and the other tables are searched beside them. For a
-plan, `changes` finds rejected changes, `explain` describes it in words, and `rank_order` reorders its ranks.
+they become replicas or have their rows cut. `spread` places them. The search then places the remaining, column-wise
+tables. For a plan, `changes` finds rejected changes, `explain` describes it in words, and `rank_order` reorders its
+ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs
 - `memory`: `MemoryModel`, the bytes that a shard takes on a rank; `host_memory`: which tables go to host memory
@@ -18,7 +19,7 @@ plan, `changes` finds rejected changes, `explain` describes it in words, and `ra
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks
 - `parts`: the parts of a step's cost, for every sharding type; `step_prices`: what a shard adds to them, for a search
 - `volumes`: bytes that the ranks of a plan send; `crossing_bound`: the fewest bytes between hosts of any plan
-- `spread_choice`, `spread_estimate`, `spread`: which tables are spread, what that costs, and on which ranks
+- `spread_choice`: which tables are spread; `spread_estimate`: cost of a step with them; `spread`: their ranks
 - `tier_choice`, `tier_prices`: variants of a task whose sequence tables are cut into tiers by popularity of rows
 - `presplit`: starting points whose tables are split beforehand
 - `price`: `start_skew_ms` and the other formulas of the embedding cost, `price_plan`, `priced`

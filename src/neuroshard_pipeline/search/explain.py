@@ -9,7 +9,7 @@ from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
 
-#: Number of shards that are named per rank; the others are only counted.
+#: Number of shards that are named per rank; all further shards are only counted.
 _SHARDS_SHOWN = 12
 #: Where the rows of each kind of tier are.
 _TIER_PLACES = {"hot": "on every rank", "host": "on every host", "cold": "on one rank each"}
@@ -17,7 +17,7 @@ _TIER_PLACES = {"hot": "on every rank", "host": "on every host", "cold": "on one
 #: Number of ranks that are described if there are more; these are the most expensive ones.
 _RANKS_SHOWN = 16
 
-#: An interval whose upper end is more than so many times the cost is not shown in numbers.
+#: An interval whose upper end is more than this multiple of the cost is not shown in numbers.
 _WIDEST_INTERVAL = 10.0
 
 #: Parts of a rank's cost: the fields of `PlanCost`, in the order in which they are shown, and their names.
@@ -82,7 +82,7 @@ def _replica_lines(plan: Plan) -> list[str]:
 
 
 def _host_memory_lines(plan: Plan) -> list[str]:
-    """The tables in host memory, with the load factors of their caches, and the rank that needs most of it."""
+    """The tables in host memory, with the load factors of their caches, and the rank that needs most host memory."""
     tables = [table for table in plan.task.tables if table.is_in_host_memory]
     if not tables:
         return []

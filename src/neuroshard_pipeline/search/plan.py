@@ -1,4 +1,4 @@
-"""Placements and plans: the shards of a task and the rank of each."""
+"""Placements and plans: the shards of a task and the rank of each shard."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ FRAME_COLUMNS = (
     "task_id", "sharder", "table", "column_offset", "embedding_dim", "rank", "sharding_type", "row_offset", "num_rows",
 )  # fmt: skip
 
-#: Further columns of a plan as a frame, each only where a table of the plan differs from `TABLE_DEFAULTS`.
+#: Further columns of a plan as a frame. A column is present only if a table of the plan differs from `TABLE_DEFAULTS`.
 KERNEL_COLUMNS = ("compute_kernel", "cache_load_factor")
 
-#: The column with the kinds of tiers, only where a plan has tiers; empty for other tables.
+#: The column with the kinds of tiers, present only if a plan has tiers; empty for tables without tiers.
 TIER_COLUMN = "tier"
 
 #: All columns that only some plans have as a frame.
@@ -58,8 +58,8 @@ class Placement:
 class PlanCost:
     """Cost of a plan in ms, one number per rank and part.
 
-    The cost of a rank is the sum of its parts; the largest is the embedding cost [Zha2023] §2. The published cost has
-    the first four parts. The other parts are empty where no step cost model has priced them.
+    The cost of a rank is the sum of its parts. The embedding cost is the cost of the most expensive rank [Zha2023] §2.
+    The published cost has the first four parts. The other parts are empty where no step cost model has priced them.
 
     Attributes:
         forward_compute_ms: lookups.
@@ -184,7 +184,7 @@ class Plan:
 
     @cached_property
     def tiers(self) -> Mapping[str, Cuts]:
-        """The cuts of every table that the plan has tiers of, by the name of the whole table."""
+        """The cuts of all tables that are cut into tiers: name of the whole table → cuts."""
         return cuts_of(self.task)
 
     def shards_of(self, rank: int) -> tuple[Shard, ...]:
@@ -216,7 +216,7 @@ class Plan:
     def to_frame(self) -> pd.DataFrame:
         """One row per shard and rank, with `FRAME_COLUMNS` and, where tables have them, `OPTIONAL_COLUMNS`.
 
-        A shard of a tier gets the name of the parent table; its `row_offset` is in the parent's order of popularity.
+        A shard of a tier gets the name of the parent table; `row_offset` then counts the parent's rows by popularity.
         """
         values = (self.task.task_id, self.sharder)
         rows = []
@@ -247,8 +247,8 @@ class Plan:
 
         Args:
             module: the unsharded model, possibly on the meta device, with exactly the tables of the plan.
-            local_world_size: ranks per host, or None for those of the task.
-            compute_device: kind of device that trains the tables; None for the one the cost models were measured on.
+            local_world_size: ranks per host, or None for the number in the task.
+            compute_device: kind of device that trains the tables; None for the plan's `compute_device`.
             leave_out: fully qualified names of modules that the plan does not cover.
 
         Raises:

@@ -124,9 +124,10 @@ class SpreadChoice:
         return Candidate({**self._must, **types}, self._estimate.cost_ms(replicas, cut, kind))
 
     def _with_replicas(self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray) -> list[Candidate]:
-        """Candidates with these tables' rows cut and more or fewer replicas.
+        """Candidates in which the rows of some tables are cut, with different numbers of replicas.
 
-        Replicas are chosen among the tables that are not in `rows`, or among all tables if `rows` are more than half.
+        `rows` are the indices of the tables with cut rows. Replicas are chosen among all other tables, or among all
+        tables if `rows` are more than half of them; a replica is not cut.
         """
         may = np.array([self._may_be(table, _REPLICA) for table in self._tables])
         must = may & np.array([not self._may_be(table, "column_wise") for table in self._tables])
@@ -141,7 +142,7 @@ class SpreadChoice:
     def _prefixes(
         self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray, ranked: IntArray, least: int
     ) -> list[Candidate]:
-        """Candidates with cut `rows`, and with the first tables of `ranked`, at least `least` of them, as replicas."""
+        """Candidates in which the first tables of `ranked`, at least `least`, are replicas; other `rows` are cut."""
         counts = _counts_that_fit(self._problem, estimate, ranked, least)
 
         def priced(count: int) -> Candidate:

@@ -43,7 +43,7 @@ class Unit:
     def bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
         """Memory of a shard of the unit that is `width` columns wide."""
         if len(self.members) > 1:
-            tables = (task.tables[index] for index in self.members)  # never split, so its only width is known
+            tables = (task.tables[index] for index in self.members)  # never split, so `width` plays no role
             return sum(memory.table_bytes(table, table.embedding_dim, task) for table in tables)
         return memory.table_bytes(task.tables[self.members[0]], width, task)
 

@@ -149,10 +149,10 @@ def possible_types(
 ) -> tuple[ShardingType, ...]:
     """The sharding types that a table can have, in the order of `SHARDING_TYPES`.
 
-    A sequence table has one of `SEQUENCE_TYPES`, a tier one of its `TIER_TYPES`, a table with mean pooling is not cut
-    by rows (see `torchrec_plan.writer`), and a table that is kept together with others is column-wise. A row-wise,
-    host-row-wise or data-parallel table must be allowed on every rank. A table-row-wise or grid-sharded table must be
-    allowed on every rank of some host.
+    A sequence table has one of `SEQUENCE_TYPES`, and a tier one of its `TIER_TYPES`. A table with mean pooling is not
+    cut by rows (see `torchrec_plan.writer`). A table that is kept together with other tables is column-wise. A
+    row-wise, host-row-wise or data-parallel table must be allowed on every rank, and a table-row-wise or grid-sharded
+    table on every rank of some host.
     """
     hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
     return tuple(name for name in SHARDING_TYPES if not hindrances[name])
@@ -219,7 +219,7 @@ def _type_hindrances(
 
 
 def _allowed_ranges(own: TableConstraint, world_size: int, ranks_per_host: int) -> tuple[bool, bool]:
-    """Whether all ranks are allowed, and whether all ranks of some host are."""
+    """Whether all ranks are allowed, and whether all ranks of some host are allowed."""
     if own.ranks is None and not own.forbidden_ranks:
         return True, True
     allowed = set(own.allowed_ranks(world_size))

@@ -174,7 +174,7 @@ def compute_samples_from_frame(
 ) -> list[ComputeSample]:
     """Join the three frames of compute samples.
 
-    Shards with the same table and width are the same object in all samples, so that callers can process each one once.
+    Shards with the same table and width are the same object in all samples, so that callers can process a shard once.
     A sample with a `sharding_type` other than `column_wise` is spread over `world_size` ranks: it has the shards and
     the batch size that the kernel of one rank sees (`tables.lookups`).
 

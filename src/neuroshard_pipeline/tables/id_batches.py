@@ -1,6 +1,6 @@
-"""Reads batches of ids, and counts what they tell about tables: pooling factors, reuse profiles, popularity curves.
+"""Reads batches of ids, and derives pooling factors, reuse profiles and popularity curves of tables from them.
 
-The file is a click log in Criteo's format, or a Parquet file with one column per table. In the latter, a row is a
+The file is a click log in Criteo's format, or a Parquet file with one column per table. A row of the Parquet file is a
 sample, and a cell is the list of ids that look up the table in this sample. Shape: N ids of a batch.
 """
 
@@ -18,12 +18,12 @@ from neuroshard_pipeline.tables.popularity import curve_of_counts, id_counts
 from neuroshard_pipeline.tables.profile import reuse_counts
 from neuroshard_pipeline.tables.table import Table
 
-#: A table that no id looks up counts as if all batches together had this number of ids.
+#: A table that no id looks up counts as if all batches together had this number of ids for it.
 _LEAST_IDS = 0.5
 
 
 def counted_tables(path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int) -> list[Table]:
-    """The tables with what the first batches of a file tell about them (`counted`).
+    """The tables with pooling factors, profiles and curves from the first batches of a file (`counted`).
 
     Args:
         path: the file (`read_id_batches`).

@@ -5,19 +5,19 @@ from typing import Literal, NamedTuple, get_args
 
 from neuroshard_pipeline.errors import TaskError
 
-#: Kinds of tiers, from the most popular rows of a sequence table to the least popular: replicated on every rank;
-#: sharded over the ranks of every host; sharded over all ranks.
+#: Kinds of tiers, from the most popular rows of a sequence table to the least popular. Hot rows are replicated on every
+#: rank. Every host has all host rows, sharded over its ranks. Cold rows are sharded over all ranks.
 TierKind = Literal["hot", "host", "cold"]
 TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
 
 
 class EmbeddingModule(NamedTuple):
-    """An embedding module of TorchRec. Sequence tables, and tables with weighted ids, are in modules of their own.
+    """An embedding module of TorchRec. Sequence tables, and tables with weighted ids, are in separate modules.
 
     Attributes:
         module: the tables' field `module`.
-        is_sequence: whether it is an `EmbeddingCollection`, whose tables are not pooled.
-        is_weighted: whether its ids have weights.
+        is_sequence: whether the module is an `EmbeddingCollection`, whose tables are not pooled.
+        is_weighted: whether the ids of the module have weights.
     """
 
     module: str

@@ -2,8 +2,8 @@
 
 Every `sync_interval` steps, `DMPCollection.sync` averages weights and optimizer states by an all_reduce among the ranks
 that hold the same shard, one rank of each group. Data-parallel tables are replicas on the ranks of all groups, and
-their gradients are reduced in every step [torchrec.distributed.model_parallel, 1.8]. So are the gradients of host
-tiers, the popular rows that every host holds.
+their gradients are reduced in every step [torchrec.distributed.model_parallel, 1.8]. The gradients of host tiers
+(popular rows that every host holds) are also reduced in every step.
 """
 
 from neuroshard_pipeline.tables.table import Shard

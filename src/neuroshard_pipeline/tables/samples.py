@@ -69,7 +69,7 @@ class ReductionSample:
 
     Attributes:
         sample_id: name.
-        collective: which one.
+        collective: one of `REDUCTIONS`.
         size_bytes: the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather
             and reduce_scatter. Every rank has an equal share.
         world_size: number of ranks.

@@ -19,7 +19,7 @@ def read_tables(path: str | Path) -> list[Table]:
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
     profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty cell of a column in
-    `TABLE_DEFAULTS` means the default that it states; an empty `popularity` means that the curve is not known.
+    `TABLE_DEFAULTS` stands for the default; an empty `popularity` means that the curve is not known.
 
     Args:
         path: the file.

@@ -109,7 +109,7 @@ def optimizer_of(module: torch.nn.Module) -> Optimizer:
 
 
 def check_cold_plan(configs: Sequence[Any], plan: Mapping[str, ParameterSharding]) -> None:
-    """Refuse a plan that does not have exactly the tables with these configurations and their rows."""
+    """Refuse a plan whose tables, or numbers of rows, differ from those in `configs`."""
     rows = {config.name: config.num_embeddings for config in configs}
     for name in sorted(rows.keys() ^ plan.keys()):
         where = "the plan of cold rows lacks" if name in rows else "the module has no cold rows for"

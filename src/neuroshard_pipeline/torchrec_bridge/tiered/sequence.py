@@ -136,7 +136,7 @@ def ordered_rows(rows: torch.Tensor, positions: torch.Tensor, inverse: torch.Ten
 
 
 class _Permuted(torch.autograd.Function):
-    """A permutation of rows whose backward pass only reads rows; that of `index_select` adds them up."""
+    """A permutation of rows. Its backward pass only reads rows; the backward pass of `index_select` adds rows up."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

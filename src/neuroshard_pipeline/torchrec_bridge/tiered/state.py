@@ -27,7 +27,7 @@ class TableParts:
         key: name of the table's weights in the state of the unsharded module.
         tiers: the module of its hot and host rows.
         at: place of the table in `tiers`.
-        cold_key: name of the weights of its cold rows in the state of the module of cold rows; None if it has none.
+        cold_key: name of the weights of the cold rows in the state of the module of cold rows; None without cold rows.
     """
 
     key: str
@@ -57,8 +57,8 @@ class StoredRows:
     """The values of this rank's rows of a table: weights, or a state of their optimizer.
 
     Attributes:
-        hot: those of the hot rows of all tables in `TableParts.tiers`; None without hot rows.
-        host: those of the host rows on this rank; None without host rows.
+        hot: values of the hot rows of all tables in `TableParts.tiers`; None without hot rows.
+        host: values of the host rows of all these tables that this rank holds; None without host rows.
         cold: the shards of the table's cold rows.
         width: values per row.
     """
