@@ -2,8 +2,8 @@
 
 A curve is derived from counted ids, or from the reuse profile of one batch. It predicts the share of later ids. Some
 rows were looked up often only by chance; later ids look them up less often. Good (Biometrika 1953) estimates later
-lookups without assumptions about popularities: if N independent ids were counted, the next N ids look up the rows with
-at least `a` counted lookups on average L times,
+lookups without assumptions about popularities. Among N independent ids, some rows have at least `a` lookups. The next N
+ids look up these rows L times on average:
 
     L = sum over k > a of k * (rows with k lookups) = (ids that looked up these rows) - a * (rows with a lookups)
 
@@ -47,7 +47,7 @@ _MEAN_ERROR = 0.02
 
 @dataclass(frozen=True)
 class PopularityCurve:
-    """Share of ids that look up the most popular rows; linear between its points, and concave.
+    """Share of ids that look up the most popular rows: a concave curve, linear between its points.
 
     Attributes:
         rows: numbers of most popular rows, ascending from 0 to all rows of the table, (K,).
@@ -112,7 +112,7 @@ def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
     The thresholds are the lowest counts of the reuse bins. The profile lacks two numbers that Good's estimate needs.
     The first is the number of rows that have exactly the lowest count of a bin; `_slopes` gives it, with `is_steep`.
     The second is the number of ids that look up the rows of a bin; `rows_and_ids` estimates it. The sum of these ids
-    over all bins above a threshold is lowered by two standard errors (`_deviations`).
+    over all bins from a threshold on is lowered by two standard errors (`_deviations`).
 
     Args:
         table: if it has no reuse profile, it gets the default profile.
@@ -251,7 +251,7 @@ def _counts_of_bin(place: int, slope: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_at: ArrayLike) -> FloatArray:
-    """A cautious L of every threshold (see the top of this file), (T,).
+    """A cautious estimate of L (see the top of this file) for every threshold, (T,).
 
     Good's estimate subtracts `a * rows_at` from `ids`. Here, `rows_at` is first raised by two standard errors, but no
     more than `_STANDARD_ERRORS * sqrt(a)` is subtracted for each of the `rows`.
