@@ -56,7 +56,7 @@ class Runs(NamedTuple):
     """The data of all runs: one row per run, with enough rows for one run per state and cap.
 
     Attributes:
-        rows: (R,) row numbers; the first `count` of them hold runs, the others are free.
+        rows: (R,) row numbers. The rows with the first `count` of these numbers hold runs; all other rows are free.
         state: (R,) state of the run in every row. This array and all below it, except `changed`, are indexed by row.
         low: (R,) index of the tightest cap of the run.
         high: (R,) index of the loosest cap of the run.

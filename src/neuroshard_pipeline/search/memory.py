@@ -44,8 +44,8 @@ class MemoryModel(Parameters):
     row-wise Adagrad (one fp32 number per row of each column shard), and `8 * R * D` for Adam (two fp32 moments per
     weight). A replica (`data_parallel`) and a shard of a host tier (`host_row_wise`) also need dense gradients, as
     large as their weights. Replicas are updated by PyTorch's own optimizer. Its Adagrad keeps one fp32 number per
-    weight, so that the state of a replica is `4 * R * D`. Hot and host tiers (`tables.tiers`) are an exception: their
-    state is that of a column shard. In addition, every rank stores an index of all hot and host rows, with
+    weight, so that the state of a replica is `4 * R * D`. Hot and host tiers (`tables.tiers`) are an exception: they
+    have the same state as a column shard. In addition, every rank stores an index of all hot and host rows, with
     `POPULAR_ROW_BYTES` per row.
 
     If a table is in host memory, its weights and Adam's moments are there, but row-wise Adagrad's state stays in GPU

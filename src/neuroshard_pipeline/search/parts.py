@@ -74,7 +74,7 @@ class Parts:
 
     @property
     def own_ms(self) -> FloatArray:
-        """(W,) all costs of a rank except those of all-to-alls; they delay its next forward all-to-all."""
+        """(W,) all costs of a rank except all-to-alls; these costs delay its next forward all-to-all."""
         further = (self.input_dist_ms, self.module_ms, self.reduction_ms)
         return np.asarray(sum((part for part in further if part is not None), start=self.compute_ms.sum(axis=-1)))
 
@@ -221,8 +221,8 @@ class GroupReduction:
         """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
 
         If every rank of a host takes part in a collective between hosts, these collectives share the host's network
-        cards. Together, they then send as much as one collective of all ranks. Cost models know only the latter (in the
-        lab's formulas, it costs 1.0 to 1.5 times as much).
+        cards. Together, they then send as much as one collective of all ranks. Cost models know only collectives of all
+        ranks. In the lab's formulas, these cost 1.0 to 1.5 times as much.
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host

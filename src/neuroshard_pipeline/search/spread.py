@@ -113,7 +113,7 @@ class _HostRoom:
         self._loads = np.zeros(task.num_hosts)
 
     def place(self, block: Sequence[Shard], load: float) -> int:
-        """The host of a block's row shards."""
+        """Choose a host for the row shards of a block, and take their memory from it."""
         needed = np.zeros(self._task.ranks_per_host, dtype=np.int64)
         needed[: len(block)] = [self._memory.shard_bytes(shard, self._task) for shard in block]
         left = (self._free - needed).min(axis=1)

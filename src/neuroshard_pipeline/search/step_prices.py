@@ -2,7 +2,7 @@
 
 A price is the ms that a unit of work (`tables.step_work`) takes. The costs of the input dist and of TorchRec's own work
 are linear in the shards of a rank (`cost_models.step`). A search therefore extends the embedding of every shard by one
-number, the ms that the shard adds to its rank. The sums of embeddings then hold all costs of a rank except those of
+number, the ms that the shard adds to its rank. The sums of embeddings then hold all costs of a rank except the costs of
 collectives.
 
 Shapes: S shards, H numbers of a shard embedding, Q quantities.

@@ -74,7 +74,7 @@ def _deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
 def _ranks_of_bins(world_size: int) -> FloatArray:
     """For a row of each reuse bin, the probability of each bin after deduplication, (17, 17).
 
-    After it, the lookups of a row are as many as the ranks whose samples contain the row. On W ranks,
+    After it, a row has one lookup per rank whose samples contain the row. On W ranks,
     P(k + 1 lookups fall on n ranks) = P(k on n) * n / W + P(k on n - 1) * (W - n + 1) / W.
     """
     counts = representative_counts()  # (17, counts)

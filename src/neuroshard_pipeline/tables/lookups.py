@@ -1,4 +1,4 @@
-"""The lookups of a shard as its kernel sees them: those of a stand-in table with the rows and ids of the shard.
+"""The lookups of a shard as its kernel sees them: lookups of a stand-in table with the rows and ids of the shard.
 
 A row shard receives only the ids of its rows, and a replica only the ids of its rank's samples.
 """

@@ -1,6 +1,7 @@
 """The optimizer's state of tables with tiers under the names, and in the row order, of the unsharded tables.
 
-Names are those of TorchRec's fused optimizers, such as `items.momentum1` of the table `items`. SGD has no state.
+States have the names that TorchRec's fused optimizers use, such as `items.momentum1` of the table `items`. SGD has no
+state.
 
 Shapes: R rows of a whole table; d values per row: 1 for row-wise Adagrad, D for Adagrad.
 """

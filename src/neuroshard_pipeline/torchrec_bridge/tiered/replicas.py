@@ -3,7 +3,7 @@
 TorchRec 1.8's own `EmbeddingCollection` cannot hold such weights on CPUs. FBGEMM 1.8's dense lookup ignores
 `PoolingMode.NONE` there and returns a sum per bag. A `data_parallel` table therefore fails when TorchRec splits the
 rows by features, and a `row_wise` table with the kernel `dense` on the process group of a host fails when rows are
-exchanged. With the kernel `fused`, the latter works, but the gradients cannot be added up over hosts.
+exchanged. With the kernel `fused`, such a `row_wise` table works, but its gradients cannot be added up over hosts.
 """
 
 from collections.abc import Mapping

@@ -154,7 +154,7 @@ def _weights(parts: TableParts, shards: Mapping[str, Any]) -> StoredRows:
 
 
 def whole_rows(parts: TableParts, stored: StoredRows) -> torch.Tensor:
-    """The values of all rows of a table (R, D), in its own order and in host memory. This is a collective."""
+    """Values (R, D) of all rows of a table, in the order of the table and in host memory. This is a collective."""
     tiers, index = parts.tiers, parts.tiers.index
     whole = torch.empty(index.tables[parts.at].num_embeddings, stored.width)
     if stored.hot is not None:
