@@ -25,7 +25,7 @@ _DIGEST_LENGTH = 12
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples that one worker team measures one after another, and that are saved together as one record.
+    """Samples that one team of worker processes measures one after another, and that are saved as one record.
 
     Attributes:
         key: key of the record, `<campaign>/<visit>/<content>`.
@@ -168,7 +168,7 @@ def failed_samples(records: Mapping[str, pd.DataFrame]) -> set[str]:
 
 
 def _parts(samples: Sequence[AnySample], noise_floor_share: float, seed: int) -> list[_Part]:
-    """One part per group with all its samples, then one per group with the samples that are measured again."""
+    """One part per group with all its samples, then one part per group with the samples that are measured again."""
     groups: dict[int, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         groups[0 if isinstance(sample, ComputeSample) else sample.world_size].append(index)
