@@ -1,6 +1,7 @@
 """Popularity curves against later ids of the same popularity, and counts against a plain loop."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,9 +118,18 @@ def test_counts_and_popular_rows_agree_with_a_loop(batches, num_rows):
 
 
 def test_impossible_requests_are_refused():
-    with pytest.raises(TaskError, match="ids are 0 to 5, but the table.s rows are 0 to 4"):
+    with pytest.raises(TaskError, match=r"ids are 0 to 5, but the table.s rows are 0 to 4"):
         id_counts([np.array([0, 5])], 5)
     with pytest.raises(TaskError, match="no ids were counted"):
         curve_of_counts(id_counts([], 5))
     with pytest.raises(TaskError, match="num_rows is 6, but the table has only 5 rows"):
         popular_rows(id_counts([np.array([1])], 5), 6)
+
+
+def test_points_of_a_curve_end_at_all_rows():
+    """Rows of the bins may add up to a little more than all rows."""
+    shares = (0.0, 0.0, 0.3, 0.1, 0.3, 0.2, 0.1, *(0.0,) * 10)
+    for rows in range(900, 1000):
+        table = Table("t", rows, 8, 20.0, float(rows), shares, pooling="none")
+        assert curve_of_profile(table, BATCH).rows[-1] == rows
+        assert replace(table, popularity=curve_of_profile(table, BATCH).points)

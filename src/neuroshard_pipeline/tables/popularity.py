@@ -275,7 +275,7 @@ def _curve(rows: ArrayLike, shares: ArrayLike, num_embeddings: int) -> Popularit
     A point below the line between two other points is left out. The line can be reached: if rows between the two points
     are chosen at random, their expected share is on the line.
     """
-    of_rows = np.concatenate([[0.0], np.asarray(rows, dtype=float), [float(num_embeddings)]])
+    of_rows = np.concatenate([[0.0], np.minimum(rows, num_embeddings), [float(num_embeddings)]])
     of_shares = np.concatenate([[0.0], np.clip(shares, 0.0, 1.0), [1.0]])
     order = np.lexsort((-of_shares, of_rows))
     hull: list[tuple[float, float]] = []
