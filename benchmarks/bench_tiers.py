@@ -12,9 +12,10 @@ Tasks are those of `sequence_tasks`. All plans of a task have the same memory li
 once (`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
 `fewest bytes`, which gives copies to the same rows as the bound (`fewest_bytes.py`).
 
-In the lab (formulas for modelled GPUs), the search knows the reuse profile of one batch only; tiers hold the rows that
-the stated distribution makes most popular, and the distribution gives their lookups. Measured tiers hold the rows that
-were most popular in eight other batches, whose popularity curve the search knows.
+In the lab (formulas for modelled GPUs), the search knows the reuse profile of one batch, or the popularity curve of
+`--batches` batches; tiers hold the rows that the stated distribution makes most popular, and the distribution gives
+their lookups. Measured tiers hold the rows that were most popular in eight other batches, whose popularity curve the
+search knows.
 
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
@@ -177,6 +178,8 @@ def run_lab(arguments: argparse.Namespace) -> None:
         world_size = int(scale.rpartition("-")[2])
         for popularity in arguments.popularities:
             source = sequence_task(popularity, world_size, 8, SCALES[scale])
+            if arguments.batches > 1:
+                source = source.with_curves(source.curves_of_batches(arguments.batches))
             limit = source.task.memory_bytes / 2**30  # type: ignore[operator]
             print(f"\n{popularity}, {world_size // 8} x 8 H100, {limit:.2f} GiB per rank\n")
             plans = solved(source, models, arguments.plans, source.curves)
@@ -245,6 +248,7 @@ def main() -> None:
         help="a folder of trained cost models, or the name of shipped ones; the default is h100 in the lab, and "
         "otherwise models of collectives and kernels that the ranks time first (measured_models.py)",
     )
+    parser.add_argument("--batches", type=int, default=1, help="lab: batches whose ids the search knows")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3, help="steps of a plan in each round; the first is not timed")
     parser.add_argument("--quick", action="store_true", help="one popularity, small tables, few steps")

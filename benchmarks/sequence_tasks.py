@@ -19,7 +19,7 @@ import numpy as np
 from neuroshard_pipeline.augment.sequences import RowPopularity, SequenceIds, row_popularity, sequence_tables
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
-from neuroshard_pipeline.tables.popularity import IdCounts, PopularityCurve, id_counts
+from neuroshard_pipeline.tables.popularity import IdCounts, PopularityCurve, curve_of_profile, id_counts
 from neuroshard_pipeline.tables.profile import expected_rows
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -92,6 +92,14 @@ class SequenceTask:
         """The same tables, with these popularity curves for the search."""
         tables = [replace(table, popularity=curves[table.name].points) for table in self.task.tables]
         return replace(self, task=replace(self.task, tables=tables))
+
+    def curves_of_batches(self, number: int) -> dict[str, PopularityCurve]:
+        """The curve of every table that the expected counts of the ids of `number` batches support."""
+        found, size = {}, number * self.task.batch_size
+        for name, source in self.sources.items():
+            unique_rows, reuse = source.popularity.profile(size * source.table.pooling_factor)
+            found[name] = curve_of_profile(replace(source.table, unique_rows=unique_rows, reuse=reuse), size)
+        return found
 
     def counts(self, seeds: Iterable[int]) -> dict[str, IdCounts]:
         """Lookups of every row of every table in the batches of these seeds."""
