@@ -181,12 +181,13 @@ def parent_tables(task: ShardingTask) -> tuple[Table, ...]:
 
 def _joined(name: str, tiers: Sequence[Table]) -> Table:
     rows = np.sum([(tier.unique_rows or 0.0) * np.array(tier.reuse) for tier in tiers], axis=0)
+    num_embeddings = sum(tier.num_embeddings for tier in tiers)
     return replace(
         tiers[0],
         name=name,
-        num_embeddings=sum(tier.num_embeddings for tier in tiers),
+        num_embeddings=num_embeddings,
         pooling_factor=sum(tier.pooling_factor for tier in tiers),
-        unique_rows=float(rows.sum()),
+        unique_rows=min(float(rows.sum()), float(num_embeddings)),
         reuse=tuple((rows / rows.sum()).tolist()),
         tier=None,
         popularity=_joined_points(tiers),
