@@ -34,7 +34,7 @@ def test_plans_and_attempts_are_those_of_one_process_in_the_order_of_the_tasks(t
     expected = solve_all(tasks, SHARDERS, solver.models, solver.settings, solver.seed)
     count = []
     found = solve_in_workers(
-        solver, tasks, lambda *work: map_items(*work, TWO_WORKERS, PRELOAD), lambda: count.append(1)
+        solver, tasks, lambda function, left: map_items(function, left, TWO_WORKERS, PRELOAD), lambda: count.append(1)
     )
     assert [plan.to_frame().to_dict() for plan in found.plans] == [plan.to_frame().to_dict() for plan in expected.plans]
     columns = ["task_id", "sharder", "error"]

@@ -29,7 +29,9 @@ def solve_tasks(
     solver = TaskSolver(tuple(contest.sharders), models, settings, contest.seed)
     asked = tasks_from_frame(tasks)
     with tqdm(total=len(asked), desc="search", unit=" tasks", disable=None) as bar:
-        solutions = solve_in_workers(solver, asked, lambda *work: map_items(*work, executor, PRELOAD), bar.update)
+        solutions = solve_in_workers(
+            solver, asked, lambda function, left: map_items(function, left, executor, PRELOAD), bar.update
+        )
     return solutions.plans, solutions.attempts
 
 
