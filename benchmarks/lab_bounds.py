@@ -1,24 +1,24 @@
-"""A lower bound on the lab's cost of a step (`lab.step`) of every plan of a task, whatever types its tables have.
+"""A lower bound on the cost of a step by the lab's formulas (`lab.step`), which holds for every plan of a task.
 
-A step takes at least as long as the mean over its ranks of all parts without waiting. Let U be the set of types that a
-plan uses. For each U, every part is bounded from below by a constant and a number per shard, and the bound is the
-smallest, over all U, of the constant plus the sum over tables of the smallest number of any type and column split.
+A step takes at least as long as its ranks work and send on average, without waiting. For a set of sharding types that a
+plan may use, every part of this mean is at least a constant plus a number per shard. A table costs at least the
+smallest sum of such numbers that any type of the set and any column split give. The bound is the smallest of any set.
 
-- Lookups: a maximum of sums (bandwidth of HBM, of L2, latency; likewise in the backward pass) is at least every
-  weighted mean of these sums. The best of some weights counts, the same for all kernels.
-- Copies and input dist: linear in the shards of a rank, plus launches.
-- All-to-alls: on one host, every rank exchanges data with the busiest one, and therefore waits for at least the mean
-  volume. Across hosts, a rank needs at least the time in which its own volume crosses its network card.
-- Collectives inside hosts and reductions are the smaller of lines in their bytes. Each choice of lines is tried, and
-  the smallest result counts.
-- Without tables on single hosts, the mean over the ranks with column shards is taken; it has all launches of their
-  kernels. Otherwise the mean over all ranks is taken, and launches count for one rank, or for the ranks of one host.
+- Lookups: a kernel takes the maximum of sums over its shards (bandwidth of HBM, of L2, latency; likewise backward). It
+  is at least any weighted mean of these sums. Some weights are tried, the same for all kernels; the best ones count.
+- Copies and input dist: they are linear in the shards of a rank, apart from launches.
+- All-to-alls: on one host, every rank exchanges data with the busiest one, and therefore needs at least the time of the
+  mean volume. Across hosts, a rank needs at least the time in which its own volume crosses its network card.
+- All-to-alls on one host, and reductions: they cost the minimum of several lines, each of which is a constant plus a
+  rate times the bytes. Every choice of lines is tried, and the smallest result counts.
+- If no table is on a single host (`table_row_wise`, `grid_shard`), the mean is that of the ranks with column shards,
+  which launch all kernels. Otherwise it is that of all ranks, and the launches of one rank or host count.
 
-A plan that costs C has no shard that alone costs more than C, nor one that exceeds the memory of every rank. The result
-is the smallest C that the bound without such shards does not exceed. Waiting, imbalance, the memory of ranks and
-reordered outputs are ignored; each of them can only raise the cost.
+In a plan of cost C, no shard alone costs more than C or exceeds the memory of every rank. The result is the smallest C
+that is not below the bound without such shards. Waiting, imbalance, the memory that the shards of a rank take together,
+and the reordering of outputs are ignored; each of them can only raise the cost.
 
-Shapes: T tables, M widths in steps of 4 columns.
+Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Line:
 
     Attributes:
         full_us: constant if every rank takes part.
-        least_us: constant if at least one rank, or the ranks of one host, take part.
-        blocks_us: (T, M + 1) of the first i * 4 columns; infinite where impossible.
+        least_us: constant if only one rank, or the ranks of one host, take part.
+        blocks_us: (T, M + 1) numbers of blocks of i * 4 columns; infinite where impossible.
     """
 
     full_us: float
@@ -76,7 +76,7 @@ class LabBound:
         self._alone_us = np.stack([self._alone(kind) for kind in range(len(KINDS))], axis=1)
 
     def step_ms(self, most_ms: float) -> float:
-        """The bound; `most_ms` is the cost of any plan."""
+        """The bound in ms; `most_ms` is the cost of some plan, which the bound cannot exceed."""
         simplex = [np.array(w) / sum(w) for w in itertools.product((0, 1), repeat=3) if 0 < sum(w) < len(w)]
         pairs = sorted(itertools.product(simplex, repeat=2), key=lambda pair: -self._mean_us(*pair, np.inf))
         best, low, high = pairs[:_NUM_WEIGHTS], 0.0, most_ms * 1e3
@@ -188,7 +188,7 @@ class LabBound:
         ]
 
     def _host_lines(self, lookups: FloatArray) -> list[Line]:
-        """Tables on single hosts, of which there are several; a rank of a host has 1 / hosts of them on average."""
+        """Lines of tables on single hosts. There are several hosts: a rank works for 1 / hosts of them on average."""
         job, terms, world, local = self._job, self._terms, self._job.world_size, self._job.ranks_per_host
         launch, hosts, batch = job.device.kernels.forward_launch_us, job.hosts, job.task.batch_size
         rows = ((local - 1) * lookups[..., 0] + lookups[..., 1]) / world
@@ -214,7 +214,7 @@ class LabBound:
         return self._stream_us(2 * numbers)
 
     def _received_us(self, ids: FloatArray) -> FloatArray:
-        """(T,) order by feature and offsets, on the rank of a shard with these ids per sample."""
+        """(T,) us to put received ids into the order of features, and to compute offsets; `ids` are per sample."""
         features, batch = self._terms.features, self._job.task.batch_size
         return self._stream_us(batch * (2 * (_BYTES * features + 2 * _BYTES * ids) + 5 * _BYTES * features))
 
@@ -225,7 +225,7 @@ class LabBound:
         return self._job.device.kernels.forward_launch_us + self._job.device.kernels.backward_launch_us
 
     def _splits_us(self) -> float:
-        """The exchange of how much follows, and the wait for it."""
+        """The all-to-all that announces the sizes of messages, and the wait for it."""
         job = self._job
         us = collective_us("alltoall", 24.0 * job.world_size, job.world_size, job.hosts, job.network)
         return float(us) + job.host_sync_us
@@ -238,7 +238,7 @@ class LabBound:
         return host.launch_us + share * (fabric.hop_us + fabric.peer_us * (self._job.world_size - local))
 
     def _exchange_lines(self) -> list[tuple[float, float]]:
-        """Constants in us and us per byte that a rank sends to each other rank of its host, or of other hosts."""
+        """Lines (us, us per byte) of an all-to-all on one host, or between hosts; bytes go to each other rank."""
         host, fabric = self._job.network.host, self._job.network.fabric
         if self._job.hosts > 1:
             factor = fabric.alltoall_share ** np.log2(self._job.hosts)
@@ -247,7 +247,7 @@ class LabBound:
         return [(0.0, per_byte / host.low_latency_share), (host.fill_us * self._peers(), per_byte)]
 
     def _peers(self) -> int:
-        """Ranks that a rank exchanges data with on the level that counts."""
+        """Number of ranks on other hosts; with one host, of all other ranks."""
         job = self._job
         return job.world_size - job.ranks_per_host if job.hosts > 1 else job.world_size - 1
 
@@ -260,16 +260,16 @@ class LabBound:
 
 
 def gradient_passes(task: ShardingTask) -> int:
-    """How often the bytes of dense gradients pass the GPU memory, apart from the all_reduce."""
+    """How often the bytes of dense gradients are read from or written to GPU memory, apart from the all_reduce."""
     return _GRADIENT_PASSES + _OPTIMIZER_PASSES[task.optimizer]
 
 
 def reduction_lines(
     network: NetworkParams, is_all_reduce: bool, ranks: int, hosts: int, least_bytes: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Constants in us and us per byte of lines of which the smallest is at most the cost (`lab.network`).
+    """Lines (us, us per byte) of a reduction, which costs at least the smallest of them (`lab.network`).
 
-    It is an all_reduce, or a reduce_scatter or all_gather, of at least `least_bytes`.
+    The reduction is an all_reduce, or else a reduce_scatter or all_gather, of at least `least_bytes` bytes.
     """
     if ranks < 2:
         return [(0.0, 0.0)]

@@ -1,11 +1,13 @@
-"""The lab's cost of a step (`lab.step`) compiled for millions of plans, and simulated annealing over plans.
+"""Computes the cost of a step by the lab's formulas (`lab.step`) in compiled code, fast enough for millions of plans.
 
-`evaluate` computes the same cost as `lab.step.step_cost_ms` for tasks that `lab_terms` knows; `search_ceiling` compares
-the two. Rounding aside, they agree.
+`evaluate` computes the same cost as `lab.step.step_cost_ms`, up to rounding, for tasks that `lab_terms.terms_of`
+accepts; `search_ceiling` compares the two.
 
-A plan consists of the type of every table, `kinds` (T,), and of `blocks` (N, 3) with rows (table, columns / 4, place).
-A place is a rank for column_wise, a host for table_row_wise and grid_shard, else 0. Tables with other types than
-column_wise and grid_shard have one block. Shapes: T tables, K types, N blocks, W ranks, Q quantities.
+A plan consists of the sharding type of every table, `kinds` (T,), and of blocks of columns, `blocks` (N, 3), each with
+the number of its table, columns / 4, and place. A place is a rank for column_wise, a host for table_row_wise and
+grid_shard, else 0. Tables with other types than column_wise and grid_shard have one block.
+
+Shapes: T tables, K types of `KINDS`, N blocks, W ranks, Q quantities of a shard (`lab_terms.QUANTITIES`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _K, _Q, _NEVER = len(KINDS), 9, -1e30
 
 
 class Machine(NamedTuple):
-    """Numbers of a job; times in us, rates in bytes per us. The names of `lab.network` and `lab.device` are kept."""
+    """Numbers of a job; times in us, rates in bytes per us. The names are short for those of the lab's parameters."""
 
     world: int
     local: int
@@ -64,7 +66,7 @@ class Tables(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over the shards of every type and rank, (K, W, ...)."""
+    """Sums over shards by type and rank, (K, W, ...); `memory` is by rank, the last two are by type."""
 
     lookups: FloatArray
     features: FloatArray
@@ -111,7 +113,7 @@ def _message(numbers, i, j, from_sender, one_place, m):
 
 @njit(cache=True)
 def _exchange(clock, numbers, from_sender, one_place, m):
-    """`lab.network.rank_costs_ms`: rank i sends `numbers[i]` bytes to each, or `numbers[j]` bytes to rank j."""
+    """`lab.network.rank_costs_ms`: i sends j `numbers[i]` bytes if `from_sender`, or else `numbers[j]` bytes."""
     world = m.world
     sent, received = np.zeros((2, 2, world)), np.zeros((2, 2, world))  # bytes and messages, by level
     for i in range(world):
@@ -256,7 +258,7 @@ def _input_dist(clock, order, sums, m):
 
 @njit(cache=True)
 def evaluate(kinds, blocks, tables, m):
-    """Step in ms, mean time of the ranks in ms, and bytes above the limits of ranks as shares of these."""
+    """Cost of a step in ms, its mean over ranks in ms, and the sum of what exceeds limits, as shares of the limits."""
     sums, clock = _sums(kinds, blocks, tables, m), np.zeros(m.world)
     order = np.array([kind for n, kind in enumerate(kinds) if kind not in kinds[:n]])
     joined = 8 * m.batch / m.world * (4 * tables.widths * tables.features).sum()

@@ -1,10 +1,11 @@
-"""The terms of the lab's formula for a step (`lab.step`), per shard, for tasks that have pooled sums of fp32 tables.
+"""The terms of the lab's formulas for a step (`lab.step`) per shard, for tasks with one module of tables pooled by sum.
 
-The time of a fused lookup is a maximum of sums over its shards. Every shard therefore has `QUANTITIES` that add up, and
-`last_bag`, of which the largest counts. `search_ceiling` evaluates plans with them, `lab_bounds` proves bounds.
+The time of a fused lookup is a maximum of sums over its shards. Every shard therefore has quantities that add up over
+the shards of a rank, and the quantity `last_bag`, of which the largest counts. `lab_plans` evaluates plans with these
+terms, and `lab_bounds` proves bounds.
 
-Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, 2 kinds of row blocks (all but the last, the
-last), Q quantities, W ranks.
+Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, 2 row blocks (any but the last, the last),
+Q quantities, W ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 KINDS: tuple[ShardingType, ...] = ("column_wise", "data_parallel", "row_wise", "table_row_wise", "grid_shard")
 COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, GRID_SHARD = range(len(KINDS))
-#: Microseconds of a shard that add up in a fused lookup, and the largest of `last_bag`.
+#: Microseconds of a shard in a fused lookup. Those of several shards add up; of `last_bag`, only the largest counts.
 QUANTITIES = ("hbm", "l2", "latency", "sort", "gradients_hbm", "gradients_l2", "hot_rows", "update", "last_bag")
 _UNLIMITED = 1e30
 

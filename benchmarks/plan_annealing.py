@@ -1,6 +1,6 @@
 """Simulated annealing over plans of all sharding types; `lab_plans` describes a plan and gives its cost.
 
-A step changes the type of a table, moves, exchanges, halves, joins or re-cuts blocks of columns, or does two of these.
+A change gives a table another type, or moves, exchanges, splits or joins blocks of columns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from lab_plans import evaluate
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE
 from numba import njit
 
-#: Weight of the ranks' mean cost beside the step, and of bytes above the limits; shares of two changes at once.
+#: Weights of the ranks' mean cost, and of the bytes above limits, which are added to the step; share of the trials that
+#: make two changes at once.
 _MEAN, _EXCESS, _TWICE = 0.02, 1e3, 0.3
 _MOST_HALVINGS = 4
 
@@ -22,7 +23,7 @@ def _below(rng, end):
 
 @njit(cache=True)
 def _retyped(rng, kinds, blocks, count, widths, usable, hosts, world):
-    """Give a random table another type with random places; the new number of blocks."""
+    """Give a random table another type with random places; return the new number of blocks."""
     table, kind = _below(rng, len(kinds)), _below(rng, len(KINDS))
     if not usable[table, kind] or kind == kinds[table]:
         return count
@@ -46,7 +47,7 @@ def _retyped(rng, kinds, blocks, count, widths, usable, hosts, world):
 
 @njit(cache=True)
 def _changed(rng, kinds, blocks, count, widths, usable, hosts, world):
-    """Apply one random change in place; the new number of blocks."""
+    """Apply one random change in place; return the new number of blocks."""
     which = rng.random()
     if which < 0.25:
         return _retyped(rng, kinds, blocks, count, widths, usable, hosts, world)
@@ -90,11 +91,11 @@ def _joined(rng, blocks, count, n):
 
 @njit(cache=True)
 def anneal(rng, steps, hot, cold, kinds, blocks, count, usable, tables, machine):
-    """The cheapest plan within memory that was met.
+    """The cheapest plan that was met and fits the memory.
 
     Args:
         rng: random generator.
-        steps: number of changes that are tried.
+        steps: number of trials.
         hot: first temperature, as a share of the cost; it falls geometrically.
         cold: last temperature.
         kinds: types of the first plan.

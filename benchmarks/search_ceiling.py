@@ -1,12 +1,13 @@
-"""How much a search for plans could still gain in the lab: better plans by another search, and a proved lower bound.
+"""Shows how much cheaper plans could still be in the lab: plans of another search, and a proved lower bound.
 
     OMP_NUM_THREADS=1 python benchmarks/search_ceiling.py --tasks mlperf-16-0 giant-8-0 --seconds 100
 
-A task is the suite, the number of ranks and the number of a task of `whole_cost_tasks`. The judge is `lab.step`, and
-the searches of this file minimise its cost itself (`plan_annealing`), unlike `neuroshard_plus`, which sees cost models.
-They start from the plans of sharders, cold and hot, and for sets of up to three types from a random plan of these.
-`lab_bounds` proves that no plan is cheaper than the bound. Prints the costs, their ratios, and the parts of a step of
-every plan, as means over ranks.
+`mlperf-16-0` is the first task of the suite `mlperf` on 16 ranks (`whole_cost_tasks`). Plans are judged by the lab's
+formulas for modelled GPUs (`lab.step`). The other search, simulated annealing (`plan_annealing`), minimises this cost
+itself, whereas `neuroshard_plus` minimises what cost models predict. Annealing starts from the plan of every sharder,
+once with a low and once with a high temperature, and, for every set of up to three sharding types, from a random plan
+with these types. `lab_bounds` proves that no plan is cheaper than the bound. The script prints the costs, their ratios,
+and the parts of a step of every plan, as means over ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Start:
 
 
 def machine_of(job: Job) -> Machine:
-    """The numbers of a job."""
+    """The numbers of a job that `evaluate` needs."""
     host, fabric, kernels = job.network.host, job.network.fabric, job.device.kernels
     return Machine(
         job.world_size,
@@ -149,7 +150,7 @@ def _random_start(allowed: Sequence[int], task: ShardingTask, terms: Terms) -> S
 
 
 def best_placement(found: Sequence[Start], task: ShardingTask, terms: Terms, seconds: float) -> Placement | None:
-    """The cheapest plan of all searches, which together take about so many seconds."""
+    """The cheapest plan of all searches, which together take about `seconds`."""
     machine, tables = machine_of(job_of(task)), Tables(**vars(terms))
     best, placement = np.inf, None
     evaluate(found[0].kinds, found[0].blocks, tables, machine)  # compiles it
