@@ -11,6 +11,7 @@ from neuroshard_pipeline.cost_models.measured import ComputeData, split_samples
 from neuroshard_pipeline.cost_models.metrics import noise_floor_of
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
+from neuroshard_pipeline.workers import WorkerParams
 
 from .machine import BATCH_SIZE, DIMS, make_shards, make_table, true_compute_ms
 
@@ -85,8 +86,9 @@ def test_the_held_out_frame_has_predictions_beside_measurements(trained, frames)
         assert row.sample_id not in {"compute-000003", "compute-000004", "compute-000005"}
 
 
-def test_training_again_gives_the_same_model(frames, trained, compute_params):
-    again, metrics, held_out = train_compute_model(*frames, compute_params, PROVENANCE)
+def test_training_again_in_two_workers_gives_the_same_model(frames, trained, compute_params):
+    workers = WorkerParams(engine="local", address=None, workers=2, timeout_s=120)
+    again, metrics, held_out = train_compute_model(*frames, compute_params, PROVENANCE, None, workers)
     for name, value in trained[0].network.weights.items():
         np.testing.assert_array_equal(again.network.weights[name], value)
     pd.testing.assert_frame_equal(held_out, trained[2])

@@ -14,7 +14,7 @@ Prediction needs no torch, which is imported when a training function is first u
 Training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
-- `compute_training`, `comm_training`: from frames to a trained model and its accuracy
+- `compute_training`, `comm_training`: from frames to a trained model; `group_accuracy`: its accuracy for other samples
 - `fitting`: the training loop; `initial_weights`, `calibration`, `distillation`: its parts
 - `reduction_fitting`: from measured reductions to their costs; `modelled_step`: a step cost model from formulas
 """
@@ -29,7 +29,8 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams, ComputeTrain
 
 if TYPE_CHECKING:
     from neuroshard_pipeline.cost_models.comm_training import train_comm_model
-    from neuroshard_pipeline.cost_models.compute_training import accuracy_by_group, train_compute_model
+    from neuroshard_pipeline.cost_models.compute_training import train_compute_model
+    from neuroshard_pipeline.cost_models.group_accuracy import accuracy_by_group
     from neuroshard_pipeline.cost_models.reduction_fitting import fit_reductions
 
 __all__ = [
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "accuracy_by_group": "compute_training",
+    "accuracy_by_group": "group_accuracy",
     "fit_reductions": "reduction_fitting",
     "train_comm_model": "comm_training",
     "train_compute_model": "compute_training",

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.augment.variation import is_derived
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
 from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
 from neuroshard_pipeline.cost_models.distillation import SelfDistillation
-from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, relative_loss
+from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, joined, relative_loss
 from neuroshard_pipeline.cost_models.initial_weights import compute_weights
 from neuroshard_pipeline.cost_models.measured import (
     ComputeData,
@@ -29,18 +28,17 @@ from neuroshard_pipeline.cost_models.measured import (
     split_samples,
     training_summary,
 )
-from neuroshard_pipeline.cost_models.metrics import Metrics, held_out_accuracy, metrics_of, noise_floor_of
+from neuroshard_pipeline.cost_models.metrics import Metrics, metrics_of
 from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compute_range
+from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
+from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
 
 #: Maps every name in the metrics and in the held-out frame to the part of the cost that it describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
-
-#: The two groups of the random held-out samples: samples drawn as in the paper, and samples of derived tables.
-GENERATED_TABLES, DERIVED_TABLES = "generated_tables", "derived_tables"
 
 
 def compute_data(
@@ -76,6 +74,7 @@ def train_compute_model(
     params: ComputeTrainParams,
     provenance: Mapping[str, Any],
     settings_frame: pd.DataFrame | None = None,
+    executor: WorkerParams | None = None,
 ) -> tuple[ComputeCostModel, Metrics, pd.DataFrame]:
     """Fit the compute cost model.
 
@@ -86,6 +85,7 @@ def train_compute_model(
         params: sizes of the network, and schedule of the training.
         provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
         settings_frame: `augment.compute_sample_settings`, see `compute_data`.
+        executor: workers among which the members are divided, see `fit_compute`.
 
     Returns:
         The model; metrics under `compute` (forward + backward, with the coverage of its intervals),
@@ -97,7 +97,7 @@ def train_compute_model(
     started = time.perf_counter()
     data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame)
     split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
-    model, fitted = fit_compute(data, split, params, provenance)
+    model, fitted = fit_compute(data, split, params, provenance, executor)
     held_out = compute_held_out(model, data.take(split.test))
     summary = training_summary(split, fitted.epochs, data.left_out, time.perf_counter() - started)
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
@@ -105,16 +105,33 @@ def train_compute_model(
 
 
 def fit_compute(
-    data: ComputeData, split: Split, params: ComputeTrainParams, provenance: Mapping[str, Any]
+    data: ComputeData,
+    split: Split,
+    params: ComputeTrainParams,
+    provenance: Mapping[str, Any],
+    executor: WorkerParams | None = None,
 ) -> tuple[ComputeCostModel, Fit]:
-    """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit."""
-    generator = torch.Generator().manual_seed(params.seed)
-    work, context, counts = _sample_features(data.samples)
-    rows = FeatureRows(work, context, counts, split)
-    training_work = segment_sums(rows.work, counts)[split.training]
-    first = compute_weights(training_work, data.costs_ms[split.training], context.shape[1], params, generator)
-    loss, training_loss = _losses(rows, torch.tensor(data.costs_ms, dtype=torch.float32), params, generator)
-    fitted = fit(first, loss, split, params, generator, "compute cost model", training_loss)
+    """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit.
+
+    Members of the ensemble share no weights and see the same batches, so that workers can fit some of them each.
+
+    Args:
+        data: samples and costs.
+        split: the samples of each part.
+        params: sizes of the network, and schedule of the training.
+        provenance: JSON values to store with the model.
+        executor: workers among which the members are divided; None to fit all of them in this process. With
+            self-distillation, members learn from each other, so they are not divided.
+
+    Raises:
+        CostModelError: the loss is not a finite number, or a worker was lost twice.
+    """
+    fit_members = _MemberFit(data, split, params)
+    if executor is None or params.distillation != "none":
+        fitted = fit_members(range(params.members))
+    else:
+        fitted = joined(_fits_of_workers(fit_members, executor))
+    rows, context = _feature_rows(data, split)
     trained_on = compute_range(data.take(split.training).samples)
     stored = {**provenance, "training": params.model_dump(), TRAINING_RANGE: trained_on}
     network = Network(fitted.weights, rows.normalisation)
@@ -125,6 +142,49 @@ def fit_compute(
     )
     network = dataclasses.replace(network, calibration=calibrate(seen, unseen, context[rows.in_training]))
     return dataclasses.replace(uncalibrated, network=network), fitted
+
+
+@dataclasses.dataclass(frozen=True)
+class _MemberFit:
+    """Fits some members of the ensemble; calling it with their numbers returns their fit.
+
+    A member's fit does not depend on which others are fitted with it: initial weights and batches are drawn for all.
+    """
+
+    data: ComputeData
+    split: Split
+    params: ComputeTrainParams
+
+    def __call__(self, members: Sequence[int]) -> Fit:
+        data, split, params = self.data, self.split, self.params
+        generator = torch.Generator().manual_seed(params.seed)
+        rows, context = _feature_rows(data, split)
+        training_work = segment_sums(rows.work, rows.counts)[split.training]
+        first = compute_weights(training_work, data.costs_ms[split.training], context.shape[1], params, generator)
+        own = {name: value[list(members)] for name, value in first.items()}
+        costs = torch.tensor(data.costs_ms, dtype=torch.float32)
+        loss, training_loss = _losses(rows, costs, params, generator)
+        return fit(own, loss, split, params, generator, "compute cost model", training_loss)
+
+
+def _feature_rows(data: ComputeData, split: Split) -> tuple[FeatureRows, FloatArray]:
+    """Scaled features of all shards, and their context (S, F) before scaling."""
+    work, context, counts = _sample_features(data.samples)
+    return FeatureRows(work, context, counts, split), context
+
+
+def _fits_of_workers(fit_members: _MemberFit, executor: WorkerParams) -> list[Fit]:
+    """The fits of equal parts of the members, in the order of the members."""
+    parts = np.array_split(np.arange(fit_members.params.members), executor.workers)
+    outcomes = sorted(map_items(fit_members, [part.tolist() for part in parts if len(part)], executor), key=_index)
+    for outcome in outcomes:
+        if outcome.value is None:
+            raise CostModelError(f"compute cost model: a worker could not fit its members: {outcome.error}")
+    return [outcome.value for outcome in outcomes if outcome.value is not None]
+
+
+def _index(outcome: Outcome[Fit]) -> int:
+    return outcome.index
 
 
 def _losses(
@@ -169,48 +229,6 @@ def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame
     }
     no_rank = pd.array([None] * len(data.samples), dtype="Int64")
     return held_out_frame(pd.DataFrame({"sample_id": data.sample_ids, "rank": no_rank}), models)
-
-
-def accuracy_by_group(
-    model: ComputeCostModel,
-    samples_frame: pd.DataFrame,
-    pool_frame: pd.DataFrame,
-    settings_frame: pd.DataFrame,
-    costs_frame: pd.DataFrame,
-    held_out: pd.DataFrame,
-) -> tuple[Metrics, pd.DataFrame]:
-    """Accuracy of forward + backward for every group of evaluation samples (`augment.evaluation_samples`).
-
-    For comparison, the random held-out samples form two more groups; their tables also occur in training samples.
-
-    Args:
-        model: the model to evaluate.
-        samples_frame: `augment.compute_samples`.
-        pool_frame: `augment.table_pool`.
-        settings_frame: `augment.compute_sample_settings`; every purpose except training is a group.
-        costs_frame: `measure.compute_costs`.
-        held_out: predictions for the random held-out samples, as `train_compute_model` returns them.
-
-    Returns:
-        Metrics under `compute_<group>`, with the number of samples `n_test`; and the predictions `group, sample_id,
-        measured_ms, predicted_ms, low_ms, high_ms`.
-    """
-    frames = {}
-    for purpose in settings_frame["purpose"].unique():
-        data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame, purpose)
-        if purpose != TRAINING and data.samples:
-            frames[str(purpose)] = compute_held_out(model, data)
-    from_derived = held_out["sample_id"].isin(samples_frame.loc[is_derived(samples_frame["table"]), "sample_id"])
-    frames |= {GENERATED_TABLES: held_out[~from_derived], DERIVED_TABLES: held_out[from_derived]}
-    totals = [rows[rows["model"] == "compute"].assign(group=group) for group, rows in frames.items()]
-    columns = ["group", "sample_id", "measured_ms", "predicted_ms", "low_ms", "high_ms"]
-    predictions = pd.concat(totals, ignore_index=True)[columns]
-    floor = noise_floor_of(model.provenance.get("noise_floor"), "total")
-    metrics = {
-        f"compute_{group}": {**held_out_accuracy(rows, floor), "n_test": len(rows)}
-        for group, rows in predictions.groupby("group", sort=False)
-    }
-    return metrics, predictions
 
 
 def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:

@@ -87,6 +87,15 @@ def fit(
     return Fit(best.arrays(), best.epoch, epoch + 1)
 
 
+def joined(fits: Sequence[Fit]) -> Fit:
+    """The fit of an ensemble whose members were fitted in several parts, in the order of the members."""
+    return Fit(
+        {name: np.concatenate([part.weights[name] for part in fits]) for name in fits[0].weights},
+        [epoch for part in fits for epoch in part.best_epoch],
+        max(part.epochs for part in fits),
+    )
+
+
 class _Best:
     """The best weights so far, per member."""
 

@@ -23,6 +23,7 @@ from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.evaluation.refinement import training_data
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import fit_step_costs as fit_measured_steps
+from neuroshard_pipeline.workers import WorkerParams
 
 Json = dict[str, Any]
 
@@ -36,7 +37,12 @@ def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[Meas
 
 
 def train_compute(
-    data: MeasuredSamples, is_refined: bool, params: ComputeTrainParams, hardware: Json, lineage: Json
+    data: MeasuredSamples,
+    is_refined: bool,
+    params: ComputeTrainParams,
+    executor: WorkerParams,
+    hardware: Json,
+    lineage: Json,
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
     """Fit the compute cost model; return it with its metrics and held-out predictions."""
     return train_compute_model(
@@ -46,6 +52,7 @@ def train_compute(
         params,
         provenance("compute", is_refined, hardware, lineage),
         data.compute_settings,
+        executor,
     )
 
 

@@ -43,7 +43,7 @@ def _training() -> list[Node]:
         Node(nodes.join_refined, ["first_campaign", "refined_samples"], data, name="join_refined"),
         Node(
             nodes.train_compute,
-            [*data, "params:compute", "hardware", "lineage"],
+            [*data, "params:compute", "params:executor", "hardware", "lineage"],
             ["compute_cost_model", "compute_metrics", "compute_held_out"],
             name="train_compute",
         ),
