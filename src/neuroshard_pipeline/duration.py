@@ -17,7 +17,7 @@ CONF = Path(__file__).parents[2] / "conf"
 _PROCESSES = 2
 _PROBE_SECONDS = 0.8
 #: Milliseconds of the two parts of the probe on the reference machine: two quiet cores of an AMD EPYC (32 MB L3).
-_REFERENCE_LOOP_MS, _REFERENCE_COPY_MS = 5.0, 50.0
+_REFERENCE_LOOP_MS, _REFERENCE_COPY_MS = 2.8, 45.0
 _COPIED_BYTES = 2**26
 _LOOPS = 200_000
 #: Factor of every estimate, in case other programs start later. The product is rounded up to half minutes.

@@ -39,10 +39,8 @@ def accuracy_by_group(
         measured_ms, predicted_ms, low_ms, high_ms`.
     """
     samples = compute_samples_from_frame(samples_frame, pool_frame, settings_frame)
-    wanted = {str(name): ids for name, ids in settings_frame.groupby("purpose", sort=False)["sample_id"]}
-    groups = {
-        name: join_costs(samples, costs_frame, "compute", ids) for name, ids in wanted.items() if name != TRAINING
-    }
+    by_group = settings_frame[settings_frame["purpose"] != TRAINING].groupby("purpose", sort=False)["sample_id"]
+    groups = {str(name): join_costs(samples, costs_frame, "compute", ids) for name, ids in by_group}
     frames = {name: compute_held_out(model, data) for name, data in groups.items() if data.samples}
     from_derived = held_out["sample_id"].isin(samples_frame.loc[is_derived(samples_frame["table"]), "sample_id"])
     frames |= {GENERATED_TABLES: held_out[~from_derived], DERIVED_TABLES: held_out[from_derived]}
