@@ -10,13 +10,11 @@ import shutil
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import omegaconf.base
 import pytest
 from filelock import FileLock
 from hypothesis import settings
-from kedro.config import OmegaConfigLoader
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 from omegaconf import OmegaConf
@@ -38,18 +36,11 @@ def _pickled(text: str) -> bytes:
     return pickle.dumps(_load(io.StringIO(text)))
 
 
-def _soft_merged(config: dict[str, Any], env_config: dict[str, Any], _path: str | None = None) -> dict[str, Any]:
-    both = [key for key in config if isinstance(config[key], dict) and isinstance(env_config.get(key), dict)]
-    return {**config, **env_config, **{key: _soft_merged(config[key], env_config[key]) for key in both}}
-
-
 # Hundreds of tests start a run, and every run reads the same files of configuration. Each text is parsed once, and so
-# is each interpolation in them. Kedro merges plain values by way of OmegaConf; this merge has the same result. Programs
-# that the tests start read and merge files as Kedro does.
+# is each interpolation in them. Programs that the tests start parse the files themselves.
 _load = OmegaConf.load
 OmegaConf.load = staticmethod(lambda file: pickle.loads(_pickled(file.read())))
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)
-OmegaConfigLoader._soft_merge = staticmethod(_soft_merged)
 
 # Kedro tries to import ibis, which is not installed, for each of a thousand parameters of a run.
 sys.modules.setdefault("ibis", None)
