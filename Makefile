@@ -4,7 +4,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV ?= base
-TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
+TEST_WORKERS ?= logical
 # The environment cuda needs the CUDA builds of torch and FBGEMM, all others the CPU builds. Each kind has its own virtual
 # environment, because the two builds of FBGEMM install a module of the same name.
 EXTRA := $(if $(filter cuda,$(ENV)),cuda,cpu)
@@ -62,8 +62,8 @@ types: $(VENV)/.test
 contracts: $(VENV)/.test
 	$(BIN)/lint-imports
 
-# One worker more than there are cores, because some tests wait, or TEST_WORKERS=<number>. The tests of a file run on one
-# worker, which sets up their common fixtures once.
+# One worker per core, or TEST_WORKERS=<number>. The tests of a file run on one worker, which sets up their common
+# fixtures once.
 unit: $(VENV)/.test
 	$(BIN)/pytest --numprocesses $(TEST_WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 10
 
