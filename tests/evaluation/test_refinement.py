@@ -188,7 +188,7 @@ def test_without_new_samples_the_training_data_is_the_first_campaign(first):
 
 
 @pytest.mark.parametrize("backend", ["recorded", "fbgemm_cpu"])
-def test_a_backend_that_measures_nothing_is_refused_with_those_that_do(backend):
+def test_the_refusal_of_a_backend_that_measures_nothing_names_those_that_measure(backend):
     found = Campaigns(ComputeCampaign(SimpleNamespace(backend=backend), 0), None)
     if backend == "fbgemm_cpu":
         found.require_measuring()

@@ -5,10 +5,11 @@ published sharders with which this project's sharders are compared.
 
 - `base`: the `Sharder` interface and `SharderSettings`
 - `neuroshard`: the search of [Zha2023], alone or with local search (`neuroshard_plus`)
-- `whole_step`: the search over all sharding types; `variants`: the best plan over variants of a task
+- `whole_step`: the search over all sharding types; `variants`: the best plan over variants of a task, for
+  example with sequence tables cut into different tiers
 - `random`, `greedy`: baselines
 - `torchrec`: TorchRec's planner as a rival, with its own numbers or with numbers that `perf_fit` fits to cost models
-- `embark`: HugeCTR's planner as a rival; `embark_rows`: the forms that it gives to tables
+- `embark`: HugeCTR's planner as a rival; `embark_rows`: its whole tables, ranges of rows and replicas
 - `in_host_memory`: plans with tables in host memory
 - `usable_types`: the sharding types among which sharders may choose
 - `milp`: integer programming
