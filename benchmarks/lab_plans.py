@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from lab_exchanges import exchange
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, TABLE_ROW_WISE
 from numba import njit
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 
-_K, _Q, _NEVER = len(KINDS), 9, -1e30
+_K, _Q = len(KINDS), 9
 
 
 class Machine(NamedTuple):
@@ -104,45 +105,6 @@ def _reduction(is_all_reduce, size, ranks, hosts, m):
 
 
 @njit(cache=True)
-def _message(numbers, i, j, from_sender, one_place, m):
-    inside = i // m.local == j // m.local
-    if i == j or (one_place and (inside or i % m.local != j % m.local)):
-        return 0.0
-    return numbers[i] if from_sender else numbers[j]
-
-
-@njit(cache=True)
-def _exchange(clock, numbers, from_sender, one_place, m):
-    """`lab.network.rank_costs_ms`: i sends j `numbers[i]` bytes if `from_sender`, or else `numbers[j]` bytes."""
-    world = m.world
-    sent, received = np.zeros((2, 2, world)), np.zeros((2, 2, world))  # bytes and messages, by level
-    for i in range(world):
-        for j in range(world):
-            size = _message(numbers, i, j, from_sender, one_place, m)
-            if size > 0:
-                level = 0 if i // m.local == j // m.local else 1
-                sent[0, level, i] += size
-                sent[1, level, i] += 1
-                received[0, level, j] += size
-                received[1, level, j] += 1
-    last = np.full(world, _NEVER)
-    for i in range(world):
-        for j in range(world):
-            if _message(numbers, i, j, from_sender, one_place, m) <= 0:
-                continue
-            level = 0 if i // m.local == j // m.local else 1
-            port, peers = max(sent[0, level, i], received[0, level, j]), max(sent[1, level, i], received[1, level, j])
-            if level == 0:
-                busy = port / m.link
-                us = m.rank * peers + min(busy / m.host_share, m.fill * peers + busy)
-            else:
-                us = m.hop + m.peer * peers + port / m.alltoall_card
-            done = max(clock[i], clock[j]) + us
-            last[i], last[j] = max(last[i], done), max(last[j], done)
-    clock[:] = m.start + np.maximum(last, clock)
-
-
-@njit(cache=True)
 def _sums(kinds, blocks, tables, m):
     shape = (_K, m.world)
     sums = Sums(
@@ -212,7 +174,7 @@ def _output_dist(clock, kind, is_forward, sums, m):
     if kind == COLUMN_WISE:
         own = np.array([_stream(8 * m.batch * number, 1, m) for number in sums.columns[kind]])
         clock += own if is_forward else np.full(m.world, cat + reorder)
-        _exchange(clock, 4 * local_batch * sums.columns[kind], is_forward, False, m)
+        exchange(clock, 4 * local_batch * sums.columns[kind], False, m)
         clock += np.full(m.world, cat + reorder) if is_forward else own
         return
     of_host = _on_host(sums.whole_columns[kind], m)
@@ -220,11 +182,11 @@ def _output_dist(clock, kind, is_forward, sums, m):
     if is_forward:
         _reduce_in_hosts(clock, 4 * m.batch * of_host, m)
         clock += across
-        _exchange(clock, 4 * local_batch * of_host, True, True, m)
+        exchange(clock, 4 * local_batch * of_host, True, m)
         clock += cat + reorder
         return
     clock += cat + reorder
-    _exchange(clock, 4 * local_batch * of_host, False, True, m)
+    exchange(clock, 4 * local_batch * of_host, True, m)
     clock += across
     _reduce_in_hosts(clock, 4 * m.batch * of_host, m)
     clock += np.array([_stream(8 * m.batch * number, 1, m) for number in of_host])
@@ -249,8 +211,8 @@ def _input_dist(clock, order, sums, m):
         if kind in (TABLE_ROW_WISE, GRID_SHARD):
             clock += _stream(2 * (lengths + ids).sum(), 4, m)
         clock[:] = clock.max() + m.splits + m.sync
-        _exchange(clock, lengths, False, False, m)
-        _exchange(clock, ids, False, False, m)
+        exchange(clock, lengths, False, m)
+        exchange(clock, ids, False, m)
         for rank in range(m.world):
             clock[rank] += _stream(2 * m.world * (lengths[rank] + ids[rank]), 4, m)
             clock[rank] += _stream(5 * m.world * lengths[rank], 2, m)

@@ -50,6 +50,17 @@ def test_the_compiled_cost_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(se
     assert 0.5 * min(costs) < bound <= min(costs)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_compiled_cost_is_the_lab_s_on_three_hosts(seed):
+    problem, rng = drawn_problem(seed, 4, 12, 4), np.random.default_rng(seed)
+    options = [ways(table, problem) for table in problem.task.tables]
+    chosen = [of_table[rng.integers(len(of_table))] for of_table in options]
+    placement = Placement(*zip(*itertools.chain(*chosen), strict=True))
+    tables, machine = Tables(**vars(terms_of(problem, DEVICE))), machine_of(job_of(problem.task))
+    cost = evaluate(*encoded(placement, problem.task), tables, machine)[0]
+    assert cost == pytest.approx(lab_ms(problem, placement), rel=1e-9)
+
+
 def test_a_plan_is_the_same_after_encoding():
     problem = drawn_problem(0, 2, 4, 2)
     for plan in list(all_plans(problem))[::7]:
