@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/bench_torchrec_estimator.py              # about 10 minutes
     .venv/bin/python benchmarks/bench_torchrec_estimator.py --models data/h100/06_models   # models of a run
 
-The GPUs are modelled H100, and the tasks are drawn with the parameters of the environment. All plans consist of whole
-tables and column splits.
+The GPUs are modelled H100, and the tasks are drawn with the parameters of the environment. A constraint limits all
+planners to whole tables and column splits.
 
 | name | TorchRec's planner with |
 | --- | --- |
@@ -12,7 +12,8 @@ tables and column splits.
 | `torchrec_data_sheet` | the bandwidths of NVIDIA's data sheet and of one 400 Gbit/s card per GPU |
 | `torchrec_fitted` | `torchrec_perf_config`, fitted to drawn tables |
 | `torchrec_fitted_to_task` | `torchrec_perf_config`, fitted to the tables of each task |
-| `..._by_cost` | the same numbers; it places expensive tables first instead of large ones |
+| `torchrec_by_cost`, `torchrec_fitted_by_cost`, `torchrec_fitted_to_task_by_cost` | the numbers of the planner without
+this suffix; expensive tables are placed first instead of large ones |
 
 The cost models predict the embedding costs of all plans, and the lab's formulas for modelled GPUs judge them. Intervals
 are 95 % paired bootstrap confidence intervals of the ratio of the mean cost to that of `torchrec`.
@@ -53,6 +54,7 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import make_sharder
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.perf_config import Topology, torchrec_perf_config
 from neuroshard_pipeline.torchrec_plan.stock_planner import EmbeddingPerfEstimator, SortBy
@@ -73,12 +75,13 @@ def parameters_of(environment: str) -> Parameters:
 
 
 def tasks_of(conf: Parameters, tasks_per_world_size: int) -> list[ShardingTask]:
-    """Sharding tasks, drawn as in the augment stage, on hosts of 8 GPUs."""
+    """Sharding tasks, drawn as in the augment stage, on hosts of 8 GPUs, limited to whole tables and column splits."""
     params = ShardingTaskParams(**conf["augment"]["sharding_tasks"])
     counts = (tasks_per_world_size,) * len(params.world_sizes)
     pool = base_pool(PoolParams(**conf["augment"]["pool"]))
     drawn = tasks_from_frame(sharding_tasks(pool, params.model_copy(update={"tasks_per_world_size": counts})))
-    return [task if task.world_size % 8 else dataclasses.replace(task, local_world_size=8) for task in drawn]
+    columns = [dataclasses.replace(task, constraints=Constraints(sharding_types=("column_wise",))) for task in drawn]
+    return [task if task.world_size % 8 else dataclasses.replace(task, local_world_size=8) for task in columns]
 
 
 def campaigns_of(conf: Parameters) -> Campaigns:

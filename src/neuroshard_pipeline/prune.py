@@ -43,7 +43,7 @@ class UnusedRecords(NamedTuple):
 
 
 def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
-    """Find the stored records that no campaign uses which the parameters in the catalog describe."""
+    """Find the stored records that are not used. The catalog's parameters describe the campaigns that use records."""
     for name, campaign in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
         for other in other_campaigns(dataset.load(), campaign.identity()):

@@ -70,7 +70,7 @@ def test_reductions_are_measured_among_the_exchanges_with_fewer_visits(comm_para
     assert frame.columns.tolist() == ["sample_id", "cost_ms", "spread_ms", "error"]
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in grid]
     assert frame["error"].isna().all()
-    # comm_params reduces the visits of a rank to their minimum; the last rank determines the cost of the collective
+    # With comm_params, the cost of a rank is the minimum over its visits. That of a collective is the slowest rank's.
     slowest = rows[~rows["replica"].astype(bool)].groupby(["sample_id", "rank"])["forward_ms"].min()
     assert frame["cost_ms"].tolist() == [slowest[sample.sample_id].max() for sample in grid]
 

@@ -17,7 +17,7 @@ def test_every_benchmark_has_a_page(kwargs):
     assert ">nan<" not in page
 
 
-def test_a_profile_ends_at_the_share_of_tasks_within_its_edge():
+def test_a_performance_profile_ends_at_the_share_of_tasks_solved_within_the_largest_factor():
     costs = task_costs(unsolved={(index, "milp") for index in range(5)})
     profile = performance_profile("some", costs, "measured")
     ends = {trace.name.strip("</b>"): trace.y[-1] for trace in profile.data}

@@ -1,4 +1,4 @@
-"""The benchmark's cost models of measured collectives: a slow wire gets tiers, a fast one does not."""
+"""Cost models of `benchmarks/bench_tiers.py`, of measured collectives: a slow wire gets tiers, a fast one not."""
 
 from dataclasses import replace
 

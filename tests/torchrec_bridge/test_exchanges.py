@@ -33,7 +33,7 @@ def recorded(request, tmp_path_factory) -> tuple[int, list[dict]]:
 def trained_plans(world_size: int) -> dict[str, Plan]:
     """The plans as TorchRec holds them, with the tables' ids per sample in the batch that the ranks exchanged.
 
-    Column shards of a table with several widths on one rank are one shard for TorchRec.
+    If a table has column shards of different widths on one rank, `to_torchrec` joins the table's shards on every rank.
     """
     plans = {}
     for name, (kind, plan) in plans_to_train(world_size).items():

@@ -6,7 +6,8 @@
 - sequence tables: `popularity` (popularity curves), `curve_points` (curves as fields of tables and as text), `tiers`
   (tables cut by popularity), `dedup` (ids sent once)
 - work of shards: `lookups` (rows, ids and bags of a shard), `step_work` (work besides lookups), `row_blocks` (rows of a
-  rank), `placed` (distinct shards of a plan), `host_memory` (tables in host memory), `replica_groups`
+  rank), `placed` (distinct shards of a plan), `host_memory` (tables in host memory), `replica_groups` (bytes that
+  groups of ranks average under two-dimensional parallelism)
 - a user's files: `table_file` (tables), `task_file` (sharding tasks), `constraint_file` (constraints), `bandwidth_file`
   (links between ranks); `records` reads the CSV, Parquet and JSON files of tables and tasks
 - ids of several batches: `id_batches` (click logs, Parquet files)
