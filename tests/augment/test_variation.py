@@ -1,4 +1,4 @@
-"""Derived tables and their samples: profiles, held-out tables, batch sizes and groups are as documented."""
+"""Derived tables and their samples: profiles, held-out tables, batch sizes and purposes are as documented."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,7 @@
-"""The compiled cost of plans is the lab's; no plan is cheaper in the lab than the proved bound."""
+"""benchmarks/lab_plans.py computes the same cost of a plan as `lab.step`, which is never below that of lab_bounds.
+
+These tests run the functions of lab_plans as Python, without compiling them.
+"""
 
 import itertools
 

@@ -65,7 +65,10 @@ def run(folder: Path) -> None:
 
 
 def run_and_kill(folder: Path, kills: int) -> int:
-    """Kill `kills` attempts at random moments, then let one finish; return the number of killed attempts."""
+    """Start attempts until `kills` were killed at random moments and one has ended by itself; return `kills`.
+
+    An attempt may end before its random moment. If one has, no further attempt follows the last kill.
+    """
     chance = random.Random(0)
     finished = killed = 0
     while killed < kills or not finished:

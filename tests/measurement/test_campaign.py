@@ -239,7 +239,7 @@ def test_an_abandoned_campaign_leaves_no_process_behind(compute_params, compute_
 
 @pytest.fixture(scope="module")
 def killed_campaigns(tmp_path_factory):
-    """Folder of records of a campaign that was killed `KILLS` times at random moments and then finished."""
+    """Folder of records of a campaign that was killed `KILLS` times at random moments and once ended by itself."""
     folder = tmp_path_factory.mktemp("killed")
     script = Path(__file__).with_name("killed_campaign.py")
     done = warm.run(script, folder, KILLS)

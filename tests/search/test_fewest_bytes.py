@@ -1,4 +1,7 @@
-"""The benchmark's plans of fewest bytes against the proved bound, on the benchmark's suites."""
+"""Plans of benchmarks/fewest_bytes.py, which send the fewest bytes between hosts, for benchmarks/sequence_tasks.py.
+
+They are compared with the proved lower bound of `search.crossing_bound`.
+"""
 
 from dataclasses import replace
 

@@ -36,7 +36,7 @@ _VARIATION_STREAM, _HELD_OUT_STREAM = 4, 5
 
 #: Added to every reuse share before the profile is tilted, so that rows can move into bins that are empty.
 _SMOOTHING = 0.01
-_LEAST_REUSE = 1.02
+_LEAST_REUSE = 1.02  # mean lookups per unique row
 #: The name of a derived table is the name of its origin, this mark, and the table's batch size and number.
 _DERIVED_MARK = "~"
 
@@ -206,8 +206,9 @@ def _tilted_profile(
 ) -> tuple[float, tuple[float, ...]]:
     """Unique rows and reuse shares of a derived table.
 
-    The reuse shares of the origin are tilted until a unique row is looked up `reuse_factor` times as often, or more
-    often if there would otherwise be more than `most_rows` unique rows.
+    The reuse shares of the origin are tilted until a unique row is looked up `reuse_factor` times as often, but at
+    least `_LEAST_REUSE` times and at most half as often as there are ids. It is looked up more often than that if there
+    would otherwise be more than `most_rows` unique rows.
     """
     assert origin.unique_rows is not None and origin.reuse is not None  # noqa: PT018 (tables of a pool have both)
     own = max(batch_indices(origin.pooling_factor, own_batch), 1) / origin.unique_rows

@@ -4,7 +4,7 @@ A sample is what one measurement runs: the lookups of one rank, or one collectiv
 
 Measuring plans:
 
-- `campaigns`: how samples are measured, in resumable campaigns or in memory
+- `campaigns`: the two kinds of campaigns that measure samples: of lookups, and of collectives
 - `plan_frames`: plans as data frames, and back
 - `plan_samples`: the samples that are measured for plans; `measure_plans`: the three campaigns that measure plans
 - `anchors`: training samples that are measured again with the plans; `drift`: how much slower or faster the machine has
@@ -26,5 +26,7 @@ The benchmark:
 
 Plans with tiers (blocks of a sequence table's rows by popularity):
 
-- `other_day`, `popularity_drift`, `recut_bytes`: such plans on the ids of another day
+- `other_day`: such plans on the ids of another day: profiles, shares of the ids per tier, and predicted costs
+- `popularity_drift`: what a plan costs on another day, and whether it pays to cut its tiers again
+- `recut_bytes`: bytes that ranks receive if tiers are cut again
 """

@@ -1,14 +1,18 @@
 """Fits modelled clusters to measured collectives.
 
-A cluster has 6 numbers of its hosts and 7 of its network. All clusters with the same GPU share the numbers of hosts,
-and all clusters of one data sheet share the numbers of the network, too. Every number is a typical value (of all hosts;
-of all networks of one kind) times a factor of its own. Factors far from 1 are penalised, in units of the spread of the
-number between clusters:
+A modelled cluster stands for all measured clusters that match its data sheet (`ClusterSheet`). It has 6 numbers of its
+hosts, which all data sheets with the same GPU share, and 7 of its network. Every number is a typical value (of all
+hosts; of all networks of one kind) times a factor (of the GPU; of the data sheet). Typical values and factors are
+unknowns. They start at the values of `NetworkFitParams` and at 1, and are penalised for leaving their start, in units
+of the spread of the number between clusters (half of it for typical values):
 
-    minimise sum over rows (log predicted - log measured)^2 (robust) + sum over factors (log factor / spread)^2
+    minimise sum over rows rho(weight * log(predicted / measured) / 0.1)
+           + sum over unknowns rho(log(unknown / start) / spread)
 
-A row is one measured collective. The penalty makes few rows suffice for a cluster. A cluster without any row gets the
-typical values with its data sheet.
+A row is one measured collective; collectives below 1 MiB have the weight 1/2, all others 1. rho is SciPy's `soft_l1`:
+about the square of small residuals, and linear in large ones. The penalty makes few rows suffice for a cluster. The
+numbers of a network without any row are its typical shares and times, with the bandwidth of its data sheet. The same
+holds for the hosts of a GPU without any row.
 """
 
 from collections import defaultdict
@@ -98,7 +102,7 @@ def predicted_us(rows: Sequence[MeasuredCollective], params: NetworkParams, one_
 
 
 def with_card(params: NetworkParams, card_gb_per_s: float, sheet: ClusterSheet) -> NetworkParams:
-    """A modelled cluster with cards of another data sheet, which reach the same share of their bandwidth."""
+    """The modelled cluster of `sheet` with cards of another nominal bandwidth, of which they reach the same share."""
     card = params.fabric.card_gb_per_s * card_gb_per_s / sheet.card_gb_per_s
     return params.model_copy(update={"fabric": params.fabric.model_copy(update={"card_gb_per_s": card})})
 
@@ -144,16 +148,17 @@ def fit_cluster(
     Args:
         rows: measured collectives of this cluster.
         name: its cluster sheet.
-        start: where the fit starts, usually the preset of the sheet.
+        start: where the fit starts, usually the preset of the sheet. The fit is penalised for leaving it, so that
+            numbers that the rows do not determine keep its values.
         sheets: data sheets.
 
     Raises:
-        MeasurementError: there is no row without noise.
+        MeasurementError: there are no rows, or all are noisy.
     """
     card = sheets.clusters[name].card_gb_per_s
     quiet = tuple(row for row in rows if not row.noisy)
     if not quiet:
-        raise MeasurementError(f"no measurement of {name} to fit; give a log with collectives of two or more ranks")
+        raise MeasurementError(f"{name}: none of {len(rows)} measurements is free of noise; give a log of nccl-tests")
     numbers = _numbers(start, sheets, name)
     places = np.arange(len(numbers))[:, None]
     spread = np.exp(np.concatenate([_logs(sheets.fit.host_spread), _logs(sheets.fit.fabric_spread)]))
@@ -169,7 +174,7 @@ def from_other_sizes(
     Args:
         rows: measured collectives of one cluster.
         name: its cluster sheet.
-        start: where the fits start.
+        start: where the fits start, and what they are penalised for leaving.
         sheets: data sheets.
 
     Returns:

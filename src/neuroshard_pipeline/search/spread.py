@@ -1,4 +1,7 @@
-"""Spread tables: tables with a replica on every rank, or with rows cut over all ranks, one host, or each host.
+"""Spread tables: tables that are not column-wise.
+
+Every rank has a replica of the table, or the rows are cut over ranks: over all ranks, over the ranks of one host (the
+whole table, or a block of its columns), or over the ranks of every host, so that every host has all rows.
 
 A `Spread` gives such tables their shards and ranks. All other tables are column-wise. A search places the column-wise
 tables, and takes into account the costs and the memory of the spread tables (`column_problem`).
@@ -65,8 +68,9 @@ def spread_tables(
     """Give tables of these types their shards and ranks.
 
     Replicas lie on all ranks. The rows of a row-wise table are cut over all ranks. Every host has all rows of a
-    host-row-wise table, cut over its ranks. Table-row-wise tables, and column blocks of grid-sharded tables (at most
-    one block per host), lie on one host each. They are distributed in descending order of bytes; each goes to the host
+    host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded
+    table, lies on one host. A table has at most as many blocks as there are hosts, but two of its blocks may lie on the
+    same host. Tables and blocks are distributed in descending order of bytes; each goes to the host
     whose fullest rank has most memory left.
 
     Args:
@@ -212,7 +216,7 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
 
 
 def _background_ms(task: ShardingTask, models: Models, spread: Spread) -> FloatArray:
-    """(W,) costs of the spread tables; the cost of their all-to-alls does not depend on other all-to-alls."""
+    """(W,) costs of the spread tables. All ranks are assumed to enter their all-to-alls together."""
     parts = step_parts(task, spread.shards, spread.ranks, models)
     if not parts.dim_sums:
         return parts.own_ms

@@ -18,8 +18,8 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
     """Samples and costs → cost models and their accuracy on held-out samples.
 
     Args:
-        refined: prefix of the datasets named in `REFINED`. The default selects what earlier runs of the pipeline refine
-            have measured; `refine.` selects what this run measures.
+        refined: prefix of the datasets named in `REFINED`. The default selects the newest samples that the pipeline
+            refine has stored, if any. `refine.` selects those that this run stores: its own and earlier ones.
     """
     return Pipeline(
         [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],
