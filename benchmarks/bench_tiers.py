@@ -10,7 +10,8 @@ Tiers are parts of a table by popularity: the hot tier has a copy on every rank,
 Tasks are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: that of
 `neuroshard_plus`, that of TorchRec's planner, and that of `neuroshard_plus` if every rank sends each id of its samples
 once (`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
-`fewest bytes`, which gives copies to the same rows as the bound (`fewest_bytes.py`).
+`fewest bytes`, which gives copies to the same rows as the bound of bytes (`fewest_bytes.py`). In the lab also `least
+comm`, which gives copies to the same rows as the bound of communication time (`least_communication.py`).
 
 In the lab (formulas for modelled GPUs), the search knows the reuse profile of one batch, or the popularity curve of
 `--batches` batches; tiers hold the rows that the stated distribution makes most popular, and the distribution gives
@@ -24,6 +25,8 @@ search knows.
   ids and rows that ranks exchange.
 - `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`); the first number
   counts the reductions of gradients, the second one does not.
+- `comm bound`, in the lab: no plan needs less time for communication (`communication_bound.py`), with the memory of the
+  task and with unlimited memory. The factors compare with the first plan.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from communication_bound import communication_bound
 from fewest_bytes import plan_with_fewest_bytes
+from least_communication import plan_with_least_communication
 from sequence_tasks import SCALES, SequenceTask, judged, sequence_task
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES
@@ -64,11 +69,17 @@ PLANS: dict[str, tuple[str, dict[str, bool]]] = {
     "tiers": ("neuroshard_plus", {"tiers": True}),
     "dedup": ("neuroshard_plus", {"index_dedup": True}),
     "dedup + tiers": ("neuroshard_plus", {"index_dedup": True, "tiers": True}),
-    "fewest bytes": ("", {}),
-    "dedup + fewest": ("", {"index_dedup": True}),
+    "fewest bytes": ("fewest_bytes", {}),
+    "dedup + fewest": ("fewest_bytes", {"index_dedup": True}),
+    "least comm": ("least_communication", {}),
+    "dedup + least": ("least_communication", {"index_dedup": True}),
 }
+#: Plans by the formulas of the lab's cluster.
+_OF_LAB = ("least comm", "dedup + least")
 #: Memory with the ids that a rank receives and the rows that it sends, which the limit of the tasks leaves out.
 BUFFERS = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.0)
+#: More memory than any plan needs.
+_PLENTY = 2**50
 #: Seed of the first batch whose ids are counted; measured batches have smaller seeds.
 _COUNTED = 100
 DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
@@ -124,9 +135,14 @@ def solved(
     found: dict[str, Plan | str] = {}
     for name in names:
         sharder, fields = PLANS[name]
+        task = replace(source.task, **fields)
         try:
-            task = replace(source.task, **fields)
-            found[name] = shard(task, models, sharder) if sharder else plan_with_fewest_bytes(task, curves, models)
+            if sharder == "fewest_bytes":
+                found[name] = plan_with_fewest_bytes(task, curves, models)
+            elif sharder == "least_communication":
+                found[name] = plan_with_least_communication(task, source.popularities, curves, models, NETWORK)
+            else:
+                found[name] = shard(task, models, sharder)
         except NeuroShardError as error:
             found[name] = " ".join(str(error).split())[:100]
     return found
@@ -171,6 +187,23 @@ def bound_line(source: SequenceTask) -> str:
     return "; ".join(parts)
 
 
+def time_bound_line(source: SequenceTask, base_ms: float) -> str:
+    """The bound of communication time, and how many times lower it is than `base_ms`."""
+    parts = []
+    for words, dedup in (("", False), (" with dedup", True)):
+        of_memory = [
+            replace(source.task, index_dedup=dedup, memory_bytes=each) for each in (source.task.memory_bytes, _PLENTY)
+        ]
+        least = [
+            communication_bound(task, source.popularities, default_memory(), NETWORK).least_ms for task in of_memory
+        ]
+        parts.append(
+            f"comm bound{words}: at least {least[0]:.2f} ms, at most {base_ms / least[0]:.2f} times lower (with "
+            f"unlimited memory {least[1]:.2f} ms, {base_ms / least[1]:.2f} times)"
+        )
+    return "; ".join(parts)
+
+
 def run_lab(arguments: argparse.Namespace) -> None:
     """Judge all plans by the lab."""
     models = load_cost_models(arguments.models or "h100")
@@ -184,7 +217,10 @@ def run_lab(arguments: argparse.Namespace) -> None:
             print(f"\n{popularity}, {world_size // 8} x 8 H100, {limit:.2f} GiB per rank\n")
             plans = solved(source, models, arguments.plans, source.curves)
             print(aligned_table([LAB_HEADER, *lab_rows(source, plans)]))
-            print(bound_line(source), flush=True)
+            print(bound_line(source))
+            base = next((plan for plan in plans.values() if isinstance(plan, Plan)), None)
+            if base is not None:
+                print(time_bound_line(source, collectives_ms(*judged(base, source.sources), base.ranks)), flush=True)
 
 
 def run_gloo(arguments: argparse.Namespace) -> None:
@@ -239,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", choices=("lab", "gloo", "hosts"))
     parser.add_argument("--popularities", nargs="+", choices=POPULARITIES, default=list(POPULARITIES))
-    parser.add_argument("--plans", nargs="+", choices=list(PLANS), default=list(PLANS))
+    parser.add_argument("--plans", nargs="+", choices=list(PLANS), help="default: all, but those of the lab only there")
     parser.add_argument("--scales", nargs="+", choices=("lab-16", "lab-128"), default=["lab-16", "lab-128"])
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--mbit", type=float, default=None, help="bandwidth between emulated hosts")
@@ -256,6 +292,7 @@ def main() -> None:
     if arguments.quick:
         small = {"popularities": ["published"], "scales": ["lab-16"], "world_sizes": [4], "rounds": 2, "steps": 3}
         arguments = argparse.Namespace(**vars(arguments) | small)
+    arguments.plans = arguments.plans or [name for name in PLANS if arguments.where == "lab" or name not in _OF_LAB]
     if arguments.where == "hosts":
         from bench_two_hosts import why_not
 

@@ -47,14 +47,22 @@ def plan_with_fewest_bytes(task: ShardingTask, curves: Mapping[str, PopularityCu
     for factor, of_hot in product(_FACTORS, of_hot_rows):
         cuts = {table.name: _cuts(table, task, curves[table.name], factor, of_hot) for table in task.tables}
         with suppress(PlanError):
-            return _plan(tiered_task(task, {name: own for name, own in cuts.items() if own}, curves), models)
+            return plan_with_cuts(task, cuts, curves, models, "fewest_bytes")
     raise PlanError(f"{task.task_id}: tiers do not fit the memory")
 
 
-def _plan(variant: ShardingTask, models: Models) -> Plan:
-    placed = [place for table in variant.tables for place in _placed(table, variant)]
+def plan_with_cuts(
+    task: ShardingTask, cuts: Mapping[str, Cuts], curves: Mapping[str, PopularityCurve], models: Models, name: str
+) -> Plan:
+    """The plan with these tiers and row-wise cold rows; `name` is that of its algorithm.
+
+    Raises:
+        PlanError: the tiers do not fit the memory.
+    """
+    variant = tiered_task(task, {table: own for table, own in cuts.items() if own}, curves)
+    placed = [place for table in variant.tables for place in placed_shards_of(table, variant)]
     placement = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
-    return price_plan(Problem(variant, models, default_memory()), placement, "fewest_bytes")
+    return price_plan(Problem(variant, models, default_memory()), placement, name)
 
 
 def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float, of_hot: float) -> Cuts:
@@ -70,8 +78,8 @@ def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: floa
     return Cuts(hot, rows(task.num_hosts, 1.0) - hot) if task.num_hosts > 1 else Cuts(hot, 0)
 
 
-def _placed(table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:
-    """The shards of a table or tier, and their ranks."""
+def placed_shards_of(table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:
+    """The shards of a table or tier, and their ranks; cold rows are row-wise."""
     kind, local = table.tier.kind if table.tier else "cold", task.ranks_per_host
     if kind == "hot":
         return [(whole(table, "data_parallel"), rank) for rank in range(task.world_size)]

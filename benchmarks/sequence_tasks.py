@@ -139,14 +139,21 @@ def sequence_task(
 
 
 def judged(plan: Plan, sources: Mapping[str, SequenceIds]) -> tuple[ShardingTask, tuple[Shard, ...]]:
-    """The task and the shards of a plan, with the lookups of every tier that follow from the popularities of its rows.
+    """The task and the shards of a plan as `judged_shards` describes them."""
+    return judged_shards(plan.task, plan.shards, sources)
+
+
+def judged_shards(
+    task: ShardingTask, shards: Iterable[Shard], sources: Mapping[str, SequenceIds]
+) -> tuple[ShardingTask, tuple[Shard, ...]]:
+    """A task and its shards, with the lookups of every tier that follow from the popularities of its rows.
 
     A search knows only the reuse profile of one batch, which does not determine the popularities.
     """
-    size = plan.task.batch_size
-    tables = {t.name: t if t.tier is None else _true_tier(t, sources[t.tier.parent], size) for t in plan.task.tables}
-    task = replace(plan.task, tables=list(tables.values()))
-    return task, tuple(replace(shard, table=tables[shard.table.name]) for shard in plan.shards)
+    size = task.batch_size
+    tables = {t.name: t if t.tier is None else _true_tier(t, sources[t.tier.parent], size) for t in task.tables}
+    task = replace(task, tables=list(tables.values()))
+    return task, tuple(replace(shard, table=tables[shard.table.name]) for shard in shards)
 
 
 def _true_tier(table: Table, source: SequenceIds, batch_size: int) -> Table:

@@ -37,8 +37,8 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel
-from neuroshard_pipeline.tables.kinds import Tier
-from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.kinds import Tier, TierKind
+from neuroshard_pipeline.tables.table import ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 
@@ -133,6 +133,7 @@ def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory
     ids = task.batch_size * table.pooling_factor / task.world_size  # of one rank
     once = -np.expm1(ids * np.log1p(-np.minimum(popularity.popularity, 1 - 1e-12)))
     width_bytes = OUTPUT_BYTES * table.embedding_dim
+    copy_bytes = tier_row_bytes(table, "hot", task, memory) / task.world_size
     return _Classes(
         rows=popularity.rows.astype(np.float64),
         visits=ranks * ids * popularity.popularity,
@@ -140,7 +141,7 @@ def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory
         visit_bytes=ID_BYTES + 2.0 * width_bytes,
         gradient_bytes=2.0 * width_bytes,
         row_bytes=row_bytes(table, task, memory),
-        copies_bytes=places * _copy_bytes(table, task, memory) - row_bytes(table, task, memory),
+        copies_bytes=places * copy_bytes - row_bytes(table, task, memory),
     )
 
 
@@ -154,10 +155,14 @@ def row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
     return float(_bare(memory).table_bytes(_one_row(table), table.embedding_dim, task))
 
 
-def _copy_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
-    """Least bytes of one copy of a row: weights, gradient, optimizer state, and its entry in one rank's index."""
-    tier = replace(_one_row(table), tier=Tier("hot", table.name, 0))
-    return float(_bare(memory).shard_bytes(whole(tier, "data_parallel"), task))
+def tier_row_bytes(table: Table, kind: TierKind, task: ShardingTask, memory: MemoryModel) -> float:
+    """Least bytes of one row of a tier on all ranks together, with gradients of copies and indices of popular rows."""
+    if kind == "cold":
+        return row_bytes(table, task, memory)
+    tier = replace(_one_row(table), tier=Tier(kind, table.name, 0))
+    name: ShardingType = "data_parallel" if kind == "hot" else "host_row_wise"
+    copies = task.world_size if kind == "hot" else task.num_hosts
+    return copies * float(_bare(memory).shard_bytes(whole(tier, name), task))
 
 
 def _one_row(table: Table) -> Table:

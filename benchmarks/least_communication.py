@@ -1,0 +1,64 @@
+"""Plans of sequence tables with tiers whose collectives take the least time by the lab's formulas.
+
+The rows' states are those at which the bound of `communication_bound` is attained. They may exceed the memory by the
+rows of one class, and the tiers of every host must have equally many rows on every rank. All tiers are therefore
+shortened by the smallest share with which they fit. The bound tells how far from the best plan the result is at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from communication_bound import communication_bound
+from fewest_bytes import plan_with_cuts
+
+from neuroshard_pipeline.augment.sequences import RowPopularity
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.popularity import PopularityCurve
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts
+
+#: The share of the rows of all tiers that fits is sought to this precision.
+_PRECISION = 2.0**-7
+
+
+def plan_with_least_communication(
+    task: ShardingTask,
+    popularities: Mapping[str, RowPopularity],
+    curves: Mapping[str, PopularityCurve],
+    models: Models,
+    network: NetworkParams,
+) -> Plan:
+    """The plan; its cold rows are row-wise.
+
+    Raises:
+        PlanError: not even the tables without tiers fit the memory.
+    """
+    task = replace(task, tiers=True)
+    cuts = communication_bound(task, popularities, default_memory(), network).cuts
+
+    def plan_with(share: float) -> Plan:
+        shorter = {name: _shortened(own, share, task.ranks_per_host) for name, own in cuts.items()}
+        return plan_with_cuts(task, shorter, curves, models, "least_communication")
+
+    low, step = 0.0, 0.5
+    try:
+        return plan_with(1.0)
+    except PlanError:
+        best = plan_with(low)
+    while step >= _PRECISION:
+        with suppress(PlanError):
+            best, low = plan_with(low + step), low + step
+        step /= 2
+    return best
+
+
+def _shortened(cuts: Cuts, share: float, ranks_per_host: int) -> Cuts:
+    host_rows = int(share * cuts.host_rows)
+    return Cuts(int(share * cuts.hot_rows), host_rows - host_rows % ranks_per_host)
