@@ -2,7 +2,8 @@
 
 Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
 (`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
-the best of these placements, and a local search improves the results.
+the best of these placements, and a local search improves the results. Another one cuts and moves the tables on single
+hosts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search, first_state
+from neuroshard_pipeline.search.host_blocks import improved_on_hosts
 from neuroshard_pipeline.search.host_load import host_loads_ms
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
@@ -93,8 +95,10 @@ def whole_step_placements(
     improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
     best, states = _cheapest(problem, improved)
     if best.columns is None:
-        return [joined(problem, None, best.spread)]
-    return [_placement(problem, best, [state]) for state in states[:count]]
+        found = [joined(problem, None, best.spread)]
+    else:
+        found = [_placement(problem, best, [state]) for state in states[:count]]
+    return found if is_large else [improved_on_hosts(problem, found[0], usable_types), *found[1:]]
 
 
 def _improved(
