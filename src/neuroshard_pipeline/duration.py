@@ -27,7 +27,7 @@ _MARGIN = 1.1
 def slowdown() -> float:
     """Measure for about a second how many times slower this machine is than the reference machine.
 
-    Two processes run at once. Each alternates between a loop in Python and a copy that exceeds every cache. The result
+    Two processes run at once. Each alternates between a loop in Python and a copy that exceeds most caches. The result
     is the mean of both ratios to the reference machine, because a run consists of both kinds of work: lookups wait for
     the memory, and the rest keeps the cores busy. Other programs slow the probe down as much as they would a run.
     """

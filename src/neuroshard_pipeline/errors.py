@@ -13,11 +13,11 @@ class NeuroShardError(Exception):
 
 
 class TableFileError(NeuroShardError):
-    """A file of embedding tables is missing, malformed or contains an impossible value."""
+    """A file of tables, ids, constraints or bandwidths is missing, malformed or contains an impossible value."""
 
 
 class TaskError(NeuroShardError):
-    """A table, a sharding task or a sample (what one measurement runs) has impossible values."""
+    """A table, a constraint, a sharding task or a sample (what one measurement runs) has impossible values."""
 
 
 class MeasurementError(NeuroShardError):

@@ -1,4 +1,4 @@
-"""Kedro hooks: check parameters and inputs before a run, record versions, print results at the end."""
+"""Kedro hooks: refuse unknown parameters, record versions, announce durations, limit threads, print results."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan
 
 
 class UnknownParameterError(NeuroShardError):
-    """A parameter is unknown, a value of `lab` is changed, or plans are exported of a sharder that does not run."""
+    """A parameter is unknown, a value of `lab` is changed, or `search.torchrec.sharder` is not in `search.contest`."""
 
 
 class ParameterHooks:
@@ -41,7 +41,7 @@ class ParameterHooks:
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
-        """Refuse unknown parameters, changed values of `lab`, and the export of plans of a sharder that does not run.
+        """Refuse unknown parameters, changed values of `lab`, and a `search.torchrec.sharder` outside `search.contest`.
 
         Raises:
             UnknownParameterError: the message names the parameter, its value and the remedy.

@@ -43,7 +43,7 @@ class UnusedRecords(NamedTuple):
 
 
 def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
-    """Find the stored records that are not used. The catalog's parameters describe the campaigns that use records."""
+    """Find the stored records of all campaigns other than those that the catalog's parameters describe."""
     for name, campaign in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
         for other in other_campaigns(dataset.load(), campaign.identity()):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="tests Li
 
 
 @pytest.mark.parametrize(("size", "is_batch"), [(None, True), (1, False), (100_000, True)])
-def test_a_process_is_pinned_and_yields_only_to_processes_that_share_its_core(size, is_batch):
+def test_a_process_is_pinned_and_has_the_batch_scheduler_only_if_it_may_share_its_core(size, is_batch):
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as process:
         cores, scheduler = process.submit(settled, 3, size).result()
     assert cores == 1

@@ -1,4 +1,4 @@
-"""A pool gives items to teams, which are groups of workers that do one job together; here they are no processes."""
+"""A pool hands items to teams of workers. The teams of these tests are plain objects without processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_items_of_one_group_wait_for_its_only_team_while_another_group_is_idle(p
     assert answers == [[("two", "a")], [("two", "b")], None, [("four", "c")], [("two", "d")], [("four", "e")]]
 
 
-def test_a_team_that_is_lost_leaves_the_limit_of_items_at_the_same_time():
+def test_the_loss_of_a_team_does_not_change_how_many_items_run_in_parallel():
     teams = {0: [FakeTeam("kept"), FakeTeam("lost")]}  # the last team of a group is the first to be asked
     with Pool(lambda: teams, TIMEOUT_S, parallel=1) as pool:
         outcomes = list(pool.run([Item("last")] * 3))

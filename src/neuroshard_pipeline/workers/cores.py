@@ -1,4 +1,4 @@
-"""Pins a process to one core, so that measurements on different cores do not disturb each other."""
+"""Pins a process to one core, so that the system does not move it to another core during a measurement."""
 
 import fcntl
 import os

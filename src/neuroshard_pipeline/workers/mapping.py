@@ -34,7 +34,7 @@ def map_items(
 
     Raises:
         NeuroShardError: `function` raised it. Such an error concerns more than one item, so it ends the whole call.
-        ExecutionError: Ray is missing or cannot be reached.
+        ExecutionError: Ray is missing, cannot be reached, or has no room for any worker.
     """
     sharing = params.workers if params.engine == "local" else 1  # Ray itself gives a worker one thread per CPU
 
@@ -68,7 +68,7 @@ def single_workers(
         preload: see `LocalTeam`.
 
     Raises:
-        ExecutionError: Ray is missing or cannot be reached.
+        ExecutionError: Ray is missing, cannot be reached, or has no room for any worker.
     """
     calls = [partial(arguments, worker) for worker in range(params.workers)]
     if params.engine == "local":

@@ -14,8 +14,8 @@ class WorkerParams(Parameters):
         engine: `local` starts processes on this host. `ray` starts workers on a Ray cluster (extra [cluster]).
         address: address of the running Ray cluster: `auto` for the cluster that this host belongs to, or `host:port`
             of its head. Null starts Ray on this host for as long as the program runs. `local` ignores it.
-        workers: number of items that are processed at the same time, each on its own CPU. A Ray cluster with fewer CPUs
-            processes one item per CPU.
+        workers: number of items that are processed at the same time. A Ray cluster with fewer CPUs processes one item
+            per CPU.
         timeout_s: time limit for one item in seconds, including the start of its worker. A worker that exceeds it
             counts as hung and is replaced.
     """
