@@ -95,5 +95,5 @@ def test_losses_that_differ_are_named_with_their_plans():
 
 def test_a_loss_that_is_not_a_number_is_named():
     losses = [0.5, 0.5, float("nan"), *[0.5] * 6]
-    with pytest.raises(TrainCheckError, match="plan of second the loss of step 2 is not a number"):
+    with pytest.raises(TrainCheckError, match="plan of second the loss of step 2 is not finite"):
         check_losses(pd.concat([steps({"first": [1, 1, 1]}, [0.5] * 9), steps({"second": [1, 1, 1]}, losses)]), 1e-3)

@@ -81,7 +81,8 @@ def plan_to_json(
         compute_device: kind of device that trains the tables; None for the one that the plan's cost models were
             measured on.
         module_path: fully qualified name of the collection that holds the tables whose `module` is empty, or a mapping
-            from every table's name (of a tier, also the whole table's) to the name of its collection.
+            from every table's name to the name of its collection. Cold tiers may be listed under the name of the whole
+            table.
 
     Raises:
         PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, or

@@ -105,7 +105,7 @@ class NeuroShardPlanner(ShardingPlanner):
             profiles are measured. If None, the pooling factors of the constraints and default profiles are used.
             `collective_plan` uses the batches of the first rank only.
         optimizer: the optimizer of the tables, or None to read what `apply_optimizer_in_backward` attached to them.
-        options: sharder, settings, seed, memory reservation and modules to leave out.
+        options: the sharder, its settings, and what is needed only in special cases.
 
     Raises:
         PlanError: the topology's device is neither `cuda` nor `cpu`.

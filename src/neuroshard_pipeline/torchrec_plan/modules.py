@@ -112,7 +112,8 @@ def read_module_tables(
 
     Raises:
         PlanError: two modules have a table of the same name, a table has an unsupported data type, or a constraint
-            names no table of the model or has another number of pooling factors than its table has features.
+            names no table of the model or has another number of pooling factors than its table has features; or as
+            `embedding_modules`.
         TaskError: a table is invalid, for example because its width is not a multiple of 4; the message names it.
     """
     constraints = constraints or {}

@@ -5,7 +5,7 @@ collectives per sharding type of a module. If uncut tables were table-wise besid
 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form adds a copy that reorders the
 outputs. The copy matters only if lookups take nearly all of a step.
 
-TorchRec 1.8 accepts some plans that it then trains wrongly, or that fail during training. They are refused here:
+TorchRec 1.8 trains some plans wrongly, and fails with others, often only during training. Both are refused here:
 
 - a table whose rows are cut into other blocks than those of `tables.row_blocks`, or whose blocks are not in the order
   of the ranks. The ranks are all ranks of the job (`row_wise`) or of one host (`table_row_wise`, and each column block
@@ -229,7 +229,7 @@ def _check_block(block: _Placed, of_ranks: Sequence[tuple[int, int]]) -> None:
 
 
 def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str, str]) -> Iterator[str]:
-    """Sequence tables with types that TorchRec refuses, or with column shards of several widths in one kernel."""
+    """Sequence tables with types that TorchRec cannot train, or with column shards of several widths in one module."""
     sequences = {name: form for name, form in forms.items() if pooling[name] == "none"}
     for name, form in sequences.items():
         if form["sharding_type"] not in SEQUENCE_TYPES:

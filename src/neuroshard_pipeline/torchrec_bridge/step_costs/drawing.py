@@ -35,14 +35,15 @@ class StepPlanParams(Parameters):
         batch_size: global batch size of most tasks; the pool has tables of this and of the other batch sizes.
         other_batch_sizes: global batch sizes of the other tasks.
         other_batch_share: share of the tasks that have one of `other_batch_sizes`.
-        min_tables: smallest number of tables of a task.
-        max_tables: largest number of tables of a task.
+        min_tables: smallest number of tables that are drawn for a task.
+        max_tables: largest number of tables that are drawn for a task.
         dimensions: widths of the tables.
         weighted_share: share of tasks in which some tables have weighted ids: on average half of the tables, or a
             quarter of them if the task has mean pooling, too.
         mean_share: share of tasks in which, on average, half of the tables have mean pooling.
         half_precision_share: share of tasks with fp16 communication.
-        max_weight_bytes: largest total size of the tables of a task.
+        max_weight_bytes: largest total size of the tables of a task; the largest drawn tables that exceed it are left
+            out.
         spread_share: share of plans in which tables may be row-wise or data-parallel.
         max_replica_bytes: largest size of a data-parallel table.
         seed: seed of all draws.

@@ -43,7 +43,7 @@ class MeasuredSteps(NamedTuple):
 
     @classmethod
     def from_frames(cls, tasks: pd.DataFrame, plans: pd.DataFrame, costs: pd.DataFrame) -> Self:
-        """Read the frames that the measure stage wrote: `frames.tasks_to_frame`, `plans_frame` and the costs."""
+        """Read the frames of the measure stage: of `tasks_to_frame`, of `plans_frame` and of `measure_step_costs`."""
         by_name = {task.task_id: task for task in tasks_from_frame(tasks)}
         found = []
         for _, rows in plans.groupby(["task_id", "sharder"], sort=False):

@@ -57,7 +57,7 @@ def tiered_embeddings(
     """A sharded module that returns what `module` returns and whose tables have tiers. This is a collective.
 
     Args:
-        module: the unsharded module. Its weights are taken; where they are on the meta device, `init_fn` is called.
+        module: the unsharded module. Its weights are taken; if any of them is on the meta device, `init_fn` fills all.
         cuts: numbers of hot and host rows of the tables with tiers.
         popular_rows: for every table with tiers, its most popular ids, the most popular first; equal on all ranks.
         cold: TorchRec's plan of the cold rows and of the tables without tiers. The cold rows of a table have the name

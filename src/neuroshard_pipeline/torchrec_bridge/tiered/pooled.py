@@ -87,7 +87,7 @@ class TieredEmbeddingBagCollection(TieredModule):
             return self.started(ctx, None if self.cold is None else _joined(cold))
 
     def output_dist(self, ctx: TieredContext, output: LookedUp) -> LazyAwaitable[KeyedTensor]:
-        """Exchange cold rows and host rows, and look up hot rows meanwhile."""
+        """Start to exchange sums of cold rows, and exchange host rows; the awaitable looks up hot rows and adds all."""
         return _Pooled(self, ctx, *self.exchanged(ctx, output))
 
     def _split(self, ctx: TieredContext, width: int, ids: KeyedJaggedTensor) -> KeyedJaggedTensor | None:

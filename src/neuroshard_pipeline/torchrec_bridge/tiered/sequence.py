@@ -15,9 +15,9 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from neuroshard_pipeline.torchrec_bridge.tiered.base import LookedUp, TieredContext, TieredIds, TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
 
-#: The ids of a table go to TorchRec in this many bags of equal length per rank. The bags of a sequence table need not
-#: be its samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so a single bag
-#: would be slow; a bag per sample would send more lengths.
+#: The ids of a table go to TorchRec in this many bags of nearly equal length per rank. The bags of a sequence table
+#: need not be its samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so a
+#: single bag would be slow; a bag per sample would send more lengths.
 BAGS_PER_TABLE = 64
 
 
@@ -70,7 +70,7 @@ class TieredEmbeddingCollection(TieredModule):
             return self.started(ctx, cold_ids)
 
     def output_dist(self, ctx: TieredContext, output: LookedUp) -> LazyAwaitable[dict[str, JaggedTensor]]:
-        """Exchange cold rows and host rows, and look up hot rows meanwhile."""
+        """Start to exchange cold rows, and exchange host rows; the awaitable looks up hot rows and joins all rows."""
         return _Sequences(self, ctx, *self.exchanged(ctx, output))
 
     def _cold_ids(self, rows: torch.Tensor, table: torch.Tensor) -> KeyedJaggedTensor:

@@ -31,8 +31,8 @@ class Collective:
             splits. For reductions and gathers, they are the bytes of a ring, which gloo uses and NCCL prefers for large
             buffers: every rank sends 2 * (n - 1) / n of the buffer of an all-reduce of n ranks to the next rank, and
             (n - 1) / n of the larger buffer of a reduce-scatter or an all-gather.
-        total_ms: from the call to the end of the collective, including the wait for other ranks; nan if it is
-            unfinished or runs on GPUs.
+        total_ms: from the call to the end of the collective, including the wait for other ranks; nan while it is
+            unfinished. On GPUs it is nan, or for a synchronous collective the duration of the call alone.
         waited_ms: time in which the calling thread waited for it.
     """
 
@@ -80,9 +80,9 @@ class _TimedWork(dist.Work):
 
 @contextlib.contextmanager
 def recorded_traffic() -> Iterator[list[Collective]]:
-    """Record the collectives that Python code of this process starts in this context.
+    """Record the collectives of `_RECORDED` that Python code of this process starts in this context.
 
-    The collectives of TorchRec and of this package are recorded. `DistributedDataParallel`, which TorchRec uses for
+    TorchRec and this package start no others in a training step. `DistributedDataParallel`, which TorchRec uses for
     dense parameters and for `data_parallel` tables, starts its collectives in C++; they are not recorded.
     """
     calls: list[Collective] = []

@@ -112,7 +112,7 @@ def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> Key
 
 
 def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> DistributedModelParallel:
-    """The model with the plan's tables, sharded by the plan; its initial weights depend only on `params.seed`."""
+    """The model with the plan's tables, sharded by the plan; its initial weights do not depend on the sharding."""
     model = MixedWidthDlrm(plan.task.tables, params)
     for part in model.dense_modules:
         part.to(device)

@@ -58,9 +58,7 @@ def check_losses(steps: pd.DataFrame, tolerance: float) -> float:
     bad = steps[~np.isfinite(steps["loss"])]
     if len(bad):
         sharder, step = bad.iloc[0]["sharder"], bad.iloc[0]["step"]
-        raise TrainCheckError(
-            f"under the plan of {sharder} the loss of step {step} is not a number; lower learning_rate"
-        )
+        raise TrainCheckError(f"under the plan of {sharder} the loss of step {step} is not finite; lower learning_rate")
     losses = steps.pivot_table(index="step", columns="sharder", values="loss")  # (S, P)
     table = losses.to_numpy()
     difference = np.ptp(table, axis=1) / np.abs(table).min(axis=1)  # (S,)

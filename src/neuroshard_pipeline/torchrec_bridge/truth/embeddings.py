@@ -220,7 +220,7 @@ def _nodes_below(node: Any) -> Iterator[Any]:
 
 
 def _replicas(collection: nn.Module, plan: Mapping[str, Any]) -> Iterator[nn.Parameter]:
-    """The weights of the data-parallel tables of a collection, which are called `embedding_bags.<table>.weight`."""
+    """The weights of a collection's data-parallel tables, named `embedding_bags.<table>.weight` or `embeddings...`."""
     for name, weight in collection.named_parameters():
         if plan[name.split(".", 1)[1].removesuffix(".weight")].sharding_type == "data_parallel":
             yield weight

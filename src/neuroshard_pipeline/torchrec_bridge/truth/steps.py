@@ -63,7 +63,7 @@ def measure_steps(
         forward of the output dist. A part includes the time in which its collectives wait for other ranks.
 
     Raises:
-        RankError: the plans do not meet these conditions, the machine has too few GPUs, or a rank failed.
+        RankError: the plans cannot be measured together, the machine has too few GPUs, or a rank failed.
     """
     world_size = _check(plans, batches_by_task)
     frames = []

@@ -117,10 +117,10 @@ def _agreement(plans: pd.DataFrame, slowest: pd.DataFrame, quantile: float) -> d
     """How well predicted and measured costs of different plans agree.
 
     Returns:
-        `median_ratio`, median of predicted / measured; `median_error`, median of |ratio - 1|; `tau`, Kendall's tau-b of
-        predicted and measured costs within a task, averaged over the tasks; `tau_of_halves`, the same for the measured
-        costs of even and odd rounds, which shows how well the costs of these plans can be ranked on this machine;
-        `noise`, median relative difference between the costs of even and odd rounds.
+        `plans`, their number; `median_ratio`, median of predicted / measured; `median_error`, median of |ratio - 1|;
+        `tau`, Kendall's tau-b of predicted and measured costs within a task, averaged over the tasks; `tau_of_halves`,
+        the same for the measured costs of even and odd rounds, which shows how well the costs of these plans can be
+        ranked on this machine; `noise`, median relative difference between the costs of even and odd rounds.
     """
     plans = plans[plans["same_plan_as"].isna() & plans["predicted_ms"].notna()]
     names = pd.MultiIndex.from_frame(plans[_PLAN])
