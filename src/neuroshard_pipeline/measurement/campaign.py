@@ -1,6 +1,6 @@
-"""Measurement campaigns visit, that is time, many samples several times each.
+"""Measurement campaigns: a campaign times many samples, each in several visits.
 
-A campaign can be killed at any moment and resumed, because it stores the visits as records.
+It can be killed at any moment and resumed, because it stores the visits as records.
 """
 
 import json

@@ -67,7 +67,7 @@ class CollectiveBench:
     """One rank of the bench of collectives; all ranks must measure the same samples together.
 
     The ranks agree on a common start on rank 0's monotonic clock (`HostClock`), wait until that start plus their start
-    skew, and enter the collective. The cost of a rank is the time from its own start, skew included, to the end of the
+    skew, and enter the collective. The cost of a rank is the time from its own start, after its skew, to the end of the
     collective (`collective_start`). With `nccl`, a rank uses the GPU whose number is its local rank; the agreement on
     the start still goes through gloo.
 

@@ -1,6 +1,6 @@
 """Reduces the records of a campaign to costs and a noise floor.
 
-A campaign visits, that is times, each of its samples several times. The noise floor is the relative difference between
+A campaign times each of its samples in several visits. The noise floor is the relative difference between
 two independent measurements of the same sample.
 """
 

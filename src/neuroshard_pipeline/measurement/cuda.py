@@ -4,7 +4,7 @@ import torch
 
 from neuroshard_pipeline.errors import MeasurementError
 
-#: Backends that need CUDA, and the backends that can replace them.
+#: Backends that need CUDA, and what error messages recommend in their place.
 ALTERNATIVES = {"fbgemm_cuda": "fbgemm_cpu or recorded", "nccl": "gloo or topology"}
 
 

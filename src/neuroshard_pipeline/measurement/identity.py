@@ -1,8 +1,8 @@
 """The identity of a campaign consists of everything that changes its timings.
 
 A campaign times many samples, each in several visits, and stores the timings as records. Campaigns with the same
-identity share their records, whichever environment or command started them. More samples or more visits extend a
-campaign.
+identity share the records in a folder, whichever environment or command started them. More samples or more visits
+extend a campaign.
 """
 
 import hashlib

@@ -100,8 +100,9 @@ def open_recording(params: RecordingParams | None) -> Recording:
 def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd.DataFrame:
     """Look up the recorded costs of samples; nothing is estimated.
 
-    A sample is found by its content: batch size, optimizer, and the profile, width and data type of every table. The
-    order of the tables and their column offsets do not matter, because the cost of a lookup does not depend on them.
+    A sample is found by its content: batch size and optimizer, and of every table the name, rows, pooling factor, reuse
+    profile, data type and width. The order of the tables and their column offsets do not matter, because the cost of a
+    lookup does not depend on them.
 
     Returns:
         `measure.compute_costs`; a sample that is not in the recording becomes a row with an error and no costs.
