@@ -104,7 +104,7 @@ def test_no_common_task_is_stated():
     table = pd.DataFrame({"ours": [1.0, np.nan], "rival": [np.nan, 2.0]})
     found = Comparison(BOOTSTRAP, 5, "measured").compare(table, "ours", "rival")
     assert (found["tasks"], found["ratio"], found["verdict"]) == (0, None, "too few tasks")
-    assert found["statement"] == "no task was solved by both ours and rival"
+    assert found["statement"] == "no task has costs of both ours and rival"
 
 
 def test_ours_are_compared_with_every_other_sharder():

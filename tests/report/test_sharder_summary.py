@@ -103,7 +103,7 @@ def test_the_notes_compare_the_most_thorough_search_with_the_best_rival_and_the_
     summary = summary_of(OURS, plus, GREEDY, ("random", 3, 3, 2.0, 2.0, 0.1)) | {"pairs": pairs}
     told = ["neuroshard_plus against neuroshard.", "neuroshard_plus against dim_greedy."]
     assert comparison_notes(summary) == told
-    pairs[1]["ratio"] = None  # no task was solved by both
+    pairs[1]["ratio"] = None  # no task has costs of both
     assert comparison_notes(summary) == told[1:]
 
 

@@ -13,6 +13,7 @@ Measuring plans:
 
 Comparing:
 
+- `solving_in_workers`: plans of all sharders for the tasks of the pipeline search, several tasks at the same time
 - `totals`: embedding cost and imbalance of plans, as tables of tasks and sharders
 - `comparison`: two sharders on the same tasks, with a confidence interval
 - `plan_intervals`, `prediction_errors`: prediction intervals and errors of the cost models on plans

@@ -1,4 +1,4 @@
-"""The two kinds of campaigns that measure plans and new samples: of lookups, and of collectives.
+"""The two kinds of campaigns that measure plans and further training samples: of lookups, and of collectives.
 
 A campaign measures many samples. A sample is what one measurement runs: the lookups of one rank, or one collective.
 """

@@ -84,7 +84,7 @@ class Comparison:
     basis: Basis
 
     def compare(self, costs: pd.DataFrame, ours: str, rival: str) -> dict[str, Any]:
-        """Compare two sharders on the tasks that both solved.
+        """Compare two sharders on the tasks for which both have a cost.
 
         Args:
             costs: cost in ms by task (rows) and sharder (columns); NaN where a sharder has no cost.
@@ -114,7 +114,7 @@ class Comparison:
     def _statement(self, facts: dict[str, Any]) -> str:
         ours, rival, ratio = facts["ours"], facts["rival"], facts["ratio"]
         if ratio is None:
-            return f"no task was solved by both {ours} and {rival}"
+            return f"no task has costs of both {ours} and {rival}"
         tasks = f"{facts['tasks']} task" + ("" if facts["tasks"] == 1 else "s")
         if facts["low"] is None:
             return f"{_difference(ours, rival, ratio)} ({tasks}, {self.basis}, too few for a confidence interval)"

@@ -79,7 +79,7 @@ def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> d
 
 
 def day_task(task: ShardingTask, day: DayIds) -> ShardingTask:
-    """The task of the model's tables, with the profiles and popularity curves of a day's batches; it may have tiers.
+    """The task of the model's tables, with the profiles and popularity curves of a day's batches; tiers are allowed.
 
     Args:
         task: the task of a plan, whose tables may be tiers.
@@ -96,7 +96,7 @@ def day_task(task: ShardingTask, day: DayIds) -> ShardingTask:
 
 
 def on_ids(plan: Plan, rows: PopularRows, day: DayIds, models: Models) -> Plan:
-    """The plan with the cost that the models predict for batches of ids; tables get the profiles of their own ids."""
+    """The plan with the cost predicted for batches of ids; every table or tier gets the profile of its own ids."""
     size = plan.task.batch_size
     seen = {t.name: observed(t, day[t.name], size) for t in plan.task.tables if t.tier is None}
     for name, tiers in tiers_of(plan.task).items():

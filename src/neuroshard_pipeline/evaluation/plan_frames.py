@@ -2,7 +2,7 @@
 
 A frame has one row per shard. A plan may cut a sequence table, the parent, into tiers by the popularity of its rows.
 For a shard of a tier, `table` is the parent's name, and `tier` is `hot`, `host` or `cold`. Its `row_offset` is a
-position in the list of all rows of the parent, most popular first.
+position in the list of all rows of the parent: hot rows, then host rows, then cold rows.
 """
 
 from collections.abc import Sequence

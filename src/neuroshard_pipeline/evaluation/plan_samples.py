@@ -47,8 +47,8 @@ class PlanSamples(Generic[Sample]):
     Attributes:
         samples: distinct samples.
         sample_ids: sample id by plan, by rank, and by kernel or collective of the plan. It is None for a kernel without
-            shards on the rank, for a reduction in which the rank takes no part, and for an all-to-all whose start skew
-            is unknown because a measurement of the plan failed.
+            shards on the rank, for a reduction in which the rank takes no part, and for the forward all-to-alls of a
+            plan whose start skews are unknown because a measurement failed.
     """
 
     samples: list[Sample]
@@ -117,7 +117,7 @@ def forward_comm_samples(
     Args:
         plans: P plans.
         own_ms: all costs of a rank except all-to-alls, per plan and rank (`own_costs_ms`); NaN if a measurement failed.
-        backward_comm_ms: cost per plan and rank; NaN if the measurement failed.
+        backward_comm_ms: cost of the backward all-to-alls per plan and rank; NaN if a measurement failed.
         marks: see `session_marks`.
     """
     skews: list[tuple[float, ...] | None] = []
@@ -136,8 +136,8 @@ def own_costs_ms(
 
     Args:
         plans: P plans.
-        compute_ms: measured cost per plan and rank.
-        reduction_ms: measured cost of the reductions, NaN for a plan without reductions; None if no plan has any.
+        compute_ms: cost per plan and rank, measured or predicted.
+        reduction_ms: cost of the reductions, ignored for a plan without reductions; None if no plan has any.
     """
     found = []
     for index, plan in enumerate(plans):

@@ -62,7 +62,7 @@ class Recut:
         cuts: numbers of hot and host rows of the tables with tiers.
         shares: shares of the day's ids per tier.
         moved_bytes: bytes that all ranks together receive.
-        move_ms: time in which they are received.
+        move_ms: time in which they are received if every rank receives an equal share.
         saved_ms: predicted time that a step takes less; negative if it takes more.
         pays_after: steps after which `saved_ms` has made up for `move_ms`; None if it is not worth it (`DriftParams`).
     """
@@ -87,7 +87,7 @@ class Drift:
         drifted: the plan with the same shards and popular rows, priced for the other day's ids.
         shares: shares of the other day's ids per tier.
         cuts: the plan's numbers of hot and host rows, by table with tiers.
-        recuts: ways to cut again, the one with the lowest cost first.
+        recuts: ways to cut again, the one with the largest `saved_ms` first.
     """
 
     plan: Plan
@@ -110,7 +110,7 @@ def plan_day(
     """The plan for a day, which may have tiers, and the most popular rows of its tables with tiers.
 
     Args:
-        task: the task of the model's tables; the profiles of its tables are those of the day.
+        task: the task of the model's tables; their profiles are replaced by those of the day.
         day: batches of ids of every table, of the task's global batch size.
         models: cost models.
         sharder: name of the sharder.
@@ -130,8 +130,8 @@ def evaluate_drift(
 ) -> Drift:
     """Compare a plan on another day's ids with plans that are cut for this day.
 
-    Two ways to cut again are tried: the same cuts with the day's popular rows, which leaves all other shards in place,
-    and a new plan for the day's profiles.
+    Two ways to cut again are tried: the same cuts and shards with the day's popular rows, and a new plan for the day's
+    profiles.
 
     Args:
         plan: a plan with tiers.
@@ -234,7 +234,7 @@ def _check(plan: Plan, cuts: Mapping[str, Cuts], rows: PopularRows, day: DayIds)
     task_id = plan.task.task_id
     if not cuts:
         raise TaskError(
-            f"{task_id}: the plan has no tiers, so there is nothing to cut again; tiers pay for sequence tables"
+            f"{task_id}: the plan has no tiers, so there is nothing to cut again; allow tiers and give sequence tables"
         )
     for table in parent_tables(plan.task):
         if len(day.get(table.name, ())) < 2:

@@ -26,11 +26,11 @@ def prediction_errors(
     Returns:
         One entry per part of the cost (`compute`, `forward_comm`, `backward_comm`, `reduction`), with figures over
         ranks, and `embedding_cost`, the cost of these parts together, with figures over plans. The figures are `mape`
-        (mean |predicted - measured| / measured), `bias` (mean signed error) and `count`; with intervals, `coverage_90`
-        and `mean_relative_width` of the parts. With anchors, compute and all-to-alls also have `drift`, the median
-        relative change of the anchors' costs since the campaign that measured the training data; and `mape`, `bias` and
-        `coverage_90` are also given for costs without the drift, as `<figure>_net_of_drift`. Entries without measured
-        costs are left out.
+        (mean |predicted - measured| / measured), `bias` (mean of the same errors with their signs) and `count`; with
+        intervals, `coverage_90` and `mean_relative_width` of the parts. With anchors, compute and all-to-alls also have
+        `drift`, the median relative change of the anchors' costs since the campaign that measured the training data;
+        and `mape`, `bias` and `coverage_90` are also given for costs without the drift, as `<figure>_net_of_drift`.
+        Entries without measured costs are left out.
     """
     figures = _figures(plan_costs, intervals)
     drifts = {} if anchors is None else drifts_of_parts(anchors)

@@ -44,7 +44,7 @@ def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
         The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
 
     Raises:
-        TaskError: a suite has no task, a task cannot be drawn, or two tasks have the same id.
+        TaskError: a suite has no task, a task cannot be drawn, or two suites have a task with the same id.
         TableFileError: a file of tables or tasks cannot be used.
     """
     pool = _renamed(tables_from_frame(base_pool(settings.pool)))
@@ -97,7 +97,7 @@ def _renamed(tables: Sequence[Table]) -> list[Table]:
 
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
-    """Draw an equal number of tasks (plus or minus 1) for each of `paper.dimensions`: their largest dimension."""
+    """Draw the same number of tasks, plus or minus 1, for every maximum dimension in `paper.dimensions`."""
     paper, suites = settings.paper, settings.suites
     frame = tables_to_frame(pool).drop(columns="embedding_dim")
     for place, largest in enumerate(sorted(paper.dimensions)):

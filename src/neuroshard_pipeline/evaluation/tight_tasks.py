@@ -19,7 +19,7 @@ _TIGHT_STREAM = 11
 
 
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task whose largest table fits no rank, although all tables fill only the share `memory_fill`.
+    """Draw a task whose largest table fits no rank, although all tables fill only a share `memory_fill` of all memory.
 
     Args:
         pool: tables to draw from.
@@ -42,7 +42,8 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
             return task
     raise TaskError(
         f"{task_id}: none of {_MAX_DRAWS} drawn tasks with {fewest} to {most} tables has a table that is larger than "
-        f"the memory of a rank and can be split to fit at memory_fill {fill}; raise memory_fill or draw fewer tables"
+        f"the memory of a rank and can be split to fit at memory_fill {fill}; raise memory_fill (lower it if it is "
+        "almost 1) or draw fewer tables"
     )
 
 

@@ -31,7 +31,7 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
         world_size: number of ranks.
 
     Raises:
-        TaskError: giant tables alone would fill the memory.
+        TaskError: giant tables alone would fill the share `memory_fill`.
     """
     giant, batch_size = settings.giant_narrow, settings.suites.batch_size
     rng = np.random.default_rng([_GIANT_STREAM, settings.suites.seed, *task_id.encode()])
