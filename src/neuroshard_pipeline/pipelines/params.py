@@ -42,7 +42,7 @@ class TorchRecExportParams(Parameters):
     """The plans that are written for TorchRec.
 
     Attributes:
-        sharder: the sharder whose plans are written.
+        sharder: the sharder whose plans the pipeline search writes.
         local_world_size: ranks per host, or null if all ranks are on one host.
         compute_device: type of the device on which the tables will be trained, or null for the one that the cost models
             were measured on.
@@ -54,7 +54,7 @@ class TorchRecExportParams(Parameters):
 
 
 class PlanParams(Parameters):
-    """The sharding task of `kedro run --pipeline plan`.
+    """The sharding task of the pipelines `plan` and `drift` (which does not use `links` and `seed`).
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.

@@ -81,7 +81,7 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
     who = "every compared sharder" if left_out else "every sharder"
     parts = [f"None of the {tasks} tasks was solved by {who}."]
     if common:
-        parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those solved by {who}."]
+        parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those with a cost of {who}."]
     if basis == "predicted":
         parts.append("No plan of this suite was measured.")
     if has_whole_steps(verdict):

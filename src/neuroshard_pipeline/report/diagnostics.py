@@ -36,7 +36,7 @@ def compute_errors(held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_
 
 
 def buckets(rows: pd.DataFrame, column: str, count: int) -> pd.Series:
-    """Bucket number of every row. Rows are ordered by `column` and divided into at most `count` equal buckets."""
+    """Bucket number of every row. At most `count` buckets by `column`, of about equal size; equal values share one."""
     ranks = rows[column].rank(method="dense")
     return pd.qcut(ranks, min(count, max(int(ranks.nunique()), 1)), labels=False, duplicates="drop")
 

@@ -167,7 +167,7 @@ def type_table(plans: pd.DataFrame) -> list[list[str]] | None:
         plans: `search.plans`.
 
     Returns:
-        None if all tables are column-wise.
+        None if all tables are column-wise. A table with tiers counts only under the type of its first shard.
     """
     if "sharding_type" not in plans or (plans["sharding_type"] == "column_wise").all():
         return None

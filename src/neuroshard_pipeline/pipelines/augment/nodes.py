@@ -38,7 +38,7 @@ def gather_public_tables(
 def provide_table_pool(
     public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
 ) -> pd.DataFrame:
-    """Return the recording's pool if there is one, or else tables that are generated or read, derived, and public."""
+    """The recording's pool, or else generated tables (or a file's), tables derived from them, and public ones."""
     if recording.folder:
         return open_recording(recording).pool
     return varied_pool(base_pool(params), params.batch_size, public, variation)

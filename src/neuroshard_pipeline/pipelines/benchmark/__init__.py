@@ -1,4 +1,4 @@
-"""Compares all sharders by measured cost on the same suites of tasks: `kedro run --pipeline benchmark`."""
+"""Compares sharders on suites of tasks, by measured or predicted cost: `kedro run --pipeline benchmark`."""
 
 from neuroshard_pipeline.pipelines.benchmark.pipeline import create_pipeline
 

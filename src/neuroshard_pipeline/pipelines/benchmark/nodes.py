@@ -18,7 +18,7 @@ def solve(jobs: BenchmarkJobs, executor: WorkerParams, done: Records) -> Iterato
     """Run the jobs that have no record yet; Kedro saves every record as it is yielded."""
     total = len(jobs.jobs)
     solved = sum(job.key in done for job in jobs.jobs)
-    with tqdm(total=total, initial=solved, desc="solve", unit=" plans", disable=None) as bar:
+    with tqdm(total=total, initial=solved, desc="solve", unit=" jobs", disable=None) as bar:
         for key, record in solve_missing(jobs, done, lambda solver, left: map_items(solver, left, executor, PRELOAD)):
             yield {key: record}
             bar.update()

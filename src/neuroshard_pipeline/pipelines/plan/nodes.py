@@ -42,7 +42,7 @@ def read_task(params: PlanParams) -> ShardingTask:
 def search_plan(
     task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams
 ) -> tuple[Plan, str]:
-    """Search for a plan. If links are given, order its ranks so that its collectives are cheapest on these links.
+    """Search for a plan. If links are given, order its ranks so that its collectives are cheaper on these links.
 
     Returns:
         The plan, and a line about the effect of the order of ranks; the line is empty if no links are given.

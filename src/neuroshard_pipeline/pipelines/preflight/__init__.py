@@ -1,4 +1,4 @@
-"""Checks everything that a run will use before its first node starts, and reports all problems in one error.
+"""Checks, before the first node of a run starts, what the run will use, and reports all problems in one error.
 
 - `hook`: the Kedro hook that runs the checks, and the error that it raises
 - `run`: what the checks know of a run: nodes, typed parameters, and where parameters were set

@@ -27,7 +27,7 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
         run: the run.
         named: maps the name of a field to the name of the parameter that sets it.
         params: parameters of the campaign.
-        sample_bytes: bytes of the weights of the largest sample, 0 if they are not known.
+        sample_bytes: bytes that the weights of a sample may have at most, 0 if they are not known.
     """
     backend = run.setting(named("backend"), params.backend)
     arena = run.setting(named("arena_bytes"), params.arena_bytes)

@@ -52,7 +52,7 @@ def state_campaigns(
 def draw_tasks(
     pool: pd.DataFrame, like: ShardingTaskParams, params: RefineParams, known: MeasuredSamples
 ) -> pd.DataFrame:
-    """Draw the tasks of this round; no other round or stage has the same tasks."""
+    """Draw the tasks of this round, with a seed that no other round has."""
     return params.draw_tasks(pool, like, next_round(known))
 
 

@@ -1,4 +1,4 @@
-"""Measures plans that the search chooses, and trains the cost models again on all samples."""
+"""Measures samples of plans that the search chooses, and trains the cost models again on all samples."""
 
 from kedro.pipeline import Node, Pipeline
 

@@ -18,6 +18,8 @@ _WIDEST_PROFILE = 2.0
 def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figure:
     """Per sharder, the share of tasks that it solves within x times the cost of the cheapest plan [Dolan2002].
 
+    Tasks for which no sharder has a cost are left out.
+
     Args:
         suite: name of the suite.
         costs: the suite's rows of `benchmark.task_costs`.

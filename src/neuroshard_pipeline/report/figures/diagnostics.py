@@ -94,13 +94,13 @@ def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
 
 
 def _medians(rows: pd.DataFrame, name: str, in_legend: bool) -> go.Scatter:
-    """The median error of every bucket; all buckets hold the same number of samples."""
+    """The median error of every bucket; all buckets hold about the same number of samples."""
     middle = rows.groupby(buckets(rows, name, _BUCKETS))[[name, "error"]].median()
     return go.Scatter(
         x=style.rounded(middle[name]),
         y=style.rounded(100 * middle["error"]),
         mode="lines+markers",
-        name=f"median error of {_BUCKETS} buckets with equally many samples",
+        name=f"median error of {_BUCKETS} buckets with about equally many samples",
         showlegend=in_legend,
         line={"color": "#D55E00", "width": 2},
         hovertemplate="median %{y:+.1f} %<extra></extra>",

@@ -57,7 +57,7 @@ def pool_distributions(table_pool: pd.DataFrame) -> go.Figure:
     """Histograms of the number of rows and of the pooling factors of the pool's tables, on logarithmic axes.
 
     Args:
-        table_pool: `augment.table_pool`; only the generated tables are shown.
+        table_pool: `augment.table_pool`; its derived and public tables are not shown.
     """
     table_pool = generated_tables(table_pool)
     columns = {

@@ -1,4 +1,4 @@
-"""Tiers (hot, host and cold rows) of a plan's sequence tables: popularity curves, and bytes on every kind of wire."""
+"""Tiers (hot, host and cold rows) of a plan's sequence tables: popularity curves, and bytes inside or between hosts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -89,7 +89,7 @@ def tiers_picture(plan: Plan) -> go.Figure:
     for row, table in enumerate(shown, start=1):
         _add_curve(figure, row, table, tiers[table.name], plan)
         _add_wires(figure, row, _wires(table, plan))
-    more = f", the {len(shown)} with most traffic" if len(shown) < len(parents) else ""
+    more = f", the {len(shown)} with the largest lookups" if len(shown) < len(parents) else ""
     title = f"{plan.task.task_id} by {plan.sharder}: tiers of {len(parents)} sequence tables{more}"
     figure.update_xaxes(title_text="most popular rows", row=len(shown), col=1)
     figure.update_xaxes(title_text="MB per step, all ranks", row=len(shown), col=2)
@@ -116,7 +116,7 @@ def _title(table: Table, tiers: Sequence[Table]) -> str:
 
 
 def _saving(table: Table, plan: Plan) -> str:
-    """By how much the tiers change the bytes on each kind of wire."""
+    """By how much the tiers change the bytes inside hosts and between hosts."""
     parts = []
     for wire, (tiered, whole) in _wires(table, plan).items():
         tiered_bytes, whole_bytes = (sum(_bytes(of, wire, kind) for kind in KINDS) for of in (tiered, whole))
@@ -154,7 +154,7 @@ def _add_curve(figure: go.Figure, row: int, table: Table, tiers: Sequence[Table]
 
 
 def _wires(table: Table, plan: Plan) -> dict[str, tuple[Volumes, Volumes]]:
-    """What one table sends per step with its tiers, and as a row-wise table, by kind of wire."""
+    """What one table sends per step with its tiers, and as a row-wise table, inside and between hosts."""
     task = plan.task
     names = {tier.name for tier in tiers_of(task)[table.name]}
     placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table.name in names]
