@@ -1,14 +1,15 @@
 """Compares the lab (modelled GPUs and networks) with published measurements.
 
-    python benchmarks/check_gpu_lab.py                                  # the published files of the project
+    python benchmarks/check_gpu_lab.py                                  # fbgemm_lookups.csv and collectives.csv
     python benchmarks/check_gpu_lab.py --lookups A.csv --collectives B.csv
     python benchmarks/check_gpu_lab.py --only lookups --worst 20
     python benchmarks/check_gpu_lab.py --fit                            # lab.kernels of conf/base/parameters_lab.yml
 
 The check has two halves, lookups and collectives. Each prints median and 90th percentile of the relative error per
-source, device and size class, and over all points. Points whose source is in the repository are predicted by a model
-that was fitted without any point of their source; points of other sources are predicted with the shipped numbers. Exits
-with 1 if an aim is missed, and with 2 if a file cannot be read. Takes one minute on one core.
+source, device and size class, and over all points. Points whose source is in data/01_raw/published are predicted by a
+model that was fitted without their source (for collectives, without their publisher), other points by the shipped
+numbers. Collectives are also predicted by a fit to other sizes on the same cluster. Exits with 1 if an aim is missed,
+and with 2 if a file cannot be read. Takes one minute on one core.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Train a DLRM with TorchRec under a plan from NeuroShard. Copy the parts that you need into your own program.
 
-Install the extra `torchrec` and train cost models once (`make run`). Then run it on any number of ranks:
+`make run` installs TorchRec and trains cost models. Then run the example on any number of ranks:
     torchrun --nproc_per_node 2 examples/torchrec_dlrm.py [data/06_models]
 
-On machines with GPUs it uses NCCL, and the cost models must have been measured on such GPUs. On other machines it uses
-gloo. On 2 cores it takes less than 10 seconds: it explains the plan, and the loss falls from 0.7 to about 0.5.
+On machines with GPUs it uses NCCL, and needs cost models of such GPUs (measured, or shipped: `h100`). On other machines
+it uses gloo. On 2 cores it takes less than 10 seconds: it explains the plan, and the loss falls from 0.7 to about 0.5.
 """
 
 import gc

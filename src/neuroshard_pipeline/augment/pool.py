@@ -78,10 +78,11 @@ def base_pool(params: PoolParams) -> pd.DataFrame:
 def generate_pool(params: PoolParams) -> pd.DataFrame:
     """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
 
-    Tables differ widely, as real tables do; totals and reuse histograms over all tables are the published ones.
+    Tables differ widely, as real tables do; means over tables and the reuse histogram of all tables are the published
+    ones.
     Pooling factors and lookups per unique row have heavy-tailed distributions. The histogram of a table is the
     published one, tilted towards more or less reuse so that the table has its own mean reuse. The bins are then
-    reweighted until the sums over tables are the published ones. Rounding to whole rows nearly keeps these sums.
+    reweighted until their means over tables are the published ones. Rounding to whole rows nearly keeps these means.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table. These columns
@@ -136,7 +137,7 @@ def _with_mean(values: FloatArray, mean: float, least: FloatArray | float, most:
 def _fit_rows(
     indices: FloatArray, unique_rows: FloatArray, per_table: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Rows per table and reuse bin (T, 17), close to the targets; the sums over tables are the published ones."""
+    """Rows per table and reuse bin (T, 17), close to the targets; the means over tables are the published ones."""
     tables = len(indices)
     bins = np.arange(len(per_table))
     # Tables differ in more than their mean reuse: some have a few hot rows and many cold ones, others have neither.
@@ -179,7 +180,10 @@ def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 def _draw_num_embeddings(unique_rows: IntArray, params: PoolParams, rng: np.random.Generator) -> IntArray:
-    """Heavy-tailed numbers of rows (T,), at least `unique_rows`; their mean is `MEAN_NUM_EMBEDDINGS / row_scale`."""
+    """Heavy-tailed numbers of rows (T,), at least `unique_rows`, with the mean `MEAN_NUM_EMBEDDINGS / row_scale`.
+
+    The mean differs only if `unique_rows`, or the largest number of rows of a table, does not allow it.
+    """
     unused = unique_rows.astype(np.float64) * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
     mean = max(MEAN_NUM_EMBEDDINGS / params.row_scale - float(unique_rows.mean()), 0.0)
     most = np.maximum(MAX_NUM_EMBEDDINGS / params.row_scale - unique_rows.astype(np.float64), 0.0)

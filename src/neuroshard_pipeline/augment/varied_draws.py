@@ -43,9 +43,11 @@ class VariedSampleParams(Parameters):
         samples_per_group: number of evaluation samples for each purpose.
         dimensions: widths of the tables.
         dimension_weights: relative frequency of each width.
-        rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD.
+        rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD. Samples of
+            public tables always apply SGD.
         similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. They
             are close in the order of pooling factors, and each width is one drawn width or its half, its quarter, …
+            Samples of public tables are not counted.
         similar_rows_share: share of the samples of similar tables in which tables of equal pooling factor also have
             similar numbers of rows. A small table uses the caches better among small tables than among large ones.
         spread_share: share of training samples that are spread, half of them row-wise and half data-parallel.

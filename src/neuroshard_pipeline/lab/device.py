@@ -99,10 +99,10 @@ class KernelParams(Parameters):
         sort_bytes_per_id: bytes that sorting moves per id.
         hot_row_us: time during which a block of threads for a hot row occupies an SM.
         weight_gradient_factor: time of the gradient of the ids' weights, divided by the time of the forward kernel.
-        host_efficiency: share of the host link's bandwidth that reads of rows reach.
+        host_efficiency: share of the host link's bandwidth that transfers of rows reach.
         cache_fetch_share: share of a batch's distinct rows that come from the host if the cache has room for all rows.
         cache_evict_share: what is added to `cache_fetch_share` if the cache has room for no rows; includes writing rows
-            back. The sum is linear in the share of all rows that the cache has room for.
+            back. In between, the added share falls linearly with the share of all rows that the cache has room for.
     """
 
     forward_launch_us: float = Field(ge=0)
@@ -282,8 +282,8 @@ def lookup_cost_ms(
     """Modelled forward and backward milliseconds of the fused lookup of the shards of one rank.
 
     Args:
-        shards: at least one shard.
-        batch_size: global batch size.
+        shards: at least one shard, as for `lookup_of_shards`.
+        batch_size: samples whose ids are looked up.
         optimizer: one of `tables.task.OPTIMIZERS`.
         device: the GPU, see `modelled_device`.
     """

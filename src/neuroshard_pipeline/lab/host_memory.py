@@ -4,10 +4,10 @@
          + for a kernel with a cache: launches, and one sort of the ids of cached tables
 
 The bytes are those of `tables.host_memory`. Both terms are added to the cost of lookups with all rows in GPU memory,
-because the lookup kernel reads fetched rows again from the cache. For a kernel without a cache, they are added all the
-same. Before a lookup, FBGEMM maps the ids of all cached tables to one range, sorts them, finds the distinct rows that
-the cache lacks, sorts these by cache set, and exchanges them with rows in the cache [fbgemm_gpu split_embeddings_cache,
-`lru_cache_populate`].
+because the lookup kernel reads fetched rows again from the cache. A kernel without a cache reads them only once, but
+the first term is added all the same. Before a lookup, FBGEMM maps the ids of all cached tables to one range, sorts
+them, finds the distinct rows that the cache lacks, sorts these by cache set, and exchanges them with rows in the cache
+[fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
 
 Nothing here overlaps with other work: the trainer does not prefetch. No published time was measured with a cache in
 its steady state. The times of recsys-examples on H100 belong to the first batches after the start (`lab.device`), which

@@ -77,8 +77,9 @@ def lookup_of_shards(shards: Sequence[Shard], batch_size: int, optimizer: str) -
     """The fused lookup of the shards of one rank, with pooled fp32 outputs and all weights in GPU memory.
 
     Args:
-        shards: at least one shard; a table without a reuse profile gets the default profile for `batch_size`.
-        batch_size: global batch size.
+        shards: at least one shard with all rows of its table (`tables.lookups` makes such shards of row shards and
+            replicas). A table without a reuse profile gets the default profile for `batch_size`.
+        batch_size: samples whose ids are looked up: the global batch, or that of one rank for replicas.
         optimizer: one of `tables.task.OPTIMIZERS`.
     """
     tables = [with_profile(shard.table, batch_size) for shard in shards]

@@ -51,7 +51,7 @@ def read_nccl_log(
         collective: which one the tests measured, None if the log names it or its numbers tell.
 
     Raises:
-        TableFileError: the file cannot be read, or is no such log; the message names what is missing.
+        TableFileError: the file cannot be read or is no such log, or its GPU or its collective is not known.
     """
     found = []
     for test in _tests(read_text(path) if path.exists() else _missing(path)):
@@ -90,7 +90,7 @@ def _tests(text: str) -> Iterator[_Test]:
 
 
 def _is_right(wrong: str) -> bool:
-    """Whether the last column counts no wrong values, was not checked, or states an error of rounding."""
+    """Whether the column `#wrong` is 0 or not available, or states an error of rounding, as older versions do."""
     return wrong in ("0", "N/A") or bool(re.fullmatch(r"\d[\d.]*e[-+]\d+", wrong) and float(wrong) < _ROUNDING)
 
 

@@ -19,8 +19,9 @@ bandwidth:
                 the NVLink switch adds up the numbers (NVLS), so that their bandwidth is multiplied by
                 `switch_reduction`. NCCL takes the faster of ring and tree.
     alltoall    rank i sends S / n to each rank: S * (g - 1) / n over its links, S * (n - g) / n over its own card.
-                Links and cards work at the same time. Across hosts there is no protocol of low latency, and each
-                doubling of the hosts multiplies the bandwidth by `alltoall_share`.
+                Links and cards work at the same time, so that only the slower of the two counts, with its part of the
+                floor. Across hosts there is no protocol of low latency, and each doubling of the hosts multiplies the
+                bandwidth by `alltoall_share`.
 
 `size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce and alltoall, of all ranks together for
 all_gather and reduce_scatter. A single rank communicates with nobody and costs nothing.
@@ -54,11 +55,11 @@ class HostParams(Parameters):
     """The GPUs of one host and the NVLink between them.
 
     Attributes:
-        launch_us: shortest time of a collective of two GPUs.
-        rank_us: further time per further GPU of the host.
+        launch_us: shortest time of any collective, without `rank_us`.
+        rank_us: further time for every GPU of the host after the first.
         link_gb_per_s: bandwidth of the links of one GPU, per direction, that large collectives reach.
         switch_reduction: factor of the all_reduce bandwidth where the NVLink switch adds up (NVLS), from 8 GPUs on.
-        fill_us: time to fill the pipeline of the protocol Simple, per further GPU of the host.
+        fill_us: time to fill the pipeline of the protocol Simple, for every GPU of the host after the first.
         low_latency_share: share of the bandwidth that the protocols with low latency reach.
     """
 

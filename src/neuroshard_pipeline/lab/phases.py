@@ -1,7 +1,8 @@
 """What the ranks of a job do one after another: work of their own, and collectives in which they wait for each other.
 
-A collective starts when its last rank arrives. Its cost is split into the transfer, which is the cost if all ranks
-arrive at the same time, and the waiting before it. Work and collectives do not overlap. Shape: W ranks.
+A collective to which all ranks contribute equally starts when its last rank arrives. A message of an all-to-all starts
+when its two ranks have arrived. The cost of a collective is split into the transfer, which is its cost if all ranks
+arrive at the same time, and the waiting, which is the rest. Work and collectives do not overlap. Shape: W ranks.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Symmetric:
     Attributes:
         part: as in `Work`.
         us: time of the collective of each rank's team, (W,).
-        team: number of each rank's team, (W,).
+        team: index of each rank's team, (W,).
     """
 
     part: str
@@ -76,7 +77,7 @@ def run_phases(
 
 
 def _phase_ms(phase: Phase, clock: FloatArray, network: NetworkParams) -> tuple[FloatArray, FloatArray]:
-    """Milliseconds of every rank in a phase, and of waiting before it, (W,) each."""
+    """Milliseconds of every rank in a phase, and of its waiting for other ranks, (W,) each."""
     if isinstance(phase, Work):
         return phase.us / 1e3, np.zeros(len(clock))
     if isinstance(phase, Symmetric):

@@ -127,7 +127,7 @@ class Group:
 
     @property
     def is_sent_once(self) -> bool:
-        """Whether every rank sends each id of its samples once."""
+        """Whether every rank sends each distinct id of its samples once."""
         return any(sent is not shard for shard, sent in zip(self.shards, self.exchanged, strict=True))
 
     def copies(self, job: Job) -> int:
