@@ -60,7 +60,7 @@ def test_the_pipeline_takes_the_tables_of_a_file(written):
     assert set(comparison["source"]) == {"published", "drawn"}
 
 
-def test_rows_are_scaled_down_to_the_unique_rows_at_most(written):
+def test_rows_are_scaled_down_but_not_below_the_unique_rows(written):
     _, path = written
     full = base_pool(PoolParams(**POOL, dlrm_dataset=path))
     scaled = base_pool(PoolParams(**{**POOL, "row_scale": 10.0, "num_tables": 5}, dlrm_dataset=path))

@@ -113,7 +113,7 @@ def test_the_seed_determines_the_pool(scaled_pool):
     row_scale=st.floats(0.5, 20_000),
     seed=st.integers(0, 100),
 )
-def test_any_pool_is_valid_and_keeps_the_published_means(num_tables, batch_size, row_scale, seed):
+def test_any_pool_is_valid_and_keeps_the_published_mean_pooling_factor(num_tables, batch_size, row_scale, seed):
     pool = generate_pool(PoolParams(num_tables=num_tables, batch_size=batch_size, row_scale=row_scale, seed=seed))
     tables = tables_from_frame(pool)  # every table refuses impossible values
     assert len(tables) == num_tables

@@ -19,7 +19,7 @@ GRID = {"world_sizes": (2, 4, 8), "ranks_per_host": (None,), "num_sizes": 9, "mi
     min_bytes=st.integers(1, 10_000),
     factor=st.integers(1, 10_000),
 )
-def test_every_group_and_collective_has_the_same_different_sizes(min_bytes, factor, **grid):
+def test_all_collectives_of_a_group_have_the_same_sizes_and_no_size_twice(min_bytes, factor, **grid):
     params = ReductionSampleParams(**grid, min_bytes=min_bytes, max_bytes=min_bytes * factor)
     frame = reduction_samples(params)
     assert frame["sample_id"].is_unique
@@ -33,7 +33,7 @@ def test_every_group_and_collective_has_the_same_different_sizes(min_bytes, fact
         assert 1 <= len(sizes[0]) <= params.num_sizes
 
 
-def test_ranks_fill_hosts_and_groups_with_one_rank_per_host_come_beside_them():
+def test_groups_are_drawn_for_each_number_of_ranks_per_host():
     frame = reduction_samples(ReductionSampleParams(**GRID | {"world_sizes": (4, 8, 16), "ranks_per_host": (8, 1)}))
     groups = sorted(set(zip(frame["world_size"], frame["hosts"], strict=True)))
     assert groups == [(4, 1), (4, 4), (8, 1), (8, 8), (16, 2), (16, 16)]

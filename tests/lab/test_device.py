@@ -129,7 +129,7 @@ def test_missed_reads_by_hand():
 
 
 def test_hot_rows_by_hand():
-    """3 rows of 64 ids take a block each, one row of 4096 ids takes 4, and rows of 32 ids take none."""
+    """3 rows of 48 ids take a block each, one row of 3072 ids takes 3, and rows of 24 ids take none."""
     rows = np.zeros((1, NUM_REUSE_BINS))
     rows[0, [5, 6, 12]] = (10, 3, 1)
     lookup = Lookup(np.array([10 * 24 + 3 * 48 + 3072.0]), np.ones(1), np.ones(1), np.ones(1), rows)

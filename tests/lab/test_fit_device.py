@@ -36,7 +36,7 @@ def test_every_number_has_a_range_around_the_shipped_value():
 
 
 def test_the_fit_finds_the_numbers_that_made_the_times(rows):
-    """Times made by other numbers on the same lookups: the fit then predicts the times within a few per cent."""
+    """Times made by other numbers on the same lookups: the fit then predicts the times within 10 %."""
     made = {name: (low * high) ** 0.5 * 1.1 for name, (low, high, _) in BOUNDS.items()}
     kernels = KernelParams(**made | {"hbm_efficiency": 0.88})
     times = [ModelledDevice(device=DEVICES[row.preset], kernels=kernels).time(row.lookup) for row in rows]

@@ -1,4 +1,4 @@
-"""benchmarks/lab_plans.py computes the same cost of a plan as `lab.step`, which is never below that of lab_bounds.
+"""benchmarks/lab_plans.py computes the same cost of a plan as `lab.step`; it is never below the bound of lab_bounds.
 
 These tests run the functions of lab_plans as Python, without compiling them.
 """

@@ -56,7 +56,7 @@ def us(values) -> list[float]:
 
 
 def test_two_whole_tables_by_hand():
-    """100 samples per rank; SIMPLE moves 1e3 bytes per us in a host, half of it below 8 us of pipeline."""
+    """100 samples per rank; in a host, SIMPLE moves 1e3 bytes per us after 8 us, or half as many from the start."""
     priced = cost(task(NARROW, WIDE), [(whole(NARROW), 0), (whole(WIDE), 1)])
     # Rank 1 sends 8 columns of 100 samples: 3200 bytes. Both ranks wait for it.
     assert us(priced.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
@@ -149,7 +149,7 @@ def test_tables_of_two_modules_or_types_pay_for_two_exchanges():
     ],
 )
 def test_as_many_collectives_as_torchrec_runs(kind, world_size, all_to_alls, reductions):
-    """The numbers were counted by wrapping torch.distributed around TorchRec 1.8 on gloo, with two ranks per host."""
+    """The numbers are those of the calls of torch.distributed by TorchRec 1.8 on gloo, with two ranks per host."""
     placed = {
         "column_wise": [(whole(WIDE), 0)],
         "row_wise": by_rows(WIDE, range(world_size)),

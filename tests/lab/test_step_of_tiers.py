@@ -35,7 +35,7 @@ def test_host_rows_are_exchanged_inside_hosts_and_their_gradients_between_hosts(
     of = tiered(Cuts(0, 4000))
     (host,) = of.tables
     priced = cost(of, host_rows(host))
-    # A rank sends 250 rows of 8 floats to the other rank of its host, at 1e3 bytes per us and half of that below 8 us.
+    # A rank sends 250 rows of 8 floats to the other rank of its host: at 1e3 bytes per us after 8 us, or half as fast.
     exchange = 100 + 20 + min(8.0 / 0.5, 8 + 8.0)
     assert us(priced.forward_comm_ms) == pytest.approx([exchange] * 4)
     assert us(priced.backward_comm_ms) == pytest.approx([exchange] * 4)

@@ -1,4 +1,4 @@
-"""Runs a script like `python <script> <arguments>`, and prints the names of the threads that are alive at exit."""
+"""Runs a script as `python <script> <arguments>` does, and prints the names of the threads that are alive at exit."""
 
 import atexit
 import runpy

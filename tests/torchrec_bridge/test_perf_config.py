@@ -116,7 +116,7 @@ def test_every_sharding_type_has_a_positive_finite_estimate(config):
 
 
 def test_estimates_are_those_of_the_fitted_formula(config):
-    """`perf_fit` states TorchRec's formulas a second time; TorchRec's own code is the oracle."""
+    """`perf_formula` states TorchRec's formulas a second time; TorchRec's own code is the oracle."""
     coefficients = config.coefficients.get_coefficients("column_wise")
     rows = [
         [each.input_read_size_multiplier, each.lookup_size_multiplier, each.embedding_output_multiplier]

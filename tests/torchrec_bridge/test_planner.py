@@ -346,7 +346,7 @@ def test_kernels_in_host_memory_become_those_of_the_table(constraint, expected):
 
 
 def test_a_model_larger_than_hbm_gets_a_plan_with_tables_in_host_memory():
-    """The topology has 2 * 2**20 bytes of HBM for tables of 4 * 10**6 bytes."""
+    """The topology has 2 * 2**20 bytes of HBM, but the tables have 3.84 * 10**6 bytes."""
     model = collection(bag("a", num_embeddings=10_000), bag("b", num_embeddings=5_000))
     tight = Topology(2, "cuda", hbm_cap=2**20, ddr_cap=2**24, local_world_size=2, created_by_factory=True)
     made = NeuroShardPlanner(step_models(), tight, 8, optimizer="sgd")

@@ -213,7 +213,7 @@ def test_a_topology_of_another_device_than_the_cost_models_is_refused():
     assert all("cpu" in str(shard.placement) for shard in parameter.sharding_spec.shards)
 
 
-def test_the_table_of_a_plan_fits_a_rank_only_with_its_buffers():
+def test_a_table_takes_memory_for_buffers_beside_its_weights():
     table = Table("t0", 10_000, 64, 1.0)
     weights = 10_000 * 64 * 4
     task = planner(1, (weights + 2**20) / 2**30).task(torch.nn.ModuleDict({"ebc": bags(1)}))

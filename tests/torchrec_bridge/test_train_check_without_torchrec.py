@@ -1,4 +1,4 @@
-"""Without TorchRec, every pipeline is registered, and only the training check refuses to run."""
+"""Without TorchRec, all pipelines are registered, and the training check refuses to run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ except TorchRecMissingError as error:
 """
 
 
-def test_only_the_check_itself_needs_torchrec():
+def test_the_check_needs_torchrec_only_when_it_runs():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "install the extra 'torchrec'" in done.stdout

@@ -21,7 +21,7 @@ Rows = dict[str, list[list[float]]]
 def trained_rows(
     rank: int, world_size: int, plan: Plan, batches: Sequence[Batch], params: StepParams
 ) -> tuple[list[dict[str, float]], Rows]:
-    """Run one step per batch from equal weights; return the times and the rows of this rank's first samples."""
+    """Run one step per batch from equal weights; return the times, and the rows of this rank's part of batch 0."""
     device = torch.device("cpu")
     share = plan.task.batch_size // world_size
     part = slice(rank * share, (rank + 1) * share)
