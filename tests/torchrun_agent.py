@@ -1,4 +1,4 @@
-"""torchrun for a warm process, with `--start-method forkserver`: its ranks are forks, which have all modules.
+"""torchrun for `warm.start`, with `--start-method forkserver`: its ranks are forks that have imported all modules.
 
 The ranks are not forks of the agent. A thread of the agent serves torchrun's store and resolves the names of hosts that
 connect. A rank that is forked at that moment inherits a lock of the C library that nobody releases, and waits for it

@@ -25,7 +25,7 @@ def make_shards(rng: np.random.Generator, tables: list[Table], count: int) -> tu
 
 
 def true_compute_ms(shards: tuple[Shard, ...], batch_size: int) -> np.ndarray:
-    """Costs of a launch, of units of work, and of bytes, which become more expensive as the working set grows."""
+    """Cost of a launch, plus costs of units of work, which become more expensive as the working set grows."""
     work = segment_sums(shard_features(shards, batch_size)[0], [len(shards)])[0]
     prices = np.array([[0.01, 0.01], [0, 0], [0.01, 0.02], [3, 8], [0.01, 0.02], [1, 4], [0.05, 0.1]])
     pressure = work[6] / (work[6] + 4.0)
@@ -33,7 +33,7 @@ def true_compute_ms(shards: tuple[Shard, ...], batch_size: int) -> np.ndarray:
 
 
 def true_comm_ms(sample: CommSample) -> np.ndarray:
-    """Costs in a made-up network: the wait for the last rank, latency per peer, and the longer of send and receive."""
+    """Costs of every rank: wait for the last rank, latency, the larger of send and receive volume, the total volume."""
     dims, skew = np.array(sample.dim_sums, dtype=float), np.array(sample.start_skew_ms)
     unit = sample.batch_size / sample.world_size * 4 / 2**20
     out, into = dims * unit * (sample.world_size - 1), (dims.sum() - dims) * unit

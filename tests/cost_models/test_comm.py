@@ -173,7 +173,7 @@ def test_only_a_modelled_cluster_has_ranks_per_host():
     assert ranks_per_host_of({}) is None
 
 
-def test_ranks_with_equal_contexts_cost_the_same_as_each_alone_and_chosen_ranks_as_among_all(comm_model):
+def test_costs_do_not_depend_on_the_ranks_that_are_predicted_together(comm_model):
     rng = np.random.default_rng(11)
     dims = rng.choice([0, 32, 64], size=(50, 8))
     skew = rng.choice([0.0, 1.5], size=dims.shape)

@@ -34,7 +34,7 @@ def test_work_matches_a_calculation_by_hand():
     assert named["log_table_bytes"][0] == np.log(4096 * 32 * 4)
 
 
-def test_distinct_blocks_lie_between_one_row_each_and_the_whole_table():
+def test_narrow_rows_share_cache_lines_and_wide_rows_take_several():
     table = Table("t", 4096, 64, 2.0, 1000.0, ONCE)
     named = columns([Shard(table, 0, 4), Shard(table, 0, 64)])
     lines = named["cache_lines"] * 2**20

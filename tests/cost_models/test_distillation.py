@@ -11,7 +11,7 @@ COSTS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 
 
 def started(weight):
-    """One member, which predicts `weights["cost"]` for every sample, plus the noise of the view (clean or noisy)."""
+    """One member, which predicts `weights["cost"]` for every sample, plus the noise of the channel (0 or 0.5)."""
 
     def predict(weights, rows, noise):
         return (weights["cost"] + noise).expand(1, len(rows), 2)

@@ -107,7 +107,7 @@ def test_intervals_of_a_handful_of_wild_samples_are_finite(seed):
     assert np.isfinite(high**2).all()
 
 
-def test_the_conformal_quantile_includes_the_new_sample():
+def test_the_conformal_quantile_counts_the_new_sample_too():
     assert conformal_quantile(np.arange(1.0, 20.0)) == 18  # ceil(20 * 0.9) of 19
     assert conformal_quantile(np.arange(1.0, 5.0)) == 4
 

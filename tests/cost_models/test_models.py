@@ -106,10 +106,11 @@ def test_caveats_of_the_step_costs(compute_model, comm_model):
     (one,) = caveats(step_model(costs_are={"prices": "measured", "reductions": "modelled"}))
     assert one.startswith("modelled: costs of reductions come")
     assert caveats(step_model(), world_size=16) == [
-        "extrapolated: world_size 16: steps were measured with 2 to 4 ranks",
-        "extrapolated: world_size 16: reductions were measured with 2 to 4 ranks",
+        "extrapolated: world_size 16: costs of steps were fitted for 2 to 4 ranks",
+        "extrapolated: world_size 16: costs of reductions were fitted for 2 to 4 ranks",
     ]
-    assert caveats(step_model(), local_world_size=2) == ["extrapolated: 2 hosts: reductions were measured on one host"]
+    one_host = ["extrapolated: 2 hosts: costs of reductions were fitted for one host"]
+    assert caveats(step_model(), local_world_size=2) == one_host
     assert caveats(step_model(hosts=2), local_world_size=2) == []
     (groups,) = caveats(step_model(), num_replica_groups=3)
     assert groups == "assumed: the ranks of 3 replica groups that have the same shards share a host"

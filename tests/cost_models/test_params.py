@@ -42,7 +42,7 @@ def test_impossible_parameters_are_refused(field, value):
 
 
 @pytest.mark.parametrize("field", sorted(COMPUTE))
-def test_nothing_has_a_second_default(field):
+def test_no_parameter_has_a_default_in_its_type(field):
     with pytest.raises(ValidationError, match=field):
         ComputeTrainParams(**{name: value for name, value in COMPUTE.items() if name != field})
 

@@ -28,21 +28,21 @@ def test_nothing_is_said_of_what_lies_between():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (task(Table("t", 99, 8, 1.0)), "num_embeddings 99 of table 't': lookups were measured with 100 to 5,000"),
-        (task(Table("t", 200, 64, 1.0)), "embedding_dim 64 of table 't': lookups were measured with 8 to 32"),
-        (task(Table("t", 200, 8, 0.5)), "pooling_factor 0.5 of table 't': lookups were measured with 1 to 20"),
-        (task(SMALL, batch_size=1024), "batch_size 1024: lookups were measured with 64 to 512"),
-        (task(SMALL, optimizer="adam"), "optimizer adam: lookups were measured with rowwise_adagrad, sgd"),
+        (task(Table("t", 99, 8, 1.0)), "num_embeddings 99 of table 't': {} 100 to 5,000"),
+        (task(Table("t", 200, 64, 1.0)), "embedding_dim 64 of table 't': {} 8 to 32"),
+        (task(Table("t", 200, 8, 0.5)), "pooling_factor 0.5 of table 't': {} 1 to 20"),
+        (task(SMALL, batch_size=1024), "batch_size 1024: {} 64 to 512"),
+        (task(SMALL, optimizer="adam"), "optimizer adam: {} rowwise_adagrad, sgd"),
     ],
 )
 def test_what_lies_outside_is_named_with_its_value_and_the_range(asked, told):
-    assert compute_caveats(asked, COMPUTE) == [told]
+    assert compute_caveats(asked, COMPUTE) == [told.format("the compute cost model was trained on")]
 
 
-def test_data_types_that_were_not_measured_are_named():
+def test_data_types_that_no_sample_has_are_named():
     only_single = compute_range([ComputeSample("a", 256, (Shard(SMALL, 0, 8),))])
     half = replace(SMALL, data_type="fp16")
-    assert compute_caveats(task(half), only_single) == ["data_type fp16: lookups were measured with fp32"]
+    assert compute_caveats(task(half), only_single) == ["data_type fp16: the compute cost model was trained on fp32"]
 
 
 def test_several_tables_are_counted():
@@ -53,6 +53,6 @@ def test_several_tables_are_counted():
 def test_collectives_have_ranges_of_their_own():
     told = comm_caveats(task(SMALL, world_size=16), COMM)
     assert told == [
-        "batch_size 256: collectives were measured with 64 samples",
-        "world_size 16: collectives were measured with 2 to 8 ranks",
+        "batch_size 256: the communication cost model was trained on 64",
+        "world_size 16: the communication cost model was trained on 2 to 8",
     ]

@@ -46,19 +46,19 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
     if step is None:
         return
     groups = {group for curves in step.reductions.curves.values() for group in curves}
-    measured = {"steps": set(step.prices), "reductions": {group.world_size for group in groups}}
-    for noun, worlds in measured.items():
+    fitted = {"steps": set(step.prices), "reductions": {group.world_size for group in groups}}
+    for noun, worlds in fitted.items():
         if worlds and not min(worlds) <= task.world_size <= max(worlds):
             known = str(min(worlds)) if len(worlds) == 1 else f"{min(worlds)} to {max(worlds)}"
-            yield f"extrapolated: world_size {task.world_size}: {noun} were measured with {known} ranks"
+            yield f"extrapolated: world_size {task.world_size}: costs of {noun} were fitted for {known} ranks"
     if groups and task.num_hosts > 1 and all(group.hosts == 1 for group in groups):
-        yield f"extrapolated: {task.num_hosts} hosts: reductions were measured on one host"
+        yield f"extrapolated: {task.num_hosts} hosts: costs of reductions were fitted for one host"
     if task.num_replica_groups > 1 and ranks_per_host_of(step.provenance) is None:
         yield f"assumed: the ranks of {task.num_replica_groups} replica groups that have the same shards share a host"
 
 
 def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """How many bytes of tables in host memory the predicted costs assume, or that they leave these bytes out."""
+    """The bytes that a step reads from tables in host memory, and whether the predicted costs contain their price."""
     tables = [table for table in task.tables if table.is_in_host_memory]
     if not tables:
         return
@@ -91,7 +91,7 @@ def unpriced_copies(task: ShardingTask, step: StepCostModel | None) -> Iterator[
 
 
 def approximations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """Properties of a task's tables that predicted costs leave out; a step cost model prices weights and means."""
+    """Properties of tables that predicted costs leave out; a step cost model prices weighted ids and mean pooling."""
     as_sums = [table.name for table in task.tables if table.is_weighted or table.pooling == "mean"]
     if as_sums and step is None:
         tables = f"table {as_sums[0]!r}" + (f" and {len(as_sums) - 1} more" if len(as_sums) > 1 else "")

@@ -63,7 +63,7 @@ CONTEXT_FEATURES: dict[str, str] = {
 
 _MILLION = float(2**20)
 
-#: Typical number of lookups of a row in each reuse bin: 1, 2, and from the third bin on the middle of (lower, upper].
+#: Typical number of lookups of a row in each reuse bin: 1, 2, and from the third bin on the middle of (x, 2 * x].
 _BIN_REUSE = np.array([1.0, 2.0] + [2.0**power * 0.75 for power in range(2, NUM_REUSE_BINS)])
 
 #: First reuse bin (inclusive) and last one (exclusive) that each of the four shares of ids covers.

@@ -124,7 +124,7 @@ def fit_compute(
             self-distillation, members learn from each other, so they are not divided.
 
     Raises:
-        CostModelError: the loss is not a finite number, or a worker was lost twice.
+        CostModelError: the loss is not a finite number, or a worker could not fit its members.
     """
     fit_members = _MemberFit(data, split, params)
     if executor is None or params.distillation != "none":
@@ -148,7 +148,8 @@ def fit_compute(
 class _MemberFit:
     """Fits some members of the ensemble; calling it with their numbers returns their fit.
 
-    A member's fit does not depend on which others are fitted with it: initial weights and batches are drawn for all.
+    Initial weights and batches are drawn for all members. The members that are fitted together affect each other only
+    by early stopping, which waits for all of them (`FitParams.patience`).
     """
 
     data: ComputeData

@@ -5,8 +5,9 @@ A prediction `cost` has the interval `[cost * exp(-h), cost * exp(h)]` with the 
     h = hypot(quantile * scale, OVERSHOOT_SLOPE * overshoot)
     scale = exp(c0 + c1 * log(cost) + c2 * log(spread + floor))
 
-`spread` is the standard deviation of the ensemble members' log costs; `overshoot` measures how far the input lies
-outside the training range. `calibration.calibrate` finds the coefficients and the quantile.
+In the scale, `cost` is clipped to the range of training costs. `spread` is the standard deviation of the ensemble
+members' log costs; `overshoot` measures how far input and cost lie outside the training range. `calibration.calibrate`
+finds the coefficients and the quantile.
 
 Shapes: `...` predictions, E ensemble members, N samples, F context features.
 """

@@ -1,6 +1,7 @@
 """Joins samples with their measured costs, splits them for training, and places predictions beside the costs.
 
-A sample is what one measurement runs: the lookups of one rank (compute), or one all-to-all (communication).
+A sample is what one measurement runs: the lookups of one rank (compute), or a forward and a backward all-to-all
+(communication).
 """
 
 from __future__ import annotations

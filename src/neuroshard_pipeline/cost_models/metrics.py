@@ -36,8 +36,8 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
         noise_floor: median relative difference between two measurements of a sample, or None where unknown.
 
     Returns:
-        `mape`, `median_ape` and `bias`: mean absolute, median absolute and mean signed error, each error as a share of
-        its measured cost, and below 0 if the prediction is too low; `r2`: coefficient of determination of the costs
+        `mape`, `median_ape` and `bias`: mean absolute, median absolute and mean signed error as a share of the measured
+        cost; `bias` is below 0 if predictions are too low. `r2`: coefficient of determination of the costs
         (not of their logarithms), NaN if all measured costs are equal; `kendall_tau`; `noise_floor`.
     """
     truth, guess = _pair(measured, predicted)

@@ -33,8 +33,8 @@ class CostModels:
     Attributes:
         compute: costs of lookups.
         comm: costs of collectives.
-        step: costs of the other parts of a step, or None if they are unknown. Plans are then column-wise, and their
-            cost is that of lookups and all-to-alls, as in [Zha2023].
+        step: costs of the other parts of a step, or None if they are unknown. With None, plans are column-wise, and
+            their cost is that of lookups and all-to-alls, as in [Zha2023].
     """
 
     compute: ComputeCostModel
@@ -62,7 +62,7 @@ class CostModels:
                 )
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Sentences about predicted costs of a task: what was modelled, is extrapolated or only approximated."""
+        """Sentences about predicted costs of a task: what is modelled, extrapolated, approximated or left out."""
         outside = [
             *compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {})),
             *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})),

@@ -20,7 +20,7 @@ class FitParams(Parameters):
         weight_decay: decay of weight matrices (AdamW), per unit of learning rate.
         small_error: relative error below which the loss is quadratic, not linear. It should be about the noise floor,
             which is the relative difference between two measurements of a sample.
-        validation_share: share of samples that select the best epoch.
+        validation_share: share of samples that select the best epoch and calibrate the prediction intervals.
         test_share: share of samples held out for the reported accuracy.
         seed: seed of the split, the initial weights and the order of batches.
     """

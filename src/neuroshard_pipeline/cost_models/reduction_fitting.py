@@ -1,6 +1,6 @@
 """Fits the costs of reductions (reduce_scatter, all_gather, all_reduce) to measured samples.
 
-The accuracy is that at sizes, and for groups (numbers of ranks and hosts), that are left out of the fit for this test.
+The accuracy is tested at sizes, and for groups (numbers of ranks and hosts), that a second fit leaves out.
 
 Shapes: K measured sizes of a group.
 """

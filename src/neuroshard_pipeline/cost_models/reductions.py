@@ -9,9 +9,9 @@ of hosts. The cost never falls with the size:
     beyond the largest measured size   linear in the bytes, with the slope of the last factor of 4
 
 The curve of another number of ranks is interpolated between the curves of the next smaller and the next larger group,
-linearly in the logarithms of ranks and cost. Only groups with the most similar number of ranks per host are used.
-Beyond the largest and below the smallest group, the trend of the two nearest groups continues, but the cost never falls
-with more ranks, and grows at most in proportion to them.
+linearly in the logarithms of ranks and cost. Only groups with the most similar number of ranks per host are used; if
+there is only one, it gives the costs of any number of ranks. Beyond the largest and below the smallest group, the trend
+of the two nearest groups continues, but the cost never falls with more ranks, and grows at most in proportion to them.
 
 `size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather and
 reduce_scatter. Shapes: K measured sizes of a curve, `...` any number of sizes.
@@ -34,7 +34,8 @@ from neuroshard_pipeline.tables.samples import Reduction
 
 #: The slope beyond the largest size is taken over this factor, because a shorter stretch would mostly show noise.
 _SLOPE_SPAN = 4.0
-#: Log half width of an interval for a group on another number of hosts than any measured one: a factor of 2.
+#: Log half width of an interval for a group whose ranks per host differ by a factor of 2 or more from those of every
+#: measured group: a factor of 2.
 _OTHER_HOSTS_LOG_ERROR = math.log(2)
 #: `Group.density` of a group on one host; it is larger than that of every group on several hosts.
 _ONE_HOST = 20.0

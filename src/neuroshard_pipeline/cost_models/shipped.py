@@ -3,7 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-#: Names of the two models in `data/06_models` that every run trains, and of their folders in the package.
+#: Names of the two models in `data/06_models` that the stage `train` always makes, and of their folders in the package.
 MODEL_NAMES = ("compute_cost_model", "comm_cost_model")
 #: Name of the third model, which is optional.
 STEP_MODEL_NAME = "step_cost_model"

@@ -24,8 +24,8 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: The parts of a step that have prices, and the quantities that each part depends on.
 #: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
-#: `dense`: the launches that replicas and rows on every host add, and their dense gradients: zeroing, summation over
-#: the batch, and the optimizer.
+#: `dense`: the launches that replicas and host tiers (rows that every host has) add, and their dense gradients:
+#: zeroing, summation over the batch, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": (
         *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),

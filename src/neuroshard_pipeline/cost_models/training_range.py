@@ -18,6 +18,9 @@ _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "pooling_factor": lambda table: table.pooling_factor,
 }
 
+#: Words between a value of a task and the range of the training samples, whose costs may be measured or modelled.
+_TRAINED_ON = "the compute cost model was trained on"
+
 
 def compute_range(samples: Sequence[ComputeSample]) -> dict[str, Any]:
     """The ranges `[smallest, largest]`, optimizers and data types of the training samples: JSON values by name."""
@@ -49,23 +52,23 @@ def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]
         if outside:
             first, others = outside[0], len(outside) - 1
             tables = f"table {first.name!r}" + (f" and {others} more" if others else "")
-            found.append(f"{name} {value(first):,g} of {tables}: lookups were measured with {_words(trained[name])}")
+            found.append(f"{name} {value(first):,g} of {tables}: {_TRAINED_ON} {_words(trained[name])}")
     if _outside(task.batch_size, trained.get("batch_size")):
-        found.append(f"batch_size {task.batch_size}: lookups were measured with {_words(trained['batch_size'])}")
+        found.append(f"batch_size {task.batch_size}: {_TRAINED_ON} {_words(trained['batch_size'])}")
     for name, kinds in (("optimizer", {task.optimizer}), ("data_type", {table.data_type for table in task.tables})):
         known = trained.get(name)
         if known is not None and kinds - set(known):
             unknown = ", ".join(sorted(kinds - set(known)))
-            found.append(f"{name} {unknown}: lookups were measured with {', '.join(known)}")
+            found.append(f"{name} {unknown}: {_TRAINED_ON} {', '.join(known)}")
     return found
 
 
 def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
     """Messages about a task's values outside the ranges `trained` (`comm_range`); values without a range pass."""
-    quantities = {"batch_size": (task.batch_size, "samples"), "world_size": (task.world_size, "ranks")}
+    values = {"batch_size": task.batch_size, "world_size": task.world_size}
     return [
-        f"{name} {value}: collectives were measured with {_words(trained[name])} {unit}"
-        for name, (value, unit) in quantities.items()
+        f"{name} {value}: the communication cost model was trained on {_words(trained[name])}"
+        for name, value in values.items()
         if _outside(value, trained.get(name))
     ]
 
