@@ -184,6 +184,6 @@ def test_shipped_models_have_no_versions():
         load_cost_models("h100", OLD)
 
 
-def test_a_folder_that_does_not_exist_is_told_from_shipped_models(tmp_path):
+def test_the_error_about_a_missing_folder_names_the_shipped_models(tmp_path):
     with pytest.raises(CostModelError, match=r"nowhere: no such folder.*a100, h100, h200"):
         load_cost_models(tmp_path / "nowhere")

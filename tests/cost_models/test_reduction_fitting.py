@@ -32,7 +32,7 @@ def modelled(samples, noise=0.0, seed=0):
     )
 
 
-def test_measured_costs_are_predicted_exactly_and_left_out_sizes_closely():
+def test_measured_sizes_are_predicted_exactly_and_held_out_sizes_closely():
     samples = grid()
     costs = modelled(samples)
     model, metrics = fit_reductions(samples, costs)

@@ -66,7 +66,7 @@ def test_the_papers_features_are_those_of_the_paper():
     assert features[5:].tolist() == list(table.reuse)
 
 
-def test_the_papers_collectives_learn_the_machine_roughly(paper_comm, comm_training):
+def test_the_papers_communication_network_learns_the_machine_roughly(paper_comm, comm_training):
     four = comm_training.take([row for row, s in enumerate(comm_training.samples) if s.world_size == 4])
     assert mape(four.costs_ms, paper_comm.predict(four.samples)) < 0.5
 

@@ -7,7 +7,8 @@ from typing import final
 
 import torch
 
-#: Time awake before a start. A sleeping thread wakes up 65 to 80 us late, and a small collective takes as long as that.
+#: Time that the host of a GPU is awake before a start. A sleeping thread wakes up 65 to 80 us late, and a small
+#: collective takes as long as that.
 SPIN_NS = 300_000
 #: The GPU waits this long before a collective, so that the host can launch the collective meanwhile.
 LEAD_MS = 0.5

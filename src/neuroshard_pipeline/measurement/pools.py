@@ -26,7 +26,7 @@ from neuroshard_pipeline.workers import ATTEMPTS, Item, LocalTeam, Pool, Team, s
 
 _LOGGER = logging.getLogger(__name__)
 
-#: Modules that the fork server, which starts all local workers, imports once.
+#: Modules that the fork server, which starts all local workers without a GPU, imports once.
 PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measurement.fbgemm")
 #: A chunk is given up when this many of its samples in a row fail although each is measured alone.
 _GIVE_UP_AFTER = 3

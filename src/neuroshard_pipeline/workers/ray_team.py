@@ -30,7 +30,7 @@ class Cluster:
         gpus_per_worker: GPUs that one worker occupies besides a CPU.
 
     Raises:
-        ExecutionError: no cluster answers at the address.
+        ExecutionError: no cluster answers at the address, or Ray cannot be started.
     """
 
     def __init__(self, params: WorkerParams, gpus_per_worker: int) -> None:
@@ -44,8 +44,8 @@ class Cluster:
             ray.init(**where, include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError) as problem:
             raise ExecutionError(
-                f"no Ray cluster answers at {params.address!r} ({problem}); start one with `ray start --head`, "
-                "or set the address to null to start Ray on this host"
+                f"no Ray cluster can be reached or started at address {params.address!r} ({problem}); start one with "
+                "`ray start --head` and give its address, or give null to start Ray on this host"
             ) from problem
 
     def room(self, ask_hosts: bool = False) -> int:
