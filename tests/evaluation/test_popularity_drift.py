@@ -107,7 +107,7 @@ def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
     assert recuts[2].shares[source.table.name].cold == pytest.approx(cold[0], abs=0.03)
 
 
-def test_heavy_drift_is_worth_cutting_again_unless_it_lasts_too_short_a_time(plan, source, models):
+def test_heavy_drift_is_worth_cutting_again_unless_moving_rows_takes_too_long(plan, source, models):
     rows, day = planned_rows(source), a_day(source, 0.8)
     drift = evaluate_drift(plan, rows, day, models, PARAMS)
     best = drift.worth_it

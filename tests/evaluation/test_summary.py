@@ -35,7 +35,7 @@ def test_means_are_over_tasks_that_all_solved():
 
 
 def test_sharders_are_compared_by_the_whole_step_if_no_plan_was_measured():
-    """The plan of `two` has the cheaper lookups and all-to-all, but ids make its step more expensive."""
+    """The plan of `two` has cheaper lookups, but the exchange of ids makes its step more expensive."""
     costs = pd.concat(
         [
             plan_costs_frame(plans()[:2]).assign(task_id=f"task-{index}", predicted_input_dist_ms=[1.0] * 3 + [9.0] * 3)

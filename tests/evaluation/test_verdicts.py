@@ -60,7 +60,7 @@ def test_a_suite_that_was_not_measured_is_compared_by_predicted_cost():
     assert suite_costs(costs).notna().all(axis=None)
 
 
-def test_a_suite_that_nobody_solves_has_no_common_tasks():
+def test_a_suite_of_which_all_solve_too_few_tasks_has_no_common_tasks():
     everyone = ("neuroshard_plus", "neuroshard", "milp", "random")
     unsolved = {(index, name) for name in everyone for index in range(19)}
     found = compared(unsolved=unsolved)

@@ -217,7 +217,7 @@ def test_samples_that_have_failed_before_do_not_stop_a_later_run(compute_params,
     params = compute_params(visits=1, noise_floor_share=0.0, chunk_samples=2)
     monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
     records = dict(ComputeCampaign(params, SEED).run([*good, *bad[:2]], {}))
-    records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))  # the two new ones are fewer than 3
+    records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))  # 2 new failures are too few to stop it
     records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))
     costs = ComputeCampaign(params, SEED).costs(records, [*good, *bad])
     assert costs["error"].notna().tolist() == [False] * 4 + [True] * 4

@@ -64,7 +64,7 @@ def test_omitted_visits_are_evenly_distributed(compute_params, visits, least, sh
         assert np.ptp(np.diff(rounds)) <= 1
 
 
-def test_visits_are_rounds_and_each_round_has_its_own_order(compute_params, compute_samples):
+def test_chunks_come_round_by_round_and_each_round_has_its_own_order(compute_params, compute_samples):
     chunks = planned_chunks(compute_samples(40), compute_params(visits=2), 0, "c")
     rounds = [[chunk for chunk in chunks if f"/visit-{visit:03d}/" in chunk.key] for visit in range(2)]
     assert chunks == rounds[0] + rounds[1]
@@ -84,7 +84,7 @@ def test_a_sample_has_other_neighbours_at_every_visit(compute_params, compute_sa
     chunks = planned_chunks(compute_samples(60), params, 0, "c")
     together = [set(chunk.indices) for chunk in chunks if 0 in chunk.indices]
     assert len(together) == 4
-    assert len(set.intersection(*together)) < 4  # a chunk has 10 samples; by chance, 2 or 3 of them are in all chunks
+    assert len(set.intersection(*together)) < 4  # a chunk has 10 samples; 2 or 3 may be in all four by chance
 
 
 def test_consecutive_samples_stay_together_where_chunks_are_shuffled(compute_params, compute_samples):

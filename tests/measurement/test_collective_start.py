@@ -65,8 +65,8 @@ def test_a_gpu_starts_on_time_unless_its_host_is_later_than_the_lead(skew_ms, la
     assert missed_ms == pytest.approx(max(late_ms - intended_ms, 0.0))
 
 
-def test_clocks_agree_through_tensors_on_the_cpu_in_every_group(tmp_path):
-    # The part of NCCL's group that needs no GPU, in a real process group.
+def test_clocks_agree_through_tensors_on_the_cpu_where_nccl_is_used(tmp_path):
+    # NCCL's group has the backends cpu:gloo and cuda:nccl. The first needs no GPU.
     control = GROUP_BACKENDS["nccl"].split(",")[0]
     dist.init_process_group(control, store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     try:

@@ -40,7 +40,7 @@ def test_lookup_and_update_agree_with_embedding_bag(compute_params, monkeypatch,
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_sequence_tables_are_looked_up_row_by_row(compute_params, monkeypatch, optimizer):
-    """One output row per id, in the order of tables and ids; the update is that of the sums, whose gradient is 1."""
+    """One output row per id, in the order of tables and ids; with gradients of 1, the update is as for sums of rows."""
     monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)
     tables = [Table("a", 1000, 8, 0.4, pooling="none"), Table("b", 30, 8, 9.0, pooling="none")]
     sample = ComputeSample("sequences", 33, tuple(map(whole, tables)), optimizer)
@@ -138,7 +138,7 @@ def test_after_a_visit_nothing_keeps_the_ids_of_the_sample(compute_params, monke
     bench = FbgemmCpuBench(compute_params(iterations=2), SEED)
     timings = bench.measure([stored_as(sample, "rowwise_adagrad", "fp32") for sample in SAMPLES])
     assert [timing.error for timing in timings] == [None] * len(SAMPLES)
-    assert len(bench._operators) > len(SAMPLES)  # with the operator of the sample that settles the core
+    assert len(bench._operators) > len(SAMPLES)  # one more operator warms up the core
     assert len(kept) >= 2 * len(SAMPLES)
     assert not [reference for reference in kept if reference() is not None]
 

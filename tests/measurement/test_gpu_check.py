@@ -48,7 +48,7 @@ def test_with_cpu_kernels_every_check_that_can_run_passes(monkeypatch, capsys):
     assert code == int("checks failed" in lines[-1])
 
 
-def test_wrong_kernels_are_found_and_end_a_campaign(monkeypatch):
+def test_wrong_kernels_are_found_by_a_vital_check(monkeypatch):
     setup = small_setup()
     assert gpu_check.check_kernels(setup).passed
     right = gpu_check.draw_ids

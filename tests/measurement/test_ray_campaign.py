@@ -1,4 +1,4 @@
-"""Maps and compute campaigns whose workers run on a Ray cluster."""
+"""`workers.map_items` and compute campaigns, with workers on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
-__all__ = [  # the tests of maps that run here, too
+__all__ = [  # tests of `map_items` that run here, too
     "test_an_error_of_the_project_ends_the_map",
     "test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_done",
     "test_an_item_that_raises_is_an_error",

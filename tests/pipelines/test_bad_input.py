@@ -1,4 +1,4 @@
-"""Every wrong input is refused with a clear message, before anything is written."""
+"""Wrong input is refused with a message that names it, before any plan or result is written."""
 
 import json
 from pathlib import Path

@@ -93,7 +93,7 @@ def test_a_users_suite_joins_and_only_it_is_solved(benchmark_run, tmp_path):
     assert verdicts["suites"]["mine"]["tasks"] == 1
 
 
-def test_a_killed_run_loses_one_record_at_most(benchmark_run, tmp_path):
+def test_a_killed_run_loses_no_stored_record(benchmark_run, tmp_path):
     """The run is killed while it solves, then while it measures; stored records are neither lost nor made again."""
     data_root = tmp_path / "data"
     (data_root / "06_models").parent.mkdir()

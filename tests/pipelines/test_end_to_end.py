@@ -200,7 +200,7 @@ def document_of_newest_lineage(data_root: Path) -> dict:
     return json.loads(sorted((data_root / "08_reporting/lineage").glob("*.json"))[-1].read_text())
 
 
-def test_a_second_measurement_measures_nothing_again(finished_run):
+def test_a_second_measurement_measures_no_lookups_again(finished_run):
     shards = sorted((finished_run / "04_feature/compute_shards").rglob("*.parquet"))
     before = {path: path.stat().st_mtime_ns for path in shards}
     run_pipeline(finished_run, "measure")

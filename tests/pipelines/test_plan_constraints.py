@@ -1,4 +1,4 @@
-"""A user's file of constraints and the plan that respects it."""
+"""Plans with tiers, and plans that respect a user's file of constraints."""
 
 import json
 

@@ -46,7 +46,7 @@ def test_a_parquet_file_of_ids_gives_a_plan_with_tiers(tmp_path):
 
 
 def test_a_click_log_of_sequence_tables_gives_a_plan_with_tiers(tmp_path):
-    """Nine tenths of the samples have the same category in every feature."""
+    """In every feature, nine tenths of the samples have the same category."""
     rng = np.random.default_rng(0)
     shape = (2 * BATCH, NUM_CATEGORIES)
     values = np.where(rng.random(shape) < 0.9, 7, rng.integers(0, 2**31, shape))

@@ -28,8 +28,8 @@ def dim_sums(folder):
     return plan.groupby("rank")["embedding_dim"].sum().reindex(range(4), fill_value=0)
 
 
-def test_ranks_are_ordered_so_that_collectives_are_cheapest_on_a_users_links(finished_run, tmp_path):
-    """The rank with the most columns in the unordered plan gets the slowest links."""
+def test_ranks_are_ordered_so_that_collectives_are_cheaper_on_a_users_links(finished_run, tmp_path):
+    """The links of the rank with the most columns are made slow; after ordering, this rank has the fewest."""
     run_pipeline(finished_run, "plan", params=plan_task())
     found = dim_sums(finished_run)
     slow = int(found.argmax())

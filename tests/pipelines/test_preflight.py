@@ -67,7 +67,7 @@ def test_only_the_nodes_that_run_are_checked(finished_run):
         ("truth", {"truth": {"steps": {"backend": "nccl"}}}, "truth.steps.backend='nccl'"),
     ],
 )
-def test_every_pipeline_that_measures_or_trains_checks_its_devices(finished_run, name, params, setting):
+def test_pipelines_that_measure_or_train_check_their_devices(finished_run, name, params, setting):
     assert any(setting in problem and "no CUDA device" in problem for problem in problems(finished_run, name, params))
 
 
@@ -133,7 +133,7 @@ def test_all_input_files_are_checked_at_once(finished_run, tmp_path):
         ("refine", {"measure": {"compute": {"backend": "recorded"}}}, "compute backend 'recorded' cannot measure"),
     ],
 )
-def test_a_missing_file_is_refused(finished_run, name, params, word):
+def test_a_missing_file_or_an_unusable_backend_is_refused(finished_run, name, params, word):
     (problem,) = problems(finished_run, name, params)
     assert word in problem
 
@@ -210,7 +210,7 @@ def cold_s(tmp_path_factory) -> float:
     ],
 )
 def test_the_command_refuses_within_ten_seconds_of_a_free_core(tmp_path, cold_s, arguments, params, word):
-    """A refusal in a new interpreter plus this warm one takes longer than this one would in a new interpreter."""
+    """Starting an interpreter and refusing in it takes less than `cold_s` plus the refusal here, in a warm interpreter."""
     done = warm.run("-m", "kedro", "run", *arguments, "--params", f"{params}data_root={tmp_path / 'data'}")
     assert refused(done, word)
     assert cold_s + done.cpu_s < 10

@@ -46,7 +46,7 @@ def build_tasks(rng, pool):
 
 
 def build_plans(rng, tasks):
-    """Every sharder's plan of every task: round robin by width; neuroshard first halves the widest table."""
+    """Every sharder's plan of every task: round robin by width; `random` draws ranks, `neuroshard` halves the widest table."""
     rows = []
     for task_id, tables in tasks.groupby("task_id", sort=False):
         world_size = int(tables["world_size"].iloc[0])
@@ -248,7 +248,7 @@ def whole_steps(inputs):
     return dataclasses.replace(inputs, plan_costs=costs, plans=plans[list(FRAME_COLUMNS)], summary=summary)
 
 
-#: Runs with missing data, for all of which the report must be rendered.
+#: Complete runs and runs with missing data. The report must be rendered for each of them.
 SCENARIOS = {
     "all measured": lambda inputs: inputs,
     "whole steps": whole_steps,

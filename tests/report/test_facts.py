@@ -94,7 +94,7 @@ def test_nested_rows_show_any_json():
 
 
 def test_tables_are_counted_by_sharding_type(inputs, whole):
-    """A table counts once, however many shards it has; without other types than column-wise there is no table."""
+    """A table counts once, however many shards it has; if all are column-wise, there is nothing to show."""
     assert type_table(inputs.plans) is None
     assert type_table(inputs.plans.assign(sharding_type="column_wise")) is None
     header, *lines = type_table(whole.plans)

@@ -89,7 +89,7 @@ def test_every_figure_has_its_data_and_a_caption(page_text, page):
     assert all(spec["data"] and "title" not in spec["layout"] for spec in specs)
 
 
-def test_a_page_without_tiers_does_not_mention_them(page):
+def test_a_page_without_tiers_does_not_draw_them(page):
     assert "tiers" not in page.ids
 
 
