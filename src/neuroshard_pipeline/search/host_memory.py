@@ -2,9 +2,9 @@
 
 Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
 frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). The choice begins with all
-tables in GPU memory. Until everything fits, it repeatedly moves one table to its next option on the lower convex hull:
-the table with the fewest additional bytes over the host link per freed byte of GPU memory. Memory that the last move
-freed in excess is given to caches.
+tables where the task has them. Until everything fits, it repeatedly moves one table to its next option on the lower
+convex hull: the table with the fewest additional bytes over the host link per freed byte of GPU memory. Memory that the
+last move freed in excess is given to caches.
 
 All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
 widest cached table. Therefore only tables of one width are cached, the width whose tables have most bytes; tables of
@@ -25,8 +25,9 @@ from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
 #: Load factors of caches that are tried.
 LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 
-#: Shares of all ranks' GPU memory that tables may fill; each gives one variant of the task. With the largest share, the
-#: fewest tables go to host memory; smaller shares leave room to balance the ranks.
+#: Shares of all ranks' GPU memory, or of the bytes of all tables if these are fewer, that tables may fill; each gives
+#: one variant of the task. With the largest share, the fewest tables go to host memory; smaller shares leave room to
+#: balance the ranks.
 _SHARES = (0.99, 0.9, 0.75)
 
 #: A task with more tables times ranks gets variants for the first shares only, because each search takes long.
@@ -92,7 +93,7 @@ def _options_of_tables(task: ShardingTask, memory: MemoryModel) -> list[list[_Op
 def _chosen(
     task: ShardingTask, memory: MemoryModel, options: Sequence[Sequence[_Option]], share: float
 ) -> tuple[Table, ...] | None:
-    """The tables, some in host memory, that need at most `share` of all GPU memory; None if that cannot be reached."""
+    """The tables, some in host memory, that fill at most `share` (see `_SHARES`); None if that cannot be reached."""
     hulls, too_large = [_hull(of) for of in options], _too_large(task, memory)
     chosen = [0] * len(hulls)
     needed, host_left = sum(hull[0].gpu_bytes for hull in hulls), (task.host_memory_bytes or 0) * task.world_size

@@ -58,7 +58,7 @@ class Moves:
     """P moves between a source and a target rank.
 
     Attributes:
-        shard: (P,) index of the shard that leaves the source. In a split, the source receives one part back.
+        shard: (P,) index of the shard that leaves the source. In a split or shift, the source receives a part back.
         other: (P,) index of the shard that leaves the target, or `NONE`.
         to_source: (P,) kind that the source receives, or `NONE`.
         to_target: (P,) kind that the target receives, or `NONE`.

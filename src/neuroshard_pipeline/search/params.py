@@ -23,7 +23,7 @@ class SearchParams(Parameters):
     Attributes:
         num_candidates: N; each step tries to halve the N largest and the N most expensive shards.
         beam_width: K; states kept per step.
-        max_steps: L; largest number of column splits, 0 for table-wise sharding.
+        max_steps: L; largest number of column splits, besides those without which the tables do not fit.
         num_caps: M; number of caps on a rank's dimension sum that the grid search tries.
         min_cap_ratio: smallest cap as a multiple of the mean dimension sum.
         max_cap_ratio: largest cap as a multiple of the mean dimension sum.
@@ -44,7 +44,9 @@ class SearchParams(Parameters):
 
 
 class LocalSearchParams(Parameters):
-    """Local search that `neuroshard_plus` appends to the beam search.
+    """Local search that `neuroshard_plus` appends to a beam search.
+
+    With a step cost model, there may be several beam searches; each of their local searches has these budgets.
 
     Attributes:
         max_rounds: largest number of rounds; unlike a time limit, it gives the same plans on machines of any speed.

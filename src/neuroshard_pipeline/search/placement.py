@@ -34,7 +34,7 @@ class PlacedState:
     """A state with a rank for every shard.
 
     Attributes:
-        kinds: (N,) kind of every shard, in placement order.
+        kinds: (N,) kind of every shard, in any order.
         ranks: (N,) rank of every shard.
         cost: predicted embedding cost in units of 1e-9 ms.
     """

@@ -67,7 +67,8 @@ class PlanCost:
         forward_comm_ms: all-to-all of pooled rows.
         backward_comm_ms: all-to-all of their gradients.
         input_dist_ms: exchange of the ids; 0 where the trainer hides it.
-        reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise; empty without any.
+        reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise, and averages of
+            replica groups; empty without any.
         module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies, and the dense gradients
             of replicas with the optimizer that applies them.
     """
@@ -117,7 +118,7 @@ class RejectedChange:
 class Plan:
     """Shards that cover every table exactly once, and a rank for each, within the memory of the ranks.
 
-    A `data_parallel` table has one whole shard on every rank instead.
+    Instead, a `data_parallel` table has a whole shard on every rank; a `host_row_wise` table is covered on each host.
 
     Attributes:
         task: the sharding task.

@@ -1,4 +1,4 @@
-"""Starting points for a search. In each of them, no shard is large relative to the mean load of a rank.
+"""Starting points for a search, in which no shard that can be halved is large relative to the mean load of a rank.
 
 A beam search of a few steps splits only a few tables. Where there are many ranks and few tables, most tables must be
 split before the ranks can be balanced at all.
@@ -17,7 +17,7 @@ _SHARES = (1.0, 0.5, 0.25)
 
 
 def presplit_states(problem: Problem, params: SearchParams) -> list[PlacedState]:
-    """Placed states in which no shard has a large share of the mean columns or of the mean compute cost of a rank.
+    """Placed states in which no shard that can be halved has a large share of a rank's mean columns or compute cost.
 
     States are left out if they have no placement, or if they equal the whole tables or an earlier state.
     """

@@ -16,7 +16,7 @@ from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
 
-_BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients travel as fp32
+_BYTES_PER_NUMBER = 4  # every column counts like one of a pooled column-wise table in fp32
 
 _MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
 
@@ -66,7 +66,8 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
         ms_per_byte: (W, W) cost of a byte from the row's rank to the column's rank, for example from `ms_per_byte_of`.
 
     Raises:
-        PlanError: the matrix is not (W, W), not finite or has a negative number.
+        PlanError: the matrix is not (W, W), not finite or has a negative number, or the best order found would move row
+            shards to ranks where TorchRec does not look for them.
     """
     world_size = plan.task.world_size
     cost = _checked(ms_per_byte, world_size)

@@ -28,7 +28,7 @@ def require_room(
         most_ranks: largest number of ranks, whatever the memory, because more of them would take too long.
 
     Raises:
-        TooLargeError: the message names the largest number of ranks that can be searched.
+        TooLargeError: the message names the largest number of ranks that fits or, if none does, another remedy.
     """
     needed = bytes_per_rank * task.world_size + other_bytes
     if needed <= _LITTLE_BYTES and task.world_size <= most_ranks:

@@ -69,9 +69,8 @@ def spread_tables(
 
     Replicas lie on all ranks. The rows of a row-wise table are cut over all ranks. Every host has all rows of a
     host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded
-    table, lies on one host. A table has at most as many blocks as there are hosts, but two of its blocks may lie on the
-    same host. Tables and blocks are distributed in descending order of bytes; each goes to the host
-    whose fullest rank has most memory left.
+    table, lies on one host. A table has at most as many blocks as there are hosts; two of them may share a host. Tables
+    and blocks are distributed in descending order of bytes, each to the host whose fullest rank has most memory left.
 
     Args:
         types: sharding type by table.

@@ -31,7 +31,7 @@ class Sharder(Protocol):
 
 
 class RivalParams(Parameters):
-    """Settings of the rivals, the sharders that this project is compared with.
+    """Settings of sharders that this project's sharders are compared with.
 
     Attributes:
         milp_time_limit_seconds: `milp` stops after this time with the best plan found so far.

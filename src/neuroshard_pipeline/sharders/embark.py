@@ -55,7 +55,7 @@ class EmbarkSharder:
 
         Raises:
             DoesNotFitError: shards have no room and nothing can be split any more.
-            NeuroShardError: the constraints allow none of EMBark's forms for a table.
+            NeuroShardError: the constraints on a table allow neither the whole table, nor ranges of rows, nor replicas.
         """
         if problem.models.step is not None:
             return self._by_rows(problem)

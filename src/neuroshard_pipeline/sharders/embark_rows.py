@@ -31,7 +31,7 @@ class Form:
     Attributes:
         shards: the shards of each of these ranks.
         bytes: (K,) memory.
-        load: load of each of these ranks, as in `EmbarkSharder`.
+        load: load of the first of these ranks, as in `EmbarkSharder`; no other rank of them has a higher one.
     """
 
     shards: tuple[tuple[Shard, ...], ...]
@@ -114,7 +114,10 @@ class EmbarkRows:
         return Found(state, first, without_rank, float(carried.max()))
 
     def next_split(self, found: Found) -> int | None:
-        """The unit to split: the largest one without room, otherwise the one of highest load. None if none can be."""
+        """The unit to split: the one of highest load or, if some units have no room, the largest of these.
+
+        If none of the units without room can be split, it is the largest of all that can; None if there is none.
+        """
         state, without_rank = found.state, found.without_rank
         can = state < self.splits
         if not can.any():
@@ -159,7 +162,7 @@ class EmbarkRows:
         if {*types} <= {"grid_shard", "data_parallel"}:
             raise NeuroShardError(
                 f"{task.task_id}: table {unit.name!r} may only be {' or '.join(types)}, but embark makes whole tables, "
-                "ranges of rows and replicas; allow one of these, or use another sharder"
+                "ranges of rows, and replicas of small tables; allow one of these, or use another sharder"
             )
         if "column_wise" in types:
             yield self._form([[whole(table) for table in tables]])

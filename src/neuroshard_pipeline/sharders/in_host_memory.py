@@ -1,7 +1,7 @@
 """Plans with some tables in host memory, for tasks that do not fit GPU memory (`search.host_memory`).
 
-Searches place shards by GPU memory. If a plan then exceeds the host memory of a rank, the search is
-repeated with each table in host memory bound to one rank that has room for it, or cut by rows over all ranks.
+Searches place shards by GPU memory. If all plans that a search finds exceed the host memory of a rank, it is repeated
+with each table in host memory bound to one rank that has room for it, or cut by rows over all ranks.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +28,7 @@ def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
 
     Args:
         problem: a problem whose task does not fit GPU memory.
-        search: raises `PlanError` where it finds nothing.
+        search: raises `DoesNotFitError` if it finds nothing; another `PlanError` counts as no plan within host memory.
     """
     found: list[Placement] = []
     for variant in host_memory_tasks(problem.task, problem.memory):
@@ -84,8 +84,8 @@ def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) ->
 def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:
     """The task with constraints that keep every rank within its host memory, wherever the search places shards.
 
-    None if a table is too large for the host memory of a rank and may not be cut by rows, or if a table in host memory
-    is kept together with other tables.
+    None if some table in host memory has no room on any rank and may not be cut by rows, or if one is kept together
+    with other tables.
     """
     in_host = [table for table in task.tables if table.is_in_host_memory]
     if any(task.constraints.is_grouped(table.name) for table in in_host):

@@ -1,9 +1,10 @@
 """Fits the numbers of TorchRec's cost formulas to cost models.
 
 The fit minimises the squared logarithms of the ratios of costs. Without a step cost model, there is nothing to fit the
-costs of reduce_scatter, all_gather and all_reduce to.
+costs of reduce_scatter, all_gather and all_reduce to; only column shards and all-to-alls then get numbers.
 
-Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
+Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); bytes of 3 kinds: ids,
+rows that are read, and outputs.
 """
 
 from collections.abc import Sequence

@@ -138,7 +138,8 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
         A plan with its predicted cost, prediction intervals and rejected changes, as `shard` returns it.
 
     Raises:
-        PlanError: the matrix has another shape, or a bandwidth is not positive.
+        PlanError: the matrix has another shape, a bandwidth is not positive, or the best order found would move row
+            shards to ranks where TorchRec does not look for them.
     """
     ordered = order_ranks(plan, ms_per_byte_of(gb_per_s))
     problem = Problem(plan.task, models, plan.memory)

@@ -10,10 +10,10 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
     """The types that constraints allow for a table, that TorchRec can train, and that the cost models can price.
 
     - Cost models without a step cost model price `column_wise` tables only.
-    - TorchRec computes tables with mean pooling wrongly if their rows are cut (see `torchrec_plan.writer`).
+    - TorchRec may compute wrong outputs if rows of tables with mean pooling are cut (see `torchrec_plan.writer`).
     - On CPUs, TorchRec cannot train a table whose rows are cut if a rank gets none of them.
-    - If all ranks are on one host, a `table_row_wise` table is a `row_wise` one under another name. These two types,
-      and `grid_shard`, then only add kernels and collectives.
+    - If all ranks are on one host, `table_row_wise` and `grid_shard` are left out. A `table_row_wise` table is then a
+      `row_wise` one under another name, and further types only add kernels and collectives.
 
     Raises:
         NeuroShardError: no type is left; the message names the remedy.

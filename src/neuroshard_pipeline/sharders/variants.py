@@ -43,7 +43,8 @@ def best_variants(
 ) -> list[Placement]:
     """At most `count` placements of the task and of its variants, in ascending order of predicted cost.
 
-    If no maker returns a variant, these are the placements of `whole_step_placements`.
+    If no maker returns a variant, these are the placements of `whole_step_placements`. A task that does not fit GPU
+    memory has placements with tables in host memory instead, if it allows them.
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.

@@ -39,8 +39,8 @@ _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 #: Number of starting points from which a beam search runs. In large tasks, it runs from the best one only.
 _NUM_SEARCHED = 3
 
-#: In tasks with at most this many tables times ranks, the local search improves the results of all beam searches, and
-#: a beam search without spread tables is among them. Otherwise, it improves the best result only.
+#: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches,
+#: one of them without spread tables if those fit. Otherwise, it improves the best result only.
 _SMALL = 500
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
@@ -185,7 +185,7 @@ def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[
 
 
 def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType]) -> bool:
-    """Whether `types` cuts the rows of other tables or by other types, or spreads over a fifth more or fewer tables."""
+    """Whether the tables with cut rows or their types differ, or the numbers of spread tables by more than a fifth."""
     cut, other_cut = ({n: t for n, t in of.items() if t != "data_parallel"} for of in (types, others))
     return cut != other_cut or abs(len(types) - len(others)) > len(others) / 5
 

@@ -83,8 +83,8 @@ class Constraints:
     Attributes:
         tables: at most one `TableConstraint` per table.
         together: groups of tables; all tables of a group must be on one rank, and none of them may be split.
-        min_width: smallest number of columns of any shard; a narrower table is not split. If a table also has its own
-            constraint, the stricter of the two applies. The same holds for `max_shards`.
+        min_width: smallest number of columns of any shard; the columns of a narrower table are not split. If a table
+            also has its own constraint, the stricter of the two applies. The same holds for `max_shards`.
         max_shards: largest number of shards that the columns of any table are split into, or None for any number.
         sharding_types: the only types that any table may have, as in `TableConstraint`. A table whose own constraint
             names types, too, may have the types that both allow.
@@ -150,9 +150,9 @@ def possible_types(
     """The sharding types that a table can have, in the order of `SHARDING_TYPES`.
 
     A sequence table has one of `SEQUENCE_TYPES`, and a tier one of its `TIER_TYPES`. A table with mean pooling is not
-    cut by rows (see `torchrec_plan.writer`). A table that is kept together with other tables is column-wise. A
-    row-wise, host-row-wise or data-parallel table must be allowed on every rank, and a table-row-wise or grid-sharded
-    table on every rank of some host.
+    cut by rows (see `torchrec_plan.writer`). A table that is kept together with other tables is column-wise. A table in
+    host memory is not data-parallel. A row-wise, host-row-wise or data-parallel table must be allowed on every rank,
+    and a table-row-wise or grid-sharded table on every rank of some host.
     """
     hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
     return tuple(name for name in SHARDING_TYPES if not hindrances[name])
@@ -204,7 +204,7 @@ def _type_hindrances(
         if table.tier is None and table.pooling == "none" and name not in SEQUENCE_TYPES:
             return "TorchRec cannot hold a sequence table (pooling none) in this way"
         if table.pooling == "mean" and name in (*_USES_A_HOST, "row_wise"):
-            return "TorchRec trains a table with mean pooling wrongly if its rows are cut"
+            return "TorchRec may compute wrong outputs if rows of a table with mean pooling are cut"
         if table.is_in_host_memory and name == "data_parallel":
             return "replicas are in GPU memory, but the table's compute_kernel keeps it in host memory"
         if constraints.is_grouped(table.name) and name != "column_wise":

@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.profile import reuse_bin, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: After `ranks * (log(ranks) + 30)` lookups of a row by random ranks, the probability that a rank lacks it is exp(-30).
+#: If `ranks * (log(ranks) + 30)` lookups of a row fall on random ranks, some rank gets none with probability exp(-30).
 _SURE = 30.0
 
 

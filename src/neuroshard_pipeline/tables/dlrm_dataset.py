@@ -30,8 +30,8 @@ def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.Dat
 
     `num_embeddings` is one more than the largest id of the table in all samples, whatever `batch_size` is. Tables that
     the first `batch_size` samples never look up are left out, because a pooling factor is above 0. The name of a table
-    contains its number in the file. Ids are memory-mapped, because a whole file holds 7 GB of them. A `.gz` file is
-    first unpacked to a temporary file.
+    contains its number in the file. A whole file holds 7 GB of ids; they are memory-mapped if the file has the zip
+    format of `torch.save`. A `.gz` file is first unpacked to a temporary file.
 
     Args:
         path: a `.pt` or `.pt.gz` file.

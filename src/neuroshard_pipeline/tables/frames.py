@@ -46,7 +46,7 @@ _REQUIRED_COLUMNS = ["table", "num_embeddings", "pooling_factor"]
 
 
 def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
-    """A frame of `TABLE_COLUMNS`, plus the columns of `_OPTIONAL` in which any table has another value.
+    """A frame of `TABLE_COLUMNS`, plus the columns of `_OPTIONAL` in which any table differs from the default.
 
     Unknown reuse profiles are NaN. Popularity curves are text (`curve_points`).
     """
@@ -174,15 +174,15 @@ def compute_samples_from_frame(
 ) -> list[ComputeSample]:
     """Join the three frames of compute samples.
 
-    Shards with the same table and width are the same object in all samples, so that callers can process a shard once.
+    Column shards of the same table and width are the same object in all samples, so that callers can process them once.
     A sample with a `sharding_type` other than `column_wise` is spread over `world_size` ranks: it has the shards and
     the batch size that the kernel of one rank sees (`tables.lookups`).
 
     Args:
         samples: `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
         pool: the dataset `augment.table_pool`, which holds the properties of the tables.
-        settings: `sample_id, optimizer`, one row per sample; None if all samples use SGD. The columns `sharding_type`
-            and `world_size` may be missing or empty, as in files of earlier versions: no sample is then spread.
+        settings: `sample_id, optimizer`, one row per sample; None if all samples use SGD and are column-wise. The
+            columns `sharding_type` and `world_size` may be missing or empty: the sample is then column-wise.
 
     Returns:
         The samples in the order of their first rows.

@@ -46,8 +46,8 @@ def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float
     """Distinct rows per batch that a cache of `slots` rows lacks after many batches: low, expected, high.
 
     All three assume that hot rows, with more than `HOT_LOOKUPS` lookups in a batch, stay in the cache as long as there
-    is room. Low: every batch looks up the same rows, and only the rows that do not fit are missing. High: each batch
-    looks up other rows besides the hot ones, and all of these are equally likely to be in the rest of the cache.
+    is room. Low: every batch looks up the same rows, and only the rows that do not fit are missing. High: the rows that
+    are not hot are drawn anew for each batch, and all of them are equally likely to be in the rest of the cache.
     Expected: the k-th most popular row has the popularity that is assumed for tables without a profile
     (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that has not been used for the longest time.
 

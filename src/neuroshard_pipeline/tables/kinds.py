@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 from neuroshard_pipeline.errors import TaskError
 
 #: Kinds of tiers, from the most popular rows of a sequence table to the least popular. Hot rows are replicated on every
-#: rank. Every host has all host rows, sharded over its ranks. Cold rows are sharded over all ranks.
+#: rank. Every host has all host rows, sharded over its ranks. Of cold rows, there is only one copy.
 TierKind = Literal["hot", "host", "cold"]
 TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
 

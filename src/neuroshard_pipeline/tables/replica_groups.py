@@ -14,7 +14,7 @@ _STATE_BYTES_PER_ROW = {"sgd": 0, "rowwise_adagrad": 4}
 
 
 def synced_bytes(shard: Shard, task: ShardingTask) -> int:
-    """Bytes of the shard that the groups average: weights and optimizer state; 0 for a replica or a single group."""
+    """Bytes of the shard's weights and state that groups average; 0 for a replica, a host tier or a single group."""
     if task.num_replica_groups == 1 or shard.sharding_type in ("data_parallel", "host_row_wise"):
         return 0
     return shard.weight_bytes + _STATE_BYTES_PER_ROW[task.optimizer] * shard.num_rows

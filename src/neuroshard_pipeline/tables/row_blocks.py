@@ -27,7 +27,8 @@ def row_shards(
 
     Args:
         table: the table.
-        sharding_type: `row_wise` on all ranks of the task; `table_row_wise` or `grid_shard` on all ranks of one host.
+        sharding_type: `row_wise` on all ranks of the task; `table_row_wise`, `grid_shard` or `host_row_wise` on all
+            ranks of one host.
         num_ranks: number of these ranks. The first shard belongs to the first of them, and so on.
         column_offset: first column of the block.
         embedding_dim: number of columns of the block; None for all columns of the table.

@@ -19,16 +19,16 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Quantities of one rank, in millions, except those whose description begins with "number of".
 QUANTITIES: dict[str, str] = {
-    "groups": "number of pairs of module and sharding type; each pair has its own input dist and lookup",
+    "groups": "number of pairs of module and sharding type that exchange ids; each has its own input dist and lookup",
     "features": "number of features whose ids the rank receives; a feature counts again for every shard",
-    "bags": "bag lengths that the rank receives: features * batch_size",
+    "bags": "bag lengths that the rank receives: features * samples",
     "ids": "ids that the rank receives",
     "weights": "weights of ids that the rank receives",
     "sent_bags": "bag lengths that the rank sends, the same on all ranks",
     "sent_ids": "ids that the rank sends, the same on all ranks",
     "sent_weights": "weights of ids that the rank sends, the same on all ranks",
     "deduplicated": "ids among which the rank finds repetitions or that it divides among tiers, the same on all ranks",
-    "pooled": "floats that the rank's lookups write for the samples of all ranks",
+    "pooled": "floats that the rank's lookups write",
     "weighted": "floats of rows that the rank looks up with a weight",
     "averaged": "floats of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
@@ -36,8 +36,8 @@ QUANTITIES: dict[str, str] = {
     "joined": "floats of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
     "expanded": "floats of rows that the rank copies to their places after ids were sent once, or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",
-    "host_link": "bytes that cross the link between the rank's host memory and its device",
-    "replicas": "number of modules with replicas or host tiers, each of which adds a lookup and an all-reduce",
+    "host_link": "bytes that the rank's device reads from host memory",
+    "replicas": "number of modules with replicas, plus modules with host tiers; each adds a lookup and an all-reduce",
     "gradients": "floats of the rank's dense gradients, of replicas and of rows in host tiers",
 }
 
@@ -67,7 +67,9 @@ def kernel_of(shard: Shard) -> Kernel:
 
 
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
-    """The work that one shard causes on its own rank, and on every rank of the task: (Q,) each, without `groups`.
+    """The work that one shard causes on its own rank, and on every rank of the task, (Q,) each.
+
+    The quantities `groups`, `replicas`, `reordered` and `joined` depend on all shards and are left out.
 
     A replica needs no exchange. Every rank has a replica of the table, and each replica accounts for `1 / world_size`
     of the work in the second array. A `host_row_wise` shard receives only ids of its host's samples.
@@ -121,7 +123,7 @@ def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
 
 
 def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
-    """Conversions of the host's sums after the reduction inside the host, as a share of the outputs of one shard."""
+    """Conversions of sums that a host has reduced and exchanges with other hosts, as a share of a shard's outputs."""
     crosses = shard.table.pooling != "none" and shard.sharding_type in ("table_row_wise", "grid_shard")
     return 2.0 / task.ranks_per_host if crosses and task.num_hosts > 1 else 0.0
 

@@ -54,7 +54,7 @@ class ShardingTask:
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one, as
             TorchRec's `TrainPipelineSparseDist` does. The input dist then costs no time.
         host_memory_bytes: host memory for embeddings per rank; None if no table may be in host memory. Where tables do
-            not fit otherwise, `neuroshard_plus` moves some of them there.
+            not fit otherwise, `neuroshard_plus` moves some of them there if it has a step cost model.
         comm_precision: number format of looked-up rows and their gradients in all_to_all, reduce_scatter and
             all_gather, a key of `COMM_BYTES`. The gradients of replicas are fp32 in any case.
         num_replica_groups: number of groups of `world_size` ranks in TorchRec's two-dimensional parallelism

@@ -1,6 +1,6 @@
 """Tiers of a sequence table: its most popular rows as one table, the next ones as another, the rest as a third.
 
-Hot rows are replicated on every rank, host rows on every host, and cold rows are sharded over all ranks (FlexShard,
+Hot rows are replicated on every rank and host rows on every host; of cold rows, there is only one copy (FlexShard,
 Sethi et al. 2023). If the rows of the parent (the whole table) are sorted by popularity, hottest first, a tier is a
 `Table` of consecutive rows. The parent's popularity curve tells how many ids look up each tier. The parent's distinct
 rows and reuse profile are divided among the tiers, so that ids and distinct rows of all tiers add up to the parent's.
@@ -130,7 +130,10 @@ def tiered_task(
 
 
 def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
-    """The kinds of tiers that a table of a task can have; none if it is pooled or if its rows may not be cut."""
+    """The kinds of tiers that a table of a task can have.
+
+    It can have none if it is pooled, a tier or in host memory, or if its rows may not be cut.
+    """
     constraints = task.constraints
     if (
         table.pooling != "none"
@@ -216,7 +219,7 @@ def _joined_points(tiers: Sequence[Table]) -> CurvePoints | None:
 
 def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
     if table.pooling != "none" or table.tier is not None:
-        yield "only sequence tables (pooling none) have tiers"
+        yield "only sequence tables (pooling none) that are no tiers themselves have tiers"
     if cuts.hot_rows + cuts.host_rows > table.num_embeddings:
         yield f"tiers of {cuts.hot_rows} and {cuts.host_rows} rows exceed its {table.num_embeddings} rows"
 
