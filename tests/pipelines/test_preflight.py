@@ -210,7 +210,7 @@ def cold_s(tmp_path_factory) -> float:
     ],
 )
 def test_the_command_refuses_within_ten_seconds_of_a_free_core(tmp_path, cold_s, arguments, params, word):
-    """Starting an interpreter and refusing in it takes less than `cold_s` plus the refusal here, in a warm interpreter."""
+    """A refusal in a new interpreter takes less than `cold_s` plus the seconds of this one in a warm interpreter."""
     done = warm.run("-m", "kedro", "run", *arguments, "--params", f"{params}data_root={tmp_path / 'data'}")
     assert refused(done, word)
     assert cold_s + done.cpu_s < 10

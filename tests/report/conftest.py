@@ -46,7 +46,7 @@ def build_tasks(rng, pool):
 
 
 def build_plans(rng, tasks):
-    """Every sharder's plan of every task: round robin by width; `random` draws ranks, `neuroshard` halves the widest table."""
+    """Every sharder's plan of every task: round robin by width, or random; neuroshard first halves the widest table."""
     rows = []
     for task_id, tables in tasks.groupby("task_id", sort=False):
         world_size = int(tables["world_size"].iloc[0])
