@@ -2,7 +2,7 @@
 
 A sample is what one measurement runs: the shards of one rank, or collectives (`tables.samples`). A campaign measures
 many samples in rounds; a visit is the measurement of one sample in one round. A chunk is a list of samples that are
-visited one after another.
+visited one after another. Some samples are measured a second time; how far both results differ is the noise floor.
 """
 
 import hashlib
