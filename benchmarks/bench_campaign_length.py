@@ -5,8 +5,8 @@
 
 A campaign measures a set of samples or plans. The models of `make run` are trained on a short campaign, those of
 `make run ENV=thorough` on a long one. `neuroshard_plus` plans every task with both. All plans are measured together, in
-random order, and timed as often as in the environment `thorough`. The interval is a paired bootstrap confidence
-interval of the ratio of mean costs.
+chunks whose order is random, and timed as often as in the environment `thorough`. The interval is a paired 95 %
+bootstrap confidence interval of the ratio of mean costs.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def versions_in(data: Path) -> tuple[str, str]:
 
 
 def num_samples(data: Path, version: str) -> int:
-    """Number of compute samples that a version of the compute cost model was trained and tested on."""
+    """Number of compute samples that were measured for a version of the compute cost model."""
     model = load_cost_models(data / "06_models", version).compute
     origin = model.provenance["data_versions"]["augment.compute_samples"]
     samples = pd.read_parquet(data / "03_primary" / "compute_samples.parquet" / origin / "compute_samples.parquet")

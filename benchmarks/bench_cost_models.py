@@ -3,9 +3,10 @@
 Reads the newest versions of a run from the catalog and prints, part by part, tables and whether the aims of the project
 are met. Parts:
 
-- `compute`: all models on held-out samples, on the shards that searches chose, and on tables, table sets and batch
-  sizes without training samples. The paper's network is trained twice: on this project's mix of samples, which is far
-  wider than the paper's, and on samples of the paper's kind only (batch size 512, fp32, SGD, generated tables).
+- `compute`: all models on held-out samples, on the shards that searches chose, and on every kind of evaluation samples:
+  tables, table sets and batch sizes without training samples, row shards, replicas. The paper's network is trained
+  twice: on this project's mix of samples, which is far wider than the paper's, and on samples of the paper's kind only
+  (batch size 512, fp32, SGD, generated tables).
 - `learning`: error by number of samples; also written to `cost_model_learning_curve.html` in the folder `--out`
 - `comm`: error on measured collectives, and on the modelled cluster with world sizes without training samples
 - `ablation`: error after training on partly wrong costs, with and without self-distillation

@@ -4,7 +4,7 @@ The naive loop is that of the reference code of [Zha2023]: for every sample it b
 weights, draws ids, runs 5 + 10 iterations and takes the median. This project visits every sample several times, each
 time with cached ids and operators, and with weights in one large buffer that all samples share, the arena. A visit
 takes the minimum of 2 or 4 iterations. The project uses the lower quartile of the visits; the table also shows their
-minimum. The default profile visits expensive samples less often. Noise is the relative difference between two
+minimum. `kedro run` visits expensive samples less often. Noise is the relative difference between two
 independent measurements of the same sample (forward + backward).
 
     OMP_NUM_THREADS=1 python benchmarks/bench_measurement.py            # about a minute on 2 cores
@@ -37,18 +37,20 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 
 BATCH_SIZE = 512
 ARENA_BYTES = 2**29
+#: Tables of the pool that training samples use, samples, and most tables of a sample in the environment thorough.
 PROFILE_TABLES, PROFILE_SAMPLES, PROFILE_MAX_TABLES = 3424, 5960, 15
 NAIVE_WARMUP, NAIVE_ITERATIONS = 5, 10
 VISITS = (1, 2, 4, 6, 8, 12)
 ITERATIONS = (2, 4)
 LOWER_QUARTILE = 0.25
-#: Maximum and minimum number of visits; expensive samples get fewer. The last pair, with 4 iterations, is the default.
+#: Maximum and minimum number of visits; expensive samples get fewer. The last pair, with 4 iterations, is that of the
+#: environment thorough.
 MOST_AND_LEAST_VISITS = ((2, 1), (4, 1), (6, 2), (12, 3))
 THOROUGH_LOOKUP_BYTES = 2**21
 
 
 def draw_samples(count: int, seed: int) -> list[ComputeSample]:
-    """Samples as in the default CPU profile, from a smaller pool, so that a table is in as many samples as there."""
+    """Samples from a small pool, so that a table is in as many samples as in the environment thorough."""
     num_tables = max(PROFILE_MAX_TABLES, round(PROFILE_TABLES * count / PROFILE_SAMPLES))
     pool = generate_pool(PoolParams(num_tables=num_tables, batch_size=BATCH_SIZE, row_scale=128, seed=seed))
     params = ComputeSampleParams(
@@ -64,7 +66,7 @@ def draw_samples(count: int, seed: int) -> list[ComputeSample]:
 
 
 def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> ComputeMeasureParams:
-    """The default CPU profile with other numbers of iterations and visits."""
+    """The protocol of conf/base/parameters_measure.yml with other iterations, visits and chunks."""
     return ComputeMeasureParams(
         backend="fbgemm_cpu",
         engine="local",

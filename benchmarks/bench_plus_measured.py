@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py                 # after `make run`; about 4 minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py --campaigns 3   # narrower intervals
 
-A campaign measures all plans once, in random order, so that the machine's drift affects every sharder alike. Ranks
-with equal shards are measured once. Intervals are 95 % bootstrap confidence intervals of the mean paired difference.
+A campaign measures the cost of every plan. The plans of one task are measured at about the same time, so that the
+machine's drift affects every sharder alike. Ranks with equal shards are measured once. Intervals are 95 % bootstrap
+confidence intervals of the mean paired difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lower bound on the predicted embedding cost of every plan of a task, however its tables are split.
+"""A lower bound on the predicted embedding cost of every column-wise plan of a task, however its tables are split.
 
 Let f(R) be the predicted compute cost of a rank with shards R, and f0 the cost of a launch without work. The bound
 exists if f has one of two shapes.

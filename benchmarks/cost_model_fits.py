@@ -227,7 +227,7 @@ def _figures(test: ComputeData, fitted: Fitted) -> Row:
 
 
 def fit_comm_models(inputs: CommInputs, params: CommTrainParams) -> Tables:
-    """Fit our model to all measured collectives, and to those of all world sizes but one; fit the paper's to each one.
+    """Fit our model to the collectives of all world sizes, and of all but one; fit the paper's to each size alone.
 
     The paper's network has no batch size feature. It is trained and tested on samples of the most frequent batch size.
     """

@@ -6,9 +6,10 @@
 A campaign is one run of measurements, in which every sample is timed in several visits. The script first runs the
 checks of `gpu_check.py`. It then logs the number of visits, the expected minutes and the GB of ids, and writes the ids
 of all tables to OUT/ids. It writes every finished chunk of samples to OUT/records. To resume after a kill, run the same
-command again; with more --samples, it extends the campaign. At the end, the script writes OUT/recording: table_pool,
-compute_samples and compute_costs as Parquet, and card.json with device, versions, protocol, noise floor and copy
-bandwidth. Copy this folder to data/01_raw/h200_recording, and `kedro run --env h200` trains on it.
+command again; with more --samples, it extends the campaign. At the end, the script writes OUT/recording: pool,
+samples with their settings, and costs as Parquet, and card.json with device, versions, protocol, noise floor and copy
+bandwidth. To train on a copy of this folder, give `kedro run` its path as `recording.folder`, and `recorded` as
+`measure.compute.backend`.
 
 The script needs Python 3.11 or newer with torch and fbgemm_gpu for CUDA (1.6 with torch 2.11, 1.8 with 2.13), numpy,
 pandas, pyarrow, pydantic, pyyaml, psutil, tqdm, safetensors and scipy, but no Kedro. If the machine has no package

@@ -17,7 +17,7 @@ The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a che
 `gpu_campaign.py` runs these checks first; a failure of the first three ends it. The exit code is 2 after such a
 failure, and if nothing can be checked, for example without a CUDA device; 1 after another failure; 0 otherwise.
 
-The script needs the packages of `gpu_campaign.py` and pyyaml, but no Kedro. It has not run on a GPU yet; the tests run
+The script needs the packages of `gpu_campaign.py`, but no Kedro. It has not run on a GPU yet; the tests run
 it with CPU kernels (--backend fbgemm_cpu).
 """
 

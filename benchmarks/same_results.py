@@ -9,8 +9,9 @@ or step by step, with any two versions of the package on PYTHONPATH:
     python benchmarks/same_results.py compare before.json after.json
 
 It records the predictions of the newest stored cost models for 1,000 shard sets and 300 collectives, and the plans of
-every sharder for 40 seeded sharding tasks. It uses the public Python API alone, and draws its inputs itself, so that it
-runs with any version of the package. `autoshard` and `dreamshard` are included if their policies were trained.
+every sharder for 40 seeded sharding tasks. It uses the public Python API, and settings that older versions need, and
+draws its inputs itself, so that it runs with any version of the package. `autoshard` and `dreamshard` are included if
+their policies were trained.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def lower_bound_ms(problem: Problem) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One task: seconds and costs of the oracle, the beam search, local search (`plus`) and long searches (`best`)."""
+    """One task: the oracle, the beam search, local search (`plus`), long searches (`best`), and the lower bound."""
 
     index: int
     task: ShardingTask

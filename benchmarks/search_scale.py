@@ -44,7 +44,7 @@ class Timing:
 
 
 def drawn_task(tables: int, ranks: int) -> ShardingTask:
-    """A random task of the tests."""
+    """A task with random tables."""
     return random_task(np.random.default_rng(0), tables, ranks, MEMORY_FILL)
 
 

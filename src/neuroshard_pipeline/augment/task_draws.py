@@ -74,7 +74,7 @@ def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFra
     """Draw tasks of distinct pool tables; each table gets a random width and keeps its reuse profile.
 
     A task whose weights exceed `memory_fill` of the memory of all ranks is drawn again as a whole. Tables whose
-    narrowest shard exceeds the memory of one rank are not drawn, because no plan could place them.
+    narrowest column shard exceeds the memory of one rank are not drawn, because no column-wise plan could place them.
 
     Returns:
         The dataset `augment.sharding_tasks` (`frames.TASK_COLUMNS`): one row per table of a task.

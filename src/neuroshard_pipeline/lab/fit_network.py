@@ -111,7 +111,7 @@ def fit_networks(rows: Sequence[MeasuredCollective], sheets: NetworkSheets) -> F
     """All clusters, fitted together.
 
     Args:
-        rows: measured collectives; those with noise are left out.
+        rows: measured collectives; noisy ones and those of a single rank are left out.
         sheets: data sheets.
     """
     groups, fit = _groups(rows), sheets.fit
