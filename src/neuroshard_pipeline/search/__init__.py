@@ -1,19 +1,19 @@
 """Searches for plans with low predicted cost.
 
 A task passes through the files as follows. `problem` combines it with cost models and a memory model, and computes the
-shard embedding of every (table, width) once. `beam` proposes column splits. For each proposal, `placement` assigns the
-ranks; its inner loop is in `greedy_runs`, and it uses `packing` where memory is scarce. If packing fails, too,
-`exact_fit` looks for the first placement. `local_search` improves the best result with the changes listed in `moves`.
-The result is a `plan.Placement`, which `price.price_plan` turns into a validated `plan.Plan` with its predicted cost.
-Where a step cost model prices all sharding types, `spread_choice` proposes sets of tables to *spread*, which means that
-they become replicas or have their rows cut. `spread` places them. The search then places the remaining, column-wise
-tables. For a plan, `changes` finds rejected changes, `explain` describes it in words, and `rank_order` reorders its
-ranks.
+*shard embedding* of every (table, width) once, the numbers by which the compute cost model describes a shard. `beam`
+proposes column splits. For each proposal, `placement` assigns the ranks; its inner loop is in `greedy_runs`, and it
+uses `packing` where memory is scarce. If packing fails, too, `exact_fit` looks for the first placement. `local_search`
+improves the best result with the changes listed in `moves`. The result is a `plan.Placement`, which `price.price_plan`
+turns into a validated `plan.Plan` with its predicted cost. Where a step cost model prices all sharding types,
+`spread_choice` proposes sets of tables to *spread*, which means that they become replicas or have their rows cut.
+`spread` places them. The search then places the remaining, column-wise tables. For a plan, `changes` finds rejected
+changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs
 - `memory`: `MemoryModel`, the bytes that a shard takes on a rank; `host_memory`: which tables go to host memory
 - `params`: `SearchParams`, `LocalSearchParams`, and the defaults of all parameters
-- `room`: refuses tasks that are too large for the memory of this machine
+- `room`: refuses tasks that are too large for the memory of this machine, or whose search would take too long
 - `units`: tables, or tables kept together, with their constraints
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks

@@ -11,7 +11,8 @@ on 1,000 tables and 128 ranks. The model itself is called from Python, so that a
 
 A state is a multiset of kinds, each of which is a table and a width (`problem`). A cap limits the columns of a rank.
 
-Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers of a shard embedding.
+Shapes: S states, N shards of a state, R runs, W ranks, M caps, Y kinds, H numbers that describe a shard's cost
+(shard embedding).
 """
 
 from typing import NamedTuple

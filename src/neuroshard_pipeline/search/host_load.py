@@ -17,7 +17,7 @@ _REDUCTIONS: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
 
 
 def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]) -> FloatArray:
-    """(S,) ms that each row shard of a table on one host adds to its rank, without launches.
+    """(S,) ms that each row shard of a table on one host adds to its rank, without launches of kernels.
 
     They consist of the shard's lookup, input dist and module work, and of a part for reductions: what it costs to make
     a reduction of the table's size twice as large.

@@ -1,6 +1,6 @@
 """The interface of the cost models that a search uses, and the unit in which searches compare costs.
 
-Shapes: S shards, W ranks, H numbers of a shard embedding.
+Shapes: S shards, W ranks, H numbers that describe a shard's cost (shard embedding).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ComputeModel(Protocol):
 
 
 class CommModel(Protocol):
-    """A communication cost model."""
+    """A communication cost model; `dim_sums` (..., W) are the floats that each rank sends per sample."""
 
     def forward_ms(self, dim_sums: NDArray, start_skew_ms: NDArray, batch_size: int) -> FloatArray:
         """Forward ms (..., W), from each rank's own start until it has received everything."""

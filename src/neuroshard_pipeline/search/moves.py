@@ -1,6 +1,6 @@
 """Moves of the local search: changes of the shards of two ranks, and the loads of these ranks afterwards.
 
-Shapes: N shards of a layout, P moves, W ranks, H numbers of a shard embedding.
+Shapes: N shards of a layout, P moves, W ranks, H numbers that describe a shard's cost (shard embedding).
 """
 
 from __future__ import annotations

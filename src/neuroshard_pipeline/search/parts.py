@@ -20,7 +20,7 @@ every rank:
 
 Where models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
 
-Shapes: W ranks, H numbers of a shard embedding, M all-to-alls.
+Shapes: W ranks, H numbers that describe a shard's cost (shard embedding), M all-to-alls.
 """
 
 from collections import defaultdict

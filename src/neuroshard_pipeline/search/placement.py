@@ -1,18 +1,18 @@
 """Greedy grid search for the placement of shards [Zha2023] §3.3, for all caps and all states in lockstep.
 
-Each attempt places one state (a multiset of kinds) under one cap on the dimension sum. It takes the shards in
-descending order of the cost that each has alone on a rank (ties: the table that comes first in the task, then the wider
-shard). It puts each shard on the feasible rank with the lowest predicted compute cost so far (ties: the lowest rank). A
-rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints allow the shard
-there. An attempt fails if a shard has no feasible rank. Of the attempts that do not fail, the one with the lowest
-predicted embedding cost wins (ties: the smallest cap). If all attempts fail, the shards are packed by size alone,
-largest first (`packing.pack_by_size`). If this fails as well, the state has no placement. Costs are compared in whole
-units of 1e-9 ms (`models.quantised`).
+Each attempt places one state (a multiset of kinds) under one cap on the columns of a rank, its dimension sum. It takes
+the shards in descending order of the cost that each has alone on a rank (ties: the table that comes first in the task,
+then the wider shard). It puts each shard on the feasible rank with the lowest predicted compute cost so far (ties: the
+lowest rank). A rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints
+allow the shard there. An attempt fails if a shard has no feasible rank. Of the attempts that do not fail, the one with
+the lowest predicted embedding cost wins (ties: the smallest cap). If all attempts fail, the shards are packed by size
+alone, largest first (`packing.pack_by_size`). If this fails as well, the state has no placement. Costs are compared in
+whole units of 1e-9 ms (`models.quantised`).
 
 `greedy_runs` implements the attempts; attempts that make the same choices share one run.
 
 A kind is a table and a width (see `problem`). Shapes: S states, N shards of a state, R runs, W ranks, M caps, H numbers
-of a shard embedding.
+that describe a shard's cost (shard embedding).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """The predicted embedding cost of plans: its formulas, and the one function that prices a plan.
 
-Shapes: P plans, W ranks, H numbers of a shard embedding.
+Shapes: P plans, W ranks, H numbers that describe a shard's cost (shard embedding).
+A rank's *dimension sum* is the number of floats that it sends per sample in an all-to-all.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
-"""A sharding problem: a task, cost models, a memory model, and all shard embeddings computed so far.
+"""A sharding problem: a task, cost models, a memory model, and the shard embeddings that were computed so far.
 
-Two shards of one table with the same width have the same cost, wherever their columns begin. A search therefore works
-with *kinds*, the distinct (unit, width) pairs; `Problem.placement` assigns columns at the end. A unit is a table, or
-the tables that a constraint keeps together, which are never split. A *state* holds the kind of every shard of a plan.
+A *shard embedding* is not a row of a table: it is the numbers by which the compute cost model describes a shard. Two
+shards of one table with the same width have the same cost, wherever their columns begin. A search therefore works with
+*kinds*, the distinct (unit, width) pairs; `Problem.placement` assigns columns at the end. A unit is a table, or the
+tables that a constraint keeps together, which are never split. A *state* holds the kind of every shard of a plan.
 
 Shapes: Y kinds, U units, W ranks, N shards, H numbers of a shard embedding.
 """

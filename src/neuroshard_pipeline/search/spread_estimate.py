@@ -6,8 +6,9 @@ A column-wise table that alone costs more than a balanced rank is split into hal
 receives the ids of the whole table. Replicas load all ranks equally. Tables with cut rows load all ranks, or all ranks
 of one host.
 
-Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: the shard embedding and, as the last number,
-the *own ms*, which input dist and TorchRec's own work for the shard add to the cost of its rank (`step_prices`).
+Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those that describe a shard's cost (shard
+embedding) and, as the last number, the *own ms*, which input dist and TorchRec's own work for the shard add to the cost
+of its rank (`step_prices`).
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
 """Prices of a whole step in the form that a search needs: per shard, added to the load of its rank or of all ranks.
 
 A price is the ms that a unit of work (`tables.step_work`) takes. The costs of the input dist and of TorchRec's own work
-are linear in the shards of a rank (`cost_models.step`). A search therefore extends the embedding of every shard by one
-number, the ms that the shard adds to its rank. The sums of embeddings then hold all costs of a rank except the costs of
-collectives.
+are linear in the shards of a rank (`cost_models.step`). A search therefore extends the shard embedding (the numbers by
+which the compute cost model describes a shard) by one number, the ms that the shard adds to its rank. The sums of
+embeddings then hold all costs of a rank except the costs of collectives.
 
-Shapes: S shards, H numbers of a shard embedding, Q quantities.
+Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q quantities.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,7 @@
 """Places whole tables one after the other, as a game; many rollouts place the same table at the same time.
 
-Shapes: U units (tables), B rollouts, W ranks, H numbers of a shard embedding, F table features, K rank features.
+Shapes: U units (tables), B rollouts, W ranks, H numbers that describe a shard's cost (shard embedding), F table
+features, K rank features.
 """
 
 from dataclasses import dataclass
