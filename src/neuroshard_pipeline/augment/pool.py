@@ -78,8 +78,7 @@ def base_pool(params: PoolParams) -> pd.DataFrame:
 def generate_pool(params: PoolParams) -> pd.DataFrame:
     """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
 
-    Tables differ widely, as real tables do; means over tables and the reuse histogram of all tables are the published
-    ones.
+    Tables differ widely, as real tables do; means over tables and the reuse histogram of all are the published ones.
     Pooling factors and lookups per unique row have heavy-tailed distributions. The histogram of a table is the
     published one, tilted towards more or less reuse so that the table has its own mean reuse. The bins are then
     reweighted until their means over tables are the published ones. Rounding to whole rows nearly keeps these means.
@@ -180,10 +179,7 @@ def _round_rows(rows: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 def _draw_num_embeddings(unique_rows: IntArray, params: PoolParams, rng: np.random.Generator) -> IntArray:
-    """Heavy-tailed numbers of rows (T,), at least `unique_rows`, with the mean `MEAN_NUM_EMBEDDINGS / row_scale`.
-
-    The mean differs only if `unique_rows`, or the largest number of rows of a table, does not allow it.
-    """
+    """Heavy-tailed numbers of rows (T,), at least `unique_rows`; mean `MEAN_NUM_EMBEDDINGS / row_scale` if possible."""
     unused = unique_rows.astype(np.float64) * np.exp(_LOG_SPREAD_ROWS * rng.standard_normal(len(unique_rows)))
     mean = max(MEAN_NUM_EMBEDDINGS / params.row_scale - float(unique_rows.mean()), 0.0)
     most = np.maximum(MAX_NUM_EMBEDDINGS / params.row_scale - unique_rows.astype(np.float64), 0.0)

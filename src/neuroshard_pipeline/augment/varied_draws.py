@@ -38,16 +38,16 @@ SPREAD_PURPOSES: dict[str, ShardingType] = {"row_shards": "row_wise", "replicas"
 class VariedSampleParams(Parameters):
     """Parameters of varied samples; `ComputeSampleParams` limits the number of tables and the memory of a sample.
 
+    The shares do not hold for samples of public tables: these apply SGD, and their tables are drawn at random.
+
     Attributes:
         num_samples: number of training samples.
         samples_per_group: number of evaluation samples for each purpose.
         dimensions: widths of the tables.
         dimension_weights: relative frequency of each width.
-        rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD. Samples of
-            public tables always apply SGD.
+        rowwise_adagrad_share: share of samples whose backward pass applies row-wise Adagrad instead of SGD.
         similar_tables_share: share of samples whose tables are similar, as the tables of one model often are. They
             are close in the order of pooling factors, and each width is one drawn width or its half, its quarter, …
-            Samples of public tables are not counted.
         similar_rows_share: share of the samples of similar tables in which tables of equal pooling factor also have
             similar numbers of rows. A small table uses the caches better among small tables than among large ones.
         spread_share: share of training samples that are spread, half of them row-wise and half data-parallel.

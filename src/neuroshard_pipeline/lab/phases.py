@@ -1,8 +1,8 @@
 """What the ranks of a job do one after another: work of their own, and collectives in which they wait for each other.
 
-A collective to which all ranks contribute equally starts when its last rank arrives. A message of an all-to-all starts
-when its two ranks have arrived. The cost of a collective is split into the transfer, which is its cost if all ranks
-arrive at the same time, and the waiting, which is the rest. Work and collectives do not overlap. Shape: W ranks.
+A collective starts when its last rank arrives; a message of an all-to-all, when both its ranks have arrived. The cost
+is split into the transfer, which is the cost if all ranks arrive at the same time, and the waiting, which is the rest.
+Work and collectives do not overlap. Shape: W ranks.
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,7 @@
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
-Replica groups (`tables.replica_groups`) average weights and optimizer states every `sync_interval` steps. A step gets
-its part of that cost.
+Replica groups (`tables.replica_groups`) average weights and states every `sync_interval` steps; a step gets its share.
 
 A step starts with the gradients of the outputs, which all ranks get at the same time: backward output dist, backward
 lookups, all_reduce and optimizer of replicas; then input dist, forward lookups and forward output dist of the next
