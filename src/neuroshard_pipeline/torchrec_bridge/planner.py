@@ -60,7 +60,7 @@ class PlannerOptions:
         storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
         leave_out: fully qualified names of modules that are planned elsewhere. Every rank loses the memory of the
             shards of these modules that `left_out_plan` places on the rank. If that plan lacks a module, every rank
-            loses the module's whole memory.
+            loses the memory of the whole module and of its gradients.
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
         pipelines_input_dist: whether the trainer overlaps the exchange of ids with the previous batch, as TorchRec's
             `TrainPipelineSparseDist` does.

@@ -17,7 +17,7 @@ def truth_tasks(pool: pd.DataFrame, drawing: ShardingTaskParams, params: TruthTa
 
     Args:
         pool: `augment.table_pool`.
-        drawing: `augment.sharding_tasks`; its numbers of ranks and tasks have no effect.
+        drawing: `augment.sharding_tasks`; its numbers of ranks, ranks per host and tasks have no effect.
         params: numbers of ranks and tasks.
 
     Returns:
