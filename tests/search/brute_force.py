@@ -1,4 +1,4 @@
-"""The true optimum of tiny tasks, found by trying every plan."""
+"""The true optimum of tiny tasks, found by trying every placement of whole tables, or also of halved ones."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 
 class ScalarOracle:
-    """A state is a list of (table index, width); a placement is (cost in ms, [(item, rank), ...])."""
+    """An item is (table index, width), a state a list of items, and a placement (cost in ms, items of every rank)."""
 
     def __init__(self, task: ShardingTask, models, memory: MemoryModel, params: SearchParams):
         self.task, self.models, self.memory, self.params = task, models, memory, params

@@ -1,4 +1,4 @@
-"""The bound on communication time against the lab's time of random plans and of all plans of tiny tasks."""
+"""The bound of benchmarks/communication_bound.py against the lab's times of random plans, and of tiny tasks' cuts."""
 
 from dataclasses import replace
 from itertools import product
@@ -37,7 +37,7 @@ def placed(task, ranks_of):
 
 
 def communication_ms(source, task, ranks_of):
-    """The lab's time of a plan, and the memory of its fullest rank."""
+    """The lab's communication time of a plan, and the memory of its fullest rank."""
     shards, ranks = placed(task, ranks_of)
     used = max(default_memory().bytes_of_ranks(shards, ranks, task))
     return collectives_ms(*judged_shards(task, shards, source.sources), ranks), used
@@ -85,7 +85,7 @@ def tiny_source(local_batch):
 
 
 @pytest.mark.parametrize(("local_batch", "dedup"), [(8, False), (8192, True)])
-def test_no_plan_of_a_tiny_task_communicates_faster(local_batch, dedup):
+def test_no_cuts_of_a_tiny_task_communicate_faster(local_batch, dedup):
     source = tiny_source(local_batch)
     task = replace(source.task, index_dedup=dedup)
     of_table = [Cuts(hot, host) for hot in range(7) for host in range(0, 7 - hot, 4)]
@@ -100,7 +100,7 @@ def test_no_plan_of_a_tiny_task_communicates_faster(local_batch, dedup):
 
 @pytest.mark.parametrize("popularity", POPULARITIES)
 @pytest.mark.parametrize("dedup", [False, True])
-def test_its_own_cuts_come_close_to_the_bound_within_the_memory(popularity, dedup):
+def test_plans_of_least_communication_come_close_to_the_bound_within_the_memory(popularity, dedup):
     source = sequence_task(popularity, 16, 8, replace(SCALES["lab-16"], tables=4))
     task = replace(source.task, index_dedup=dedup)
     plan = plan_with_least_communication(task, source.popularities, source.curves, load_cost_models("h100"), NETWORK)

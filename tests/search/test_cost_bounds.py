@@ -1,4 +1,4 @@
-"""Lower bounds are compared with the cheapest of all plans, found by trying every split and every placement."""
+"""Lower bounds of benchmarks/cost_bounds.py against the cheapest of all plans, over every split and every placement."""
 
 import itertools
 

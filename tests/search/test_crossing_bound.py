@@ -14,8 +14,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 WEIGHTS = MemoryModel(optimizer_state=False, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
 PLENTY = 2**40
-#: Memory in rows of 8 columns without copies: of one copy, which also has a gradient and a place in the index of
-#: popular rows; and of copies on three hosts, less that of the row itself.
+#: Memory, in units of a row of 8 columns without copies: of one copy, which also has a gradient and an entry in the
+#: index of popular rows; and what copies on three hosts take more than the row without copies.
 COPY = 2 + POPULAR_ROW_BYTES / 32
 ON_THREE_HOSTS = 3 * COPY - 1
 
@@ -61,7 +61,7 @@ def test_bound_is_at_most_the_best_of_all_numbers_of_copies_and_equals_it_where_
         assert bound.least_bytes == pytest.approx(best)
 
 
-def test_without_memory_for_copies_all_ids_cross_that_are_not_at_home():
+def test_without_memory_for_copies_all_ids_of_rows_on_other_hosts_cross():
     task = a_task([sequence(rows=1000)], memory_bytes=1000 * 8 * 4 // 4)
     bound = crossing_bound(task, {"s": row_popularity("steep", 1000)}, WEIGHTS)
     assert bound.sharded_bytes == pytest.approx(64 * 10 / 2 * (8 + 8 * 8))  # half of all ids, to and fro

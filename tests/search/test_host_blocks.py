@@ -66,7 +66,7 @@ def test_plans_are_valid_and_never_dearer_within_memory_and_constraints(seed):
     Plan(problem.task, found.shards, found.ranks, "test", memory=WEIGHTS_AND_OPTIMIZER)
     assert placement_cost_ms(problem, found) <= placement_cost_ms(problem, first)
     if constraints:
-        assert all(len(blocks_of(found, table.name)) in (1, 3) for table in tables)
+        assert all(len(blocks_of(found, table.name)) in (1, 3) for table in tables)  # 3: a replica, on all hosts
 
 
 def test_a_placement_without_tables_on_hosts_stays():

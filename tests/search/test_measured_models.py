@@ -1,4 +1,7 @@
-"""Cost models of `benchmarks/bench_tiers.py`, of measured collectives: a slow wire gets tiers, a fast one not."""
+"""Cost models of benchmarks/measured_models.py, which are made from times of collectives, here with invented times.
+
+With a slow wire between hosts, the search cuts tiers; with a fast one, it does not.
+"""
 
 from dataclasses import replace
 

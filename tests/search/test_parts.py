@@ -37,7 +37,7 @@ def planned(models=None, **task):
 
 
 def stepping_models():
-    """The models of `test_price` with a step cost model: 1 ms per MB of every reduction and dense gradient."""
+    """The models of `test_price` with a step cost model: 1 ms per MB of reductions, 1 ms per 1000 dense gradients."""
     names = ("reduce_scatter", "all_gather", "all_reduce")
     curve = Curve(np.array([1.0, 1e9]), np.array([1e-6, 1e3]))
     curves = {Group(2, 1): curve, Group(4, 2): curve}

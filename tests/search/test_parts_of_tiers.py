@@ -162,7 +162,7 @@ def test_a_host_tier_must_be_whole_on_every_host():
             Plan(plan.task, shards, ranks, "wrong")
 
 
-def test_wrong_rows_of_the_cold_tier_are_ones_that_torchrec_would_look_up():
+def test_the_error_of_misplaced_cold_rows_says_that_torchrec_looks_them_up():
     plan = planned()
     swapped = [
         (shard, 3 - rank if shard.sharding_type == "row_wise" else rank)

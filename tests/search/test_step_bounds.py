@@ -1,4 +1,4 @@
-"""Lower bounds on whole steps are compared with the cheapest of all plans of tiny tasks."""
+"""Lower bounds of benchmarks/step_bounds.py on whole steps, against the cheapest of all plans of tiny tasks."""
 
 import itertools
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_no_plan_is_cheaper_than_the_bound(seed, count, world_size, local):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_plan_with_sequence_tables_or_modules_is_cheaper(seed):
+def test_no_plan_of_a_sequence_table_beside_another_module_is_cheaper_than_the_bound(seed):
     rng = np.random.default_rng(seed)
     drawn = drawn_tables(rng, 2, module="a")
     tables = [replace(drawn[0], pooling="none", module="b", num_features=1), drawn[1]]

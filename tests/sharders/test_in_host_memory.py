@@ -83,7 +83,7 @@ def test_tables_are_bound_to_ranks_where_host_memory_is_short():
 
 
 @given(seed=st.integers(0, 20), share=st.floats(0.05, 0.9))
-def test_variants_fit_together_and_move_no_table_without_need(seed, share):
+def test_the_tables_of_a_variant_fit_and_the_first_variant_moves_none_without_need(seed, share):
     task = tight_task(share, seed=seed, count=8)
     variants = host_memory_tasks(task, MEMORY)
     for variant in variants:
@@ -99,7 +99,7 @@ def test_variants_fit_together_and_move_no_table_without_need(seed, share):
             assert gpu_bytes(back) > 0.99 * 2 * task.memory_bytes
 
 
-def test_tables_that_must_stay_in_gpu_memory_and_other_widths_are_left_alone():
+def test_tables_that_must_stay_in_gpu_memory_do_and_tables_of_other_widths_get_no_cache():
     kept = Table("kept", 100_000, 32, 1.0)
     others = [Table("wide", 200_000, 32, 1.0), Table("narrow", 100_000, 8, 1.0)]
     constraints = Constraints([TableConstraint("kept", in_gpu_memory=True)])

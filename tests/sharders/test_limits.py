@@ -1,4 +1,4 @@
-"""Random tasks: every plan covers every column once and keeps all limits, or it is true that nothing fits."""
+"""Random tasks: plans cover every column once and keep all limits; neuroshard finds a plan wherever there is one."""
 
 from __future__ import annotations
 

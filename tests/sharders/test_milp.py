@@ -53,7 +53,7 @@ def test_milp_finds_the_optimum_or_proves_that_nothing_fits(seed, num_tables, wo
         assert largest_sum_ms(task, placement.ranks) == pytest.approx(best, rel=1e-6)
 
 
-def test_a_task_for_split_tables_only_is_refused_as_proved():
+def test_a_task_that_fits_only_with_split_tables_is_refused_with_a_proof():
     task = ShardingTask([Table(f"t{index}", 1000, 8, 1.0) for index in range(3)], 2, 16, 50_000)
     sharder = MilpSharder(time_limit_seconds=10.0, gap=0.0)
     with pytest.raises(DoesNotFitError, match=r"milp proved that no placement of whole tables .* at most 50000 bytes"):

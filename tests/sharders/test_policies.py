@@ -135,7 +135,7 @@ def test_without_a_policy_the_error_names_the_command(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_task_for_split_tables_only_fails_with_the_common_error(kind):
+def test_a_task_that_fits_only_with_split_tables_has_the_error_of_all_sharders_of_whole_tables(kind):
     tables = [Table(f"t{index}", 1000, 8, 1.0) for index in range(3)]
     task = dataclasses.replace(ShardingTask(tables, 2, 16, 50_000), task_id="tight")
     attempts = solve_all([task], [kind], MODELS, policies=POLICIES).attempts

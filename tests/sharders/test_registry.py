@@ -14,7 +14,7 @@ from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
 from neuroshard_pipeline.sharders.registry import SHORTLISTING, shard, shortlist, solve_all
 from sharders.policy_makers import untrained_policies
 
-#: TorchRec's planner has tests of its own (`test_torchrec`): it needs an extra, and emits many warnings.
+#: `torchrec_fitted` stands for both sharders with TorchRec's planner; they have tests of their own (`test_torchrec`).
 SHARDERS = tuple(name for name in REGISTERED if name != "torchrec")
 POLICIES = untrained_policies()
 

@@ -1,4 +1,4 @@
-"""Tiers (copies of popular rows) that neuroshard_plus chooses: where they pay off, what they keep, brute force."""
+"""Tiers (sequence tables cut by popularity of rows) that neuroshard_plus chooses, also against brute force."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_hosts_of_one_rank_have_no_host_tier():
     assert plan.predicted_cost_ms < 0.8 * plan_of(replace(task, tiers=False)).predicted_cost_ms
 
 
-def test_a_task_that_does_not_ask_for_tiers_has_no_variants():
+def test_tasks_that_do_not_ask_for_tiers_tasks_of_one_rank_and_pooled_tables_have_no_variants():
     task = sequence_task("steep")
     for other in (replace(task, tiers=False), replace(task, world_size=1, local_world_size=1)):
         assert tier_variants(Problem(other, H100, SETTINGS.memory), usable_types) == []

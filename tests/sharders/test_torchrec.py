@@ -45,7 +45,7 @@ def types_of(plan: Plan) -> dict[str, str]:
 
 
 def torchrec_trains(plan: Plan) -> None:
-    """Raises an error if TorchRec cannot train the plan, on CPUs or GPUs."""
+    """Raises an error if TorchRec cannot train the plan on CPUs; it can then also train it on GPUs."""
     devices = Devices(plan.task.world_size, plan.task.local_world_size, "cpu")
     torchrec_form(plan.task.tables, plan.shards, plan.ranks, devices, "module")
 

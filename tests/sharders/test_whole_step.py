@@ -74,7 +74,7 @@ def test_long_sequence_tables_are_row_wise_where_they_would_load_single_ranks():
     assert set(types.values()) == {"row_wise"}
 
 
-def test_small_tables_become_replicas_on_the_modelled_gpu_unless_they_are_long():
+def test_tables_of_few_rows_become_replicas_on_the_modelled_gpu_and_tables_of_many_rows_do_not():
     models = load_cost_models("h100")
     short = [Table(f"t{i}", 200 + i, 64, 2.0) for i in range(128)]
     task = ShardingTask(short, 16, 65536, 2**36, local_world_size=8)

@@ -42,7 +42,7 @@ def test_impossible_host_memory_is_refused(host_memory_bytes, message):
         ShardingTask([PLAIN, CACHED], 2, 8, 2**20, host_memory_bytes=host_memory_bytes)
 
 
-def test_the_repr_of_other_tables_stays_as_it_was():
+def test_the_repr_names_the_kernel_of_tables_in_host_memory_only():
     assert "compute_kernel" not in repr(PLAIN)
     assert "compute_kernel='fused_uvm_caching', cache_load_factor=0.5" in repr(CACHED)
 

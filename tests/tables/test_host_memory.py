@@ -60,7 +60,7 @@ def misses_of_lru(popularity, slots, rng, warm_up=60, measured=15):
 
 @pytest.mark.parametrize("load_factor", [0.05, 0.2, 0.5])
 @pytest.mark.parametrize("exponent", [0.8, DEFAULT_POPULARITY_EXPONENT])
-def test_the_bounds_hold_a_simulated_cache_and_the_best_fixed_one(exponent, load_factor):
+def test_misses_of_a_simulated_cache_and_of_the_best_fixed_one_lie_between_the_bounds(exponent, load_factor):
     rng, popularity = np.random.default_rng(3), popularity_of(exponent)
     slots = cache_slots(ROWS, load_factor)
     low, expected, high = missed_rows(profiled_table(popularity, rng), BATCH_SIZE, slots)
