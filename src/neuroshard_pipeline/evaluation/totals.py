@@ -3,8 +3,8 @@
 A plan has up to six parts of cost (`PARTS`). The stages that measure plans measure four of them (`MEASURED_PARTS`). The
 other two, input dist and module, are work of TorchRec itself; for plans of sharders, only the pipeline `truth` measures
 them, because it runs TorchRec. Predicted and measured totals are therefore compared over the four parts
-(`predicted_ms`, `measured_ms`). The prediction over all parts is `step_ms`. Searches minimise it, and plans are
-compared by it if none is measured.
+(`predicted_ms`, `measured_ms`). The prediction over all parts is `step_ms`. `neuroshard_plus` minimises it, and plans
+are compared by it if none is measured.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Checks of datasets: inputs that are missing or damaged, folders that cannot be written, and free disk space."""
+"""Checks of datasets: inputs that are missing, damaged cost models, folders that cannot be written, free disk space."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ LEAST_FREE_BYTES = 256 * 2**20
 
 
 def input_problems(run: PlannedRun) -> Problems:
-    """Inputs that are not stored between runs, have no version or not the requested one, or cannot be read."""
+    """Inputs that are not stored between runs or lack a (pinned) version; models and tables that cannot be read."""
     missing: dict[str, list[str]] = {}
     for name in sorted(run.pipeline.inputs()):
         if name.startswith("params:") or name == "parameters":
