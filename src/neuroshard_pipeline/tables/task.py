@@ -50,7 +50,8 @@ class ShardingTask:
         optimizer: one of `OPTIMIZERS`; its state takes part of the memory.
         task_id: name of the task in frames and errors.
         constraints: further conditions that plans must meet; none by default.
-        local_world_size: ranks per host, a divisor of `world_size`; None where all ranks are on one host.
+        local_world_size: ranks per host, a divisor of `world_size`; None where all ranks are on one host, or where the
+            cost models of a modelled cluster give the number (`on_hosts`).
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one, as
             TorchRec's `TrainPipelineSparseDist` does. The input dist then costs no time.
         host_memory_bytes: host memory for embeddings per rank; None if no table may be in host memory. Where tables do
