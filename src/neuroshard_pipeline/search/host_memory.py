@@ -185,7 +185,7 @@ def _hull(options: Sequence[_Option]) -> list[_Option]:
 
 
 def _cache_of(table: Table) -> tuple[object, ...]:
-    """What tables must have in common to share a cache, if they also have the same sharding type."""
+    """What tables must have in common, besides their sharding type, to share a cache on a rank."""
     return table.embedding_module, table.data_type, table.pooling
 
 

@@ -45,8 +45,8 @@ class Placement:
     Attributes:
         shards: every shard.
         ranks: `ranks[i]` is the rank of `shards[i]`.
-        task: the task that the shards belong to, if the sharder changed the problem's tables; None for the problem's
-            own task. The plan is then a plan of this *variant* of the task.
+        task: None for the problem's own task; otherwise a *variant* of it, in which the sharder has changed tables. The
+            plan is then a plan of the variant.
     """
 
     shards: tuple[Shard, ...]

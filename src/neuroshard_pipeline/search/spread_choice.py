@@ -6,8 +6,8 @@ Three kinds of tables are spread:
   of sequence tables that every host has, are cut by rows over the ranks of each host.
 - The few most expensive tables, or all tables, may have their rows cut, because each column shard would receive all ids
   of its table.
-- Tables become replicas. There are two orders of tables: by what a replica costs relative to what it saves, and by
-  number of rows. A candidate consists of the first tables of an order.
+- Some tables become replicas: in each candidate, the first tables of an order. There are two orders of tables: by what
+  a replica costs relative to what it saves, and by number of rows.
 
 `SpreadEstimate` estimates the cost of candidates. The estimate only has to order them, because the search then solves
 the best ones. A step has fixed costs for every sharding type that occurs; therefore whole sets of tables are compared.
