@@ -2,8 +2,7 @@
 
 A campaign measures many samples; a sample is the lookups of one rank, or one pair of all-to-alls. The first campaign
 measured the training data. A later one measures plans, or more training data, minutes or days afterwards, when a shared
-machine may have become slower or faster. Anchors are measured among its samples; their costs in both campaigns give the
-drift (`drift`).
+machine may have changed speed. Anchors are measured among its samples; their costs in both campaigns give the drift.
 """
 
 import hashlib

@@ -5,14 +5,12 @@ A campaign measures many samples; a sample is one lookup kernel of a rank, or on
 1. Compute: the lookup kernels of every rank, one rank at a time.
 2. Backward all-to-alls and the reductions of both directions: all ranks start together.
 3. Forward all-to-alls: each rank enters the first one with a delay, its start skew, which follows from the costs of
-   lookups, reductions and backward all-to-alls [Zha2023] §4, and from the predicted costs of the parts that are not
-   measured. All ranks enter the others together.
+   lookups, reductions and backward all-to-alls [Zha2023] §4, and the predicted costs of parts that are not measured.
 
 All plans of a task go through each campaign together, so that the machine's drift affects all sharders alike. If one
 plan of a task changes, all plans of this task are measured again (`session_marks`). Within a task, ranks with the same
 shards are measured once, and so are all-to-alls with the same sizes and start skews. Between the samples of the plans,
-samples of the campaign that measured the training data can be measured again. These `anchors` show how far the machine
-drifted.
+samples of the campaign of the training data can be measured again. These `anchors` show how far the machine drifted.
 """
 
 from collections.abc import Iterator
