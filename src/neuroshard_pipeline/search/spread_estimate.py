@@ -140,11 +140,13 @@ class SpreadEstimate:
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
-        shards = [_half(table, level * _may_split(table)) for table in tables for level in range(_LEVELS)]
-        shape = (len(tables), _LEVELS)
-        self._columns = self._sums(shards).reshape(*shape, -1)
+        levels = [range(_LEVELS if _may_split(table) else 1) for table in tables]
+        shards = [_half(table, level) for table, own in zip(tables, levels, strict=True) for level in own]
+        first = np.cumsum([0, *(len(own) for own in levels)])[:-1, None]
+        place = first + np.minimum(np.arange(_LEVELS), [[len(own) - 1] for own in levels])  # (T, L) in `shards`
+        self._columns = self._sums(shards)[place]
         self._alone = self._compute_ms(self._columns)
-        self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards]).reshape(shape)
+        self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards])[place]
         self._dims = np.array([outputs_per_sample(whole(table), self._task) for table in tables])
         self._is_sequence = np.array([table.pooling == "none" for table in tables])
         constraints = [self._task.constraints.of(table.name) for table in tables]
@@ -161,7 +163,7 @@ class SpreadEstimate:
         self._joined_ms = self._prices.joined_at_most_ms(pooled)
         whole_dims = float(self._dims[self._is_sequence].max(initial=0.0))
         dims = max(float(self._dims.sum()) / self._task.world_size, whole_dims) * np.linspace(0.0, 1.0, _POINTS)
-        self._points = dims, np.array([self._even_exchange_ms(each) for each in dims])
+        self._points = dims, self._even_exchange_ms(dims)
 
     def _add_replicas(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, H), own ms (T,) and numbers of gradients (T,) of replicas."""
@@ -203,11 +205,12 @@ class SpreadEstimate:
         """Cost of the forward and backward all-to-all if every rank sends `dims` floats per sample."""
         return float(np.interp(dims, *self._points))
 
-    def _even_exchange_ms(self, dims: float) -> float:
-        each = np.full(self._task.world_size, self._task.comm_share * dims)
-        together = np.zeros(self._task.world_size)
+    def _even_exchange_ms(self, dims: FloatArray) -> FloatArray:
+        """As `_exchange_ms`, for several numbers of floats at once, without interpolation."""
+        each = np.repeat(self._task.comm_share * dims[:, None], self._task.world_size, axis=1)
         comm, batch_size = self._models.comm, self._task.batch_size
-        return float((comm.forward_ms(each, together, batch_size) + comm.backward_ms(each, batch_size)).max())
+        both = comm.forward_ms(each, np.zeros_like(each), batch_size) + comm.backward_ms(each, batch_size)
+        return np.asarray(both.max(axis=-1))
 
     def _reduce_ms(self, collective: Reduction, size_bytes: float, ranks: int | None = None) -> float:
         world, local = self._task.world_size, self._task.ranks_per_host

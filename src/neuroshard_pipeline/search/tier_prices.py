@@ -17,7 +17,7 @@ Shape: K segments of a popularity curve.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -170,6 +170,7 @@ class CutFamily:
     task: ShardingTask
     tables: Sequence[CuttableTable]
     prices: TierPrices
+    _known: dict[tuple[str, Cuts], tuple[Table, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def cuts(self, hot_price: float, host_price: float | None) -> Mapping[str, Cuts]:
         """The cuts of all tables at these multiples of the prices; tables without popular rows are left out."""
@@ -189,7 +190,7 @@ class CutFamily:
     def variant(self, cuts: Mapping[str, Cuts]) -> ShardingTask:
         """The task with these tiers."""
         curves = {each.table.name: each.curve for each in self.tables}
-        return tiered_task(self.task, cuts, curves) if cuts else self.task
+        return tiered_task(self.task, cuts, curves, self._known) if cuts else self.task
 
 
 def _sent(ids: FloatArray, task: ShardingTask) -> FloatArray:

@@ -9,7 +9,7 @@ Shape: 17 reuse bins.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,7 +97,10 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
 
 
 def tiered_task(
-    task: ShardingTask, cuts: Mapping[str, Cuts], curves: Mapping[str, PopularityCurve] | None = None
+    task: ShardingTask,
+    cuts: Mapping[str, Cuts],
+    curves: Mapping[str, PopularityCurve] | None = None,
+    known: MutableMapping[tuple[str, Cuts], tuple[Table, ...]] | None = None,
 ) -> ShardingTask:
     """The task with some tables cut into tiers; each tier inherits its parent's constraints.
 
@@ -105,6 +108,8 @@ def tiered_task(
         task: a task without tiers.
         cuts: name of a table → its cuts; all other tables stay whole.
         curves: name of a table → its popularity curve; all other tables have the curve of `popularity.curve_of`.
+        known: name of a table and its cuts → its tiers, from earlier calls with the same task and curves; this call
+            adds the tiers that it makes.
 
     Raises:
         TaskError: the task or a table does not allow these tiers, or a cut is impossible.
@@ -114,19 +119,22 @@ def tiered_task(
     unknown = set(cuts) - {table.name for table in task.tables}
     if unknown:
         raise TaskError(f"{task.task_id}: the cuts name the table {min(unknown)!r}, which the task does not have")
-    for table in task.tables:
-        own = cuts.get(table.name, Cuts())
-        asked = [kind for kind, rows in (("hot", own.hot_rows), ("host", own.host_rows)) if rows]
-        refused = [kind for kind in asked if kind not in possible_tiers(task, table)]
-        if refused:
-            raise TaskError(f"{task.task_id}: properties or constraints of {table.name!r} allow no {refused[0]} tier")
-    of_table = {
-        table.name: tier_tables(table, cuts.get(table.name, Cuts()), task.batch_size, (curves or {}).get(table.name))
-        for table in task.tables
-    }
-    tables = [tier for tiers in of_table.values() for tier in tiers]
-    names = {name: [tier.name for tier in tiers] for name, tiers in of_table.items()}
+    found = {} if known is None else known
+    keys = [(table.name, cuts.get(table.name, Cuts())) for table in task.tables]
+    for table, key in zip(task.tables, keys, strict=True):
+        if key not in found:
+            found[key] = _allowed_tiers(task, table, key[1], (curves or {}).get(table.name))
+    tables = [tier for key in keys for tier in found[key]]
+    names = {key[0]: [tier.name for tier in found[key]] for key in keys}
     return replace(task, tables=tables, constraints=_inherited(task.constraints, names))
+
+
+def _allowed_tiers(task: ShardingTask, table: Table, cuts: Cuts, curve: PopularityCurve | None) -> tuple[Table, ...]:
+    asked = [kind for kind, rows in (("hot", cuts.hot_rows), ("host", cuts.host_rows)) if rows]
+    refused = [kind for kind in asked if kind not in possible_tiers(task, table)]
+    if refused:
+        raise TaskError(f"{task.task_id}: properties or constraints of {table.name!r} allow no {refused[0]} tier")
+    return tier_tables(table, cuts, task.batch_size, curve)
 
 
 def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
