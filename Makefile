@@ -20,6 +20,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
+# Where this variable is set, each of the many processes of a run or a test would compile all its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)
 
@@ -120,7 +122,7 @@ $(VENV)/.created:
 UNCOMPILED := /(tests|plotly/(graph_objs|validators)|ray/(data|llm|rllib|serve|train|tune)|torch/(_inductor|testing)|mypyc?|debugpy|pip)/
 define install
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(1)]'
-	@$(BIN)/python -m compileall -qq -x '$(UNCOMPILED)' -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+	@$(BIN)/python -m compileall -qq -x '$(UNCOMPILED)' -j 0 $(VENV)/lib src benchmarks > /dev/null 2>&1 || true
 endef
 
 # torchrec depends on the CUDA build of FBGEMM, whose files would overwrite those of the CPU build.

@@ -117,7 +117,7 @@ def finished_run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A Ray cluster of two emulated hosts with one CPU each, both on this machine."""
+    """A Ray cluster of one host with one CPU; a test may add emulated hosts, which are on this machine, too."""
     pytest.importorskip("ray", reason="the extra [cluster] is not installed")
     import ray
     from ray.cluster_utils import Cluster
@@ -126,7 +126,6 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]))
         running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        running.add_node(num_cpus=1)
         yield running
         ray.shutdown()
         running.shutdown()

@@ -47,6 +47,7 @@ def on_cluster(compute_params, cluster):
 
 @pytest.mark.slow
 def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, compute_samples, cluster):
+    cluster.add_node(num_cpus=1)
     samples = compute_samples(30)
     params = on_cluster(visits=4, chunk_samples=3)
     campaign = ComputeCampaign(params, SEED).run(samples, {})
@@ -64,7 +65,6 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
     assert costs["error"].isna().all()
     assert (costs["repeats"] == 4).all()
     assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
-    cluster.add_node(num_cpus=1)
 
 
 @pytest.mark.slow

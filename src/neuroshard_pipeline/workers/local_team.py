@@ -17,7 +17,7 @@ from neuroshard_pipeline.workers.team import JobServer, SetUp, TeamFailedError, 
 
 #: Workers are forked from a server process that has imported the needed modules and inherits nothing from this process.
 START_METHOD = "forkserver"
-_ROOM = "neuroshard_pipeline.workers"
+_ALWAYS = ("neuroshard_pipeline.workers", "torch")
 _EXIT_GRACE_S = 5.0
 #: Held while a process starts, because `_without_main` changes a global variable of the interpreter.
 _STARTING = threading.Lock()
@@ -55,7 +55,7 @@ class LocalTeam:
         self._setup = setup
         self._arguments = arguments
         self._spawn = spawn
-        self._preload = [_ROOM, *preload]
+        self._preload = [*_ALWAYS, *preload]
         self._members: list[_Member] = []
         self._closed = False
 

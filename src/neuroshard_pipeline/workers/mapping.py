@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -36,7 +35,7 @@ def map_items(
         NeuroShardError: `function` raised it. Such an error concerns more than one item, so it ends the whole call.
         ExecutionError: Ray is missing, cannot be reached, or has no room for any worker.
     """
-    sharing = params.workers if params.engine == "local" else 1  # Ray itself gives a worker one thread per CPU
+    sharing = params.workers if params.engine == "local" else None  # Ray itself gives a worker one thread per CPU
 
     def open_teams() -> dict[int, list[Team]]:
         return {0: single_workers(params, _set_up, lambda _: (function, sharing), preload=preload)}
@@ -79,11 +78,19 @@ def single_workers(
     return [ray_team.RayTeam(cluster, setup, call) for call in calls[: cluster.room()]]
 
 
-def _set_up(_: int, function: Callable[[Any], Any], workers: int) -> Callable[[Any], tuple[Any, str | None]]:
-    """Limit this worker to its share of the host's threads, and return the function that answers its jobs."""
-    threads = max(1, torch.get_num_threads() // workers)
-    torch.set_num_threads(threads)
-    threadpool_limits(threads)  # of the libraries that NumPy calls; the limit holds for the rest of the process
+def _set_up(_: int, function: Callable[[Any], Any], sharing: int | None) -> Callable[[Any], tuple[Any, str | None]]:
+    """Limit this worker to its share of the host's threads, and return the function that answers its jobs.
+
+    Args:
+        function: what the worker applies to its items.
+        sharing: number of workers that share the threads, None if their number is limited already.
+    """
+    if sharing is not None:
+        import torch  # takes seconds; the server that forks local workers has imported it
+
+        threads = max(1, torch.get_num_threads() // sharing)
+        torch.set_num_threads(threads)
+        threadpool_limits(threads)  # of the libraries that NumPy calls; the limit holds for the rest of the process
     tqdm.set_lock(threading.RLock())  # tqdm's own lock is a semaphore, which a worker that is killed would leak
     return partial(_call, function)
 
