@@ -9,12 +9,15 @@ receives at the same time, one message after the other in each direction. A coll
 Shapes: W ranks, S candidate swaps.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.table import Shard
 
 _BYTES_PER_NUMBER = 4  # every column counts like one of a pooled column-wise table in fp32
 
@@ -54,8 +57,9 @@ def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
 
 
 def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
-    """Reorder the ranks of a plan so that the collectives cost less; shards of one rank stay together.
+    """Reorder the ranks of a plan so that the collectives cost less; column-wise shards of one rank stay together.
 
+    Shards of all other sharding types stay on their ranks: TorchRec finds row shards by the number of their rank.
     Pairs of ranks are swapped as long as that lowers the cost. The swaps start from the given order and, if limits and
     constraints allow it, from the order in which the ranks with the most columns have the cheapest links; the cheaper
     result is returned. The result is deterministic, costs no more than the given order, and keeps memory limits and
@@ -66,21 +70,22 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
         ms_per_byte: (W, W) cost of a byte from the row's rank to the column's rank, for example from `ms_per_byte_of`.
 
     Raises:
-        PlanError: the matrix is not (W, W), not finite or has a negative number, or the best order found would move row
-            shards to ranks where TorchRec does not look for them.
+        PlanError: the matrix is not (W, W), not finite or has a negative number.
     """
     world_size = plan.task.world_size
     cost = _checked(ms_per_byte, world_size)
-    dims = np.array(plan.dim_sums, dtype=float)
-    allowed = _allowed(plan)
+    moving = [[shard for shard in shards if _moves(shard)] for shards in plan.shards_by_rank]
+    dims = np.array([sum(shard.embedding_dim for shard in shards) for shards in moving], dtype=float)
+    staying = np.array(plan.dim_sums) - dims
+    allowed = _allowed(plan, moving)
     identity = np.arange(world_size)
     starts = [identity]
     by_size = np.empty(world_size, dtype=np.int64)
     by_size[np.argsort(cost.sum(axis=1), kind="stable")] = np.argsort(-dims, kind="stable")
     if allowed[by_size, identity].all():
         starts.append(by_size)
-    orders = [_swapped(start, dims, cost, allowed) for start in starts]
-    best = min([identity, *orders], key=lambda order: float(_score(dims[order][None], cost)[0]))
+    orders = [_swapped(start, dims, staying, cost, allowed) for start in starts]
+    best = min([identity, *orders], key=lambda order: float(_score((staying + dims[order])[None], cost)[0]))
     return _renamed(plan, best)
 
 
@@ -111,9 +116,16 @@ def _score(dims: FloatArray, cost: FloatArray) -> FloatArray:
     return _slowest((forward, backward)) + _MEAN_WEIGHT * (forward.mean(axis=-1) + backward.mean(axis=-1))
 
 
-def _swapped(order: IntArray, dims: FloatArray, cost: FloatArray, allowed: BoolArray) -> IntArray:
-    """Swap pairs of ranks until no swap helps; `order[p]` is the rank of the plan on physical rank p."""
-    order, best = order.copy(), float(_score(dims[order][None], cost)[0])
+def _moves(shard: Shard) -> bool:
+    return shard.sharding_type == "column_wise"
+
+
+def _swapped(order: IntArray, dims: FloatArray, staying: FloatArray, cost: FloatArray, allowed: BoolArray) -> IntArray:
+    """Swap pairs of ranks until no swap helps; `order[p]` is the rank whose column-wise shards are on physical rank p.
+
+    A rank has `dims` columns in shards that move with it. A physical rank has `staying` columns in the other shards.
+    """
+    order, best = order.copy(), float(_score((staying + dims[order])[None], cost)[0])
     improved = True
     while improved:
         improved = False
@@ -124,27 +136,30 @@ def _swapped(order: IntArray, dims: FloatArray, cost: FloatArray, allowed: BoolA
             tried = np.repeat(order[None], len(others), axis=0)  # (S, W)
             tried[np.arange(len(others)), others] = order[rank]
             tried[:, rank] = order[others]
-            scores = _score(dims[tried], cost)
+            scores = _score(staying + dims[tried], cost)
             if scores.min() < best * (1.0 - 1e-12):
                 order, best, improved = tried[int(scores.argmin())], float(scores.min()), True
     return order
 
 
-def _allowed(plan: Plan) -> BoolArray:
-    """(W, W) whether the shards of rank v may be placed on physical rank p."""
-    limits = np.array(plan.memory.limits(plan.task))
-    allowed = np.array(plan.memory_bytes)[:, None] <= limits
-    if plan.task.constraints:
-        world_size = plan.task.world_size
-        for shard, rank in zip(plan.shards, plan.ranks, strict=True):
-            physical = plan.task.constraints.of(shard.table.name).allowed_ranks(world_size)
-            allowed[rank] &= np.isin(np.arange(world_size), physical)
+def _allowed(plan: Plan, moving: Sequence[Sequence[Shard]]) -> BoolArray:
+    """(W, W) whether the shards `moving[v]` of rank v may replace those of physical rank p."""
+    task, memory = plan.task, plan.memory
+    gpu = np.array([memory.rank_bytes(shards, task) for shards in moving])
+    host = np.array([sum(memory.host_bytes(shard, task) for shard in shards) for shards in moving])
+    allowed = gpu[:, None] - gpu <= np.array(memory.limits(task)) - plan.memory_bytes
+    allowed &= host[:, None] - host <= (task.host_memory_bytes or 0) - np.array(plan.host_memory_bytes)
+    if task.constraints:
+        ranks = np.arange(task.world_size)
+        for rank, shards in enumerate(moving):
+            for shard in shards:
+                allowed[rank] &= np.isin(ranks, task.constraints.of(shard.table.name).allowed_ranks(task.world_size))
     return allowed
 
 
 def _renamed(plan: Plan, order: IntArray) -> Plan:
-    """`plan` with the shards of rank `order[p]` on rank p."""
-    physical = np.empty_like(order)
-    physical[order] = np.arange(len(order))
-    ranks = tuple(physical[list(plan.ranks)].tolist())
+    """`plan` with the column-wise shards of rank `order[p]` on rank p."""
+    physical = np.argsort(order).tolist()
+    placed = zip(plan.shards, plan.ranks, strict=True)
+    ranks = tuple(physical[rank] if _moves(shard) else rank for shard, rank in placed)
     return Plan(plan.task, plan.shards, ranks, plan.sharder, memory=plan.memory)

@@ -125,9 +125,10 @@ def shard(
 def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
     """Reorder the ranks of a plan so that its collectives cost less on the given links between ranks.
 
-    Use it if the links of a cluster differ in ways that the cost models do not represent. Shards of one rank stay
-    together. Every rank is assumed to send its messages one after the other, and to receive them one after the other
-    (see `search.rank_order`). Memory limits and constraints are kept.
+    Use it if the links of a cluster differ in ways that the cost models do not represent. Column-wise
+    shards of one rank stay together, and all other shards stay where they are. Every rank is assumed to send its
+    messages one after the other, and to receive them one after the other (see `search.rank_order`). Memory limits and
+    constraints are kept.
 
     Args:
         plan: any plan.
@@ -138,8 +139,7 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
         A plan with its predicted cost, prediction intervals and rejected changes, as `shard` returns it.
 
     Raises:
-        PlanError: the matrix has another shape, a bandwidth is not positive, or the best order found would move row
-            shards to ranks where TorchRec does not look for them.
+        PlanError: the matrix has another shape, or a bandwidth is not positive.
     """
     ordered = order_ranks(plan, ms_per_byte_of(gb_per_s))
     problem = Problem(plan.task, models, plan.memory)
