@@ -1,5 +1,6 @@
 """Modules of a model that are planned elsewhere: their tables, and the memory that they take on every rank."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from neuroshard_pipeline.errors import PlanError
 _STATE_BYTES = {
     "SGD": lambda _: 0,
     "RowWiseAdagrad": lambda shape: 4 * shape[0],
-    "Adam": lambda shape: 8 * shape[0] * shape[1],
+    "Adam": lambda shape: 8 * math.prod(shape),
 }
 
 
@@ -52,7 +53,8 @@ def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: in
             seen.add(id(tensor))
             sharding = _sharding_of(name, plan)
             if sharding is None or sharding.sharding_spec is None:
-                replicated = (1 + tensor.requires_grad) * _bytes(tensor, tensor.shape)
+                gradients = tensor.nbytes if tensor.requires_grad else 0
+                replicated = _bytes(tensor, tensor.shape) + gradients
                 taken = [total + replicated for total in taken]
                 continue
             for shard, rank in _placed(sharding):
@@ -83,9 +85,7 @@ def _placed(sharding: Any) -> Iterator[tuple[Any, int]]:
 
 def _bytes(tensor: Any, shape: Sequence[int]) -> int:
     """Weights and optimizer state of a tensor, or of a shard of it with this shape."""
-    numbers = 1
-    for size in shape:
-        numbers *= size
+    numbers = math.prod(shape)
     state = 0
     for optimizer in getattr(tensor, "_optimizer_classes", ()):
         state += _STATE_BYTES.get(optimizer.__name__, lambda _: 4 * numbers)(shape)
