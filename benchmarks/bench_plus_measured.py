@@ -88,7 +88,7 @@ def campaigns_of_conf(environment: str = "base") -> Campaigns:
 
 
 def embedding_costs(plan_costs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Embedding costs by task (row) and sharder (column), NaN where a plan was not measured.
+    """Embedding costs by task (row) and sharder (column), NaN where a plan has none of this kind.
 
     Args:
         plan_costs: `search.plan_costs`.

@@ -127,7 +127,7 @@ def _chosen(catalog: Any) -> ComputeData | None:
                 continue
             samples.append(ComputeSample("/".join(map(str, key)), task.batch_size, shards, task.optimizer))
             totals.append(measured[key])
-    # The cost of a plan is measured as a whole. Each direction gets half of it, and only the total is evaluated.
+    # The costs of a plan's rank are stored as forward + backward. Each gets half of it, and only the sum is evaluated.
     return ComputeData(tuple(samples), _halves(np.array(totals)), 0) if samples else None
 
 

@@ -10,7 +10,8 @@ from pydantic import Field
 from neuroshard_pipeline.parameters import Parameters
 
 _GBIT_PER_GBYTE = 8
-#: Rates that publications state: between two hosts; of all network cards of a host; of several equal cards; of one.
+#: Rates that publications state: from one GPU to a GPU of another host (`sendrecv` of nccl-tests); of all network cards
+#: of a host; of several equal cards; of one card, which is taken as the card of one GPU.
 _PAIR_RATE = re.compile(r"sendrecv\s*~?\s*(\d+(?:\.\d+)?)\s*GB/s")
 _HOST_RATE = re.compile(r"(\d+)\s*G(?:b|bit|bps)?(?:/s)?\s*(?:/|per )\s*(?:host|node)")
 _CARDS_RATE = re.compile(r"(\d+)\s*[xX]\s*(?:(\d+)\s*G(?!B)|(XDR|NDR|HDR|EDR))")
@@ -99,7 +100,7 @@ class NetworkFitParams(Parameters):
 
 
 class NetworkSheets(Parameters):
-    """What is known of clusters without a measurement: the sections of `lab` that fits need.
+    """Data sheets, and where fits start: parameters below `lab` that a fit needs besides measurements.
 
     Attributes:
         gpus: GPU sheets, the most specific names first.
@@ -119,7 +120,7 @@ class Chosen:
     Attributes:
         name: name of the cluster sheet.
         card_gb_per_s: network bandwidth per GPU: the one that the measurement states, else the one of the sheet.
-        assumed: what was assumed because the measurement does not state it; empty if nothing was.
+        assumed: the network that was assumed because no sheet of this GPU matches the description; empty if one matches.
     """
 
     name: str

@@ -18,7 +18,8 @@ from neuroshard_pipeline.search.room import require_room
 #: share of the memory free.
 _MARGIN = 1e-5
 
-#: Largest number of (unit, rank) pairs of a task. With a time limit of 10 s, 100,000 pairs took about 30 s.
+#: Largest number of (unit, rank) pairs of a task. The solver overruns its time limit if there are many: with a limit of
+#: 10 s, 100,000 pairs took about 30 s.
 _MOST_PAIRS = 500_000
 
 #: Status of `scipy.optimize.milp` for a program without any solution.
