@@ -1,8 +1,7 @@
 """Proves a lower bound on the cost in the lab of every plan on several hosts, by branching over cases (`lab_program`).
 
-The first cases are the sets of sharding types that a plan may use. The case with the lowest bound is divided in the way
-that raises the bound most if tables may have several types; the parts are solved with one type per table. The result is
-the lowest bound of any case that is left.
+The first cases are the sets of sharding types that a plan may use. The case with the lowest bound is divided. The
+finest cases are solved with a single type for every table. The result is the lowest bound of any case that is left.
 """
 
 from __future__ import annotations
@@ -23,17 +22,18 @@ from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import NetworkParams
 
-#: Ranges of bytes are divided while their ends differ by more than this factor.
+#: Shares of the bound that a reduction may lose before its bytes are divided: before and after all other ranges.
+_COARSE, _PRECISION = 2e-2, 1e-3
 _NEAR = 1.05
-_PRECISION = 1e-3
 
 
 class Found(NamedTuple):
-    """A bound in us, and the case and the variables that have it."""
+    """A bound in us, the case and the variables that have it, and whether every table had to have a single type."""
 
     least_us: float
     case: Case
     variables: FloatArray
+    is_integer: bool = False
 
 
 class Branching:
@@ -51,25 +51,29 @@ class Branching:
     def least(self, seconds: float, most_us: float = math.inf) -> Found:
         """The bound after about `seconds`; cases above `most_us`, the cost of some plan, are not divided."""
         end, serial = time.perf_counter() + seconds, itertools.count()
-        left = [(found.least_us, next(serial), found) for found in map(self._solved, self._first())]
+        left = [(found.least_us, next(serial), found) for found in map(self._solved, self._first(most_us))]
         closed = Found(most_us, left[0][2].case, np.zeros(0))
         heapq.heapify(left)
         while left and time.perf_counter() < end and left[0][0] < closed.least_us * (1 - _PRECISION):
             found = heapq.heappop(left)[2]
-            children = [self._solved(child.case, is_integer=True) for child in self._divided(found)]
-            if not children:
+            parts = self._divided(found)
+            is_last = not parts or (parts[0].reduced != found.case.reduced and _is_fine(found.case))
+            if is_last and not found.is_integer:
+                parts = [found.case]
+            elif not parts:
                 closed = min(closed, found, key=lambda entry: entry.least_us)
-            for child in children:
-                least = max(child.least_us, found.least_us)
-                heapq.heappush(left, (least, next(serial), child._replace(least_us=least)))
+            for case in parts:
+                part = self._solved(case, is_last)
+                least = max(part.least_us, found.least_us)
+                heapq.heappush(left, (least, next(serial), part._replace(least_us=least)))
         return min([closed, *(found for *_, found in left)], key=lambda entry: entry.least_us)
 
     def _solved(self, case: Case, is_integer: bool = False) -> Found:
         least_us, variables = Program(case, self._terms, self._machine, self._network).least_us(is_integer)
-        return Found(least_us, case, variables)
+        return Found(least_us, case, variables, is_integer)
 
-    def _first(self) -> Iterator[Case]:
-        """Cases of all plans, one for every set of sharding types."""
+    def _first(self, most_us: float) -> Iterator[Case]:
+        """Cases of all plans that cost at most `most_us`, one for every set of sharding types."""
         terms, m = self._terms, self._machine
         possible = [kind for kind in range(len(KINDS)) if terms.usable[:, kind].any()]
         ranges = dict.fromkeys(ON_HOSTS, (1.0, m.world / m.local)) | {COLUMN_WISE: (1.0, float(m.world))}
@@ -81,40 +85,44 @@ class Branching:
             yield Case(
                 used,
                 {kind: ranges[kind] for kind in used if kind in ranges},
-                {kind: (float(sizes.min()), float(sizes.sum())) for kind, sizes in reduced.items() if kind in used},
+                {kind: self._bytes_within(sizes, most_us) for kind, sizes in reduced.items() if kind in used},
                 {},
                 sharded[0] if len(sharded) == 1 else -1,
             )
 
-    def _divided(self, found: Found) -> list[Found]:
-        """The cases that a case consists of, divided in the way with the highest lowest bound."""
-        best: list[Found] = []
-        highest = -1.0
-        for cases in self._ways(found):
-            children = [child for child in map(self._solved, cases) if np.isfinite(child.least_us)]
-            lowest = min((child.least_us for child in children), default=math.inf)
-            if lowest > highest:
-                best, highest = children, lowest
-        return best
+    def _bytes_within(self, sizes: FloatArray, most_us: float) -> Range:
+        """Bytes of a reduction of at least one table. At least half of them cross the cards of a host in `most_us`."""
+        most = 2 * self._machine.card * self._machine.local * most_us
+        return float(sizes.min()), max(min(float(sizes.sum()), most), float(sizes.min()))
 
-    def _ways(self, found: Found) -> Iterator[list[Case]]:
-        """All ways to divide a case."""
+    def _divided(self, found: Found) -> list[Case]:
+        """The cases that a case consists of; none if it is fine enough."""
         case = found.case
-        if case.last < 0:
-            yield [case._replace(last=kind) for kind in case.used if kind != DATA_PARALLEL]
-        for kind in case.used:
-            if kind in CUT and kind not in case.cut:
-                yield [case._replace(cut={**case.cut, kind: is_cut}) for is_cut in (False, True)]
-            if kind in case.spread and case.spread[kind][0] < case.spread[kind][1]:
-                low, high = case.spread[kind]
-                middle = math.floor(math.sqrt(low * high))
-                yield [
-                    case._replace(spread={**case.spread, kind: part}) for part in ((low, middle), (middle + 1, high))
-                ]
-            if kind in case.reduced and case.reduced[kind][1] > _NEAR * case.reduced[kind][0]:
-                size = Segments(case, self._terms, self._machine, self._network).reduced_bytes(kind)
-                parts = _halves(case.reduced[kind], float(size[:-1] @ found.variables + size[-1]))
-                yield [case._replace(reduced={**case.reduced, kind: part}) for part in parts]
+        segments = Segments(case, self._terms, self._machine, self._network)
+        lost = {kind: segments.lost_us(kind, found.variables) for kind in case.reduced}
+        for share in (_COARSE, _PRECISION):
+            for kind, (size, lost_us) in lost.items():
+                if lost_us > share * found.least_us:
+                    parts = _halves(case.reduced[kind], size)
+                    return [case._replace(reduced={**case.reduced, kind: part}) for part in parts]
+            if case.last < 0:
+                return [case._replace(last=kind) for kind in case.used if kind != DATA_PARALLEL]
+            for kind in CUT:
+                if kind in case.used and kind not in case.cut:
+                    return [case._replace(cut={**case.cut, kind: is_cut}) for is_cut in (False, True)]
+            for kind in (*ON_HOSTS, COLUMN_WISE):
+                low, high = case.spread.get(kind, (1.0, 1.0))
+                if low < high:
+                    middle = math.floor(math.sqrt(low * high))
+                    parts = [(low, float(middle)), (middle + 1.0, high)]
+                    return [case._replace(spread={**case.spread, kind: part}) for part in parts]
+        return []
+
+
+def _is_fine(case: Case) -> bool:
+    """Whether only the ranges of bytes can be divided."""
+    is_cut_known = all(kind in case.cut for kind in CUT if kind in case.used)
+    return is_cut_known and case.last >= 0 and all(low == high for low, high in case.spread.values())
 
 
 def _halves(limits: Range, size: float) -> list[Range]:

@@ -69,7 +69,7 @@ class Program:
         for ranks in s.ranks_of():
             self._at_least(s.plan, s.gradients(ranks))
             self._at_least(s.plan + 1, s.outputs(ranks))
-        for kind in s.ranks_of()[1:]:
+        for kind in [kind for kind in s.sharded if kind != ROW_WISE]:
             self._block_rows(kind)
 
     def _block_rows(self, kind: int) -> None:

@@ -29,10 +29,11 @@ from lab_plans import Machine
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, TABLE_ROW_WISE, Terms
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.lab.network import NetworkParams, collective_us
+from neuroshard_pipeline.lab.network import Collective, NetworkParams, collective_us
 
 ON_HOSTS, CUT = (TABLE_ROW_WISE, GRID_SHARD), (COLUMN_WISE, GRID_SHARD)
-#: All ranks; a type stands for the ranks with shards of it, and a type + `_K` for any one of these ranks.
+#: All ranks. A type stands for the ranks with shards of it, a type + `_K` for any one of these ranks, and a type +
+#: 2 `_K` for a rank with column shards on the busiest of the hosts with the type.
 EVERY = -1
 _K = len(KINDS)
 Range = tuple[float, float]
@@ -88,7 +89,13 @@ class Segments:
 
     def ranks_of(self) -> list[int]:
         """The sets of ranks whose means bound the segments."""
-        return [EVERY, *(kind for kind in self.sharded if kind != ROW_WISE)]
+        return [EVERY, *(kind for kind in self.sharded if kind != ROW_WISE), *self._both()]
+
+    def _both(self) -> list[int]:
+        """Sets of ranks with column shards on the busiest host of a type, if every such host must have some."""
+        if self.case.spread.get(COLUMN_WISE, (0.0, 0.0))[0] <= self._m.world - self._m.local:
+            return []
+        return [kind + 2 * _K for kind in ON_HOSTS if kind in self.case.used]
 
     def spare(self, kind: int, segment: int) -> int:
         """Place of a spare variable of a type and a segment."""
@@ -136,7 +143,9 @@ class Segments:
         if ranks == EVERY:
             return low / world, 1.0 / world
         if ranks % _K == kind:
-            return 1.0, 0.0 if ranks >= _K else 1.0 / high
+            return 1.0, 0.0 if ranks // _K == 1 else 1.0 / high
+        if ranks >= 2 * _K and kind == COLUMN_WISE:
+            return 1.0, 0.0
         least = self.case.spread[ranks % _K][0] * (1 if ranks % _K == COLUMN_WISE else local)
         return max(1.0 - (world - low) / (1 if ranks >= _K else least), 0.0), 0.0
 
@@ -155,6 +164,8 @@ class Segments:
         on_one_host = low <= m.local
         if ranks == EVERY:
             return (peers + low) / m.world if on_one_host else 1.0, 1.0 / m.world
+        if ranks >= 2 * _K:
+            return 1.0, 0.0
         hosts = 1.0 if ranks >= _K else self.case.spread[ranks][0]
         others = 1.0 - 1.0 / hosts  # the shards of a host exchange nothing with other ranks over its cards
         return others if on_one_host else 1.0, others / peers
@@ -189,12 +200,18 @@ class Segments:
 
     def _reduced(self, kind: int) -> FloatArray:
         """An all_reduce of replicas, or a reduce_scatter or all_gather of row-wise tables."""
-        m, low, high = self._m, *self.case.reduced[kind]
-        name = "all_reduce" if kind == DATA_PARALLEL else "reduce_scatter"
-        constant, slope = chord(
-            lambda size: float(collective_us(name, size, m.world, self._hosts, self._network)), low, high
-        )
+        constant, slope = chord(lambda size: self._reduced_us(kind, size), *self.case.reduced[kind])
         return self.constant(constant) + slope * self.reduced_bytes(kind)
+
+    def _reduced_us(self, kind: int, size: float) -> float:
+        name: Collective = "all_reduce" if kind == DATA_PARALLEL else "reduce_scatter"
+        return float(collective_us(name, size, self._m.world, self._hosts, self._network))
+
+    def lost_us(self, kind: int, variables: FloatArray) -> tuple[float, float]:
+        """Bytes of a reduction in a plan, and the us by which its line lies below its cost."""
+        plan = np.append(variables, 1.0)
+        size = float(self.reduced_bytes(kind) @ plan)
+        return size, self._reduced_us(kind, size) - float(self._reduced(kind) @ plan)
 
     def reduced_bytes(self, kind: int) -> FloatArray:
         """Expression of the bytes of a reduction."""

@@ -6,8 +6,9 @@
 formulas for modelled GPUs (`lab.step`). The other search, simulated annealing (`plan_annealing`), minimises this cost
 itself, whereas `neuroshard_plus` minimises what cost models predict. Annealing starts from the plan of every sharder,
 once with a low and once with a high temperature, and, for every set of up to three sharding types, from a random plan
-with these types. `lab_bounds` proves that no plan is cheaper than the bound. The script prints the costs, their ratios,
-and the parts of a step of every plan, as means over ranks.
+with these types. `lab_bounds` and, on several hosts, `lab_branching` prove that no plan is cheaper than the bound. The
+script prints the costs, their ratios, and the parts of a step of every plan, as means over ranks. On several hosts, it
+also prints a bound for plans in which every table has the type that it has in the cheapest plan.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from bench_whole_cost import DEVICE, NETWORK, OURS, PARTS, SHARDERS
 from lab_bounds import LabBound, gradient_passes
+from lab_branching import Branching
 from lab_plans import Machine, Tables, evaluate
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms, terms_of
 from plan_annealing import anneal
@@ -175,7 +177,17 @@ def check(task: ShardingTask, placement: Placement | Plan, terms: Terms, cost: S
     assert abs(compiled / cost.step_ms - 1) < _AGREE, f"{task.task_id}: {compiled} ms is not the lab's {cost.step_ms}"
 
 
-def report(task: ShardingTask, models: Models, sharders: Sequence[str], seconds: float) -> None:
+def bound(task: ShardingTask, terms: Terms, cost_ms: float, seconds: float) -> float:
+    """A proved lower bound in ms on the cost of every plan, one of which costs `cost_ms`."""
+    job = job_of(task)
+    bound_ms = LabBound(terms, job).step_ms(cost_ms)
+    if job.hosts == 1:
+        return bound_ms
+    branching = Branching(terms, machine_of(job), job.network)
+    return max(bound_ms, branching.least(seconds, 1e3 * cost_ms).least_us / 1e3)
+
+
+def report(task: ShardingTask, models: Models, sharders: Sequence[str], seconds: float, bound_seconds: float) -> None:
     """Print everything about one task."""
     problem = Problem(task, models, default_memory())
     terms, plans = terms_of(problem, DEVICE), {}
@@ -190,8 +202,14 @@ def report(task: ShardingTask, models: Models, sharders: Sequence[str], seconds:
     costs = {name: step_cost_ms(task, p.shards, p.ranks, DEVICE, NETWORK) for name, p in placements.items()}
     for name, cost in costs.items():
         check(task, placements[name], terms, cost)
-    bound_ms = LabBound(terms, job_of(task)).step_ms(min(cost.step_ms for cost in costs.values()))
+    cheapest = min(costs, key=lambda name: costs[name].step_ms)
+    bound_ms = bound(task, terms, costs[cheapest].step_ms, bound_seconds)
     print(f"  bound {bound_ms:.3f} ms")
+    if task.num_hosts > 1:
+        kinds, _ = encoded(placements[cheapest], task)
+        own = replace(terms, usable=terms.usable & (np.arange(len(KINDS)) == kinds[:, None]))
+        own_ms = bound(task, own, costs[cheapest].step_ms, bound_seconds)
+        print(f"  bound with the types of {cheapest} {own_ms:.3f} ms")
     for name, cost in costs.items():
         parts = "  ".join(f"{part} {getattr(cost, f'{part}_ms').mean():.3f}" for part in PARTS)
         ratios = "  ".join(f"/ {other} {cost.step_ms / of.step_ms:.3f}" for other, of in costs.items() if other != name)
@@ -204,6 +222,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["mlperf-16-0"])
     parser.add_argument("--sharders", nargs="+", choices=SHARDERS, default=[OURS, "torchrec"])
     parser.add_argument("--seconds", type=float, default=100.0, help="time of all searches of a task together")
+    parser.add_argument("--bound-seconds", type=float, default=200.0, help="time for the bound on several hosts")
     arguments = parser.parse_args()
     models = load_cost_models("h100")
     for name in arguments.tasks:
@@ -213,6 +232,7 @@ def main() -> None:
             models,
             arguments.sharders,
             arguments.seconds,
+            arguments.bound_seconds,
         )
 
 
