@@ -45,8 +45,8 @@ def test_few_tasks_give_no_verdict():
 def test_a_suite_without_a_common_task_says_so():
     verdict = {"common_tasks": 0, "possibly_best": [], "best": None, "tasks": 3, "basis": "measured"}
     verdict |= {"sharders": {"one": {"predicted_ms": None}}, "compared": ["one"], "not_run": ["milp"]}
-    assert suite_verdict(verdict) == "no task was solved by every compared sharder."
-    assert suite_note(verdict).startswith("None of the 3 tasks was solved by every sharder.")
+    assert suite_verdict(verdict) == "no task has a cost of every compared sharder."
+    assert suite_note(verdict).startswith("None of the 3 tasks has a cost of every sharder.")
     assert suite_note(verdict).endswith("Not run on this suite because they take too long: milp.")
 
 

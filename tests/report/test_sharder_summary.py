@@ -60,13 +60,17 @@ def test_headline_without_a_common_task():
     rows = [("neuroshard", 3, 3, None, None, 1.0), ("random", 0, 3, None, None, 0.1)]
     text = headline(summary_of(*rows, common=0))
     assert "No task was solved by every sharder" in text
-    assert text.endswith("neuroshard solved all 3 tasks; random found no plan that fits into memory for 3 of them.")
+    assert text.endswith("neuroshard solved all 3 tasks; random found no plan for 3 of them.")
+
+
+def test_headline_counts_only_measured_tasks_if_some_measurements_failed():
+    assert headline(summary_of(OURS, GREEDY, measured=2)).startswith("On the 2 tasks with costs of every sharder, the")
 
 
 def test_headline_counts_the_sharders_that_failed_if_they_are_many():
     rows = [(f"s{index}", index, 3, 1.0, 1.0, 0.1) for index in range(3)]
     text = headline(summary_of(*rows))
-    assert text.endswith("3 sharders found no plan that fits into memory for up to 3 of 3 tasks.")
+    assert text.endswith("3 sharders found no plan for up to 3 of 3 tasks.")
 
 
 def test_headline_of_equal_costs():

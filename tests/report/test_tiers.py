@@ -35,7 +35,7 @@ def tiered_plan(asked: ShardingTask = ASKED) -> Plan:
 
 
 def bytes_of(figure, what: str) -> float:
-    """Sum of all bars labelled `what`, in bytes: `tiers` as the plan shards the tables, `no tiers` if all were row_wise."""
+    """Sum of all bars labelled `what`, in bytes: `tiers` of the plan, `no tiers` if all tables were row_wise."""
     bars = [trace for trace in figure.data if trace.type == "bar"]
     return 1e6 * sum(x for bar in bars for x, label in zip(bar.x, bar.y[1], strict=True) if label == what)
 
@@ -89,6 +89,15 @@ def test_a_plan_without_tiers_has_no_picture(inputs):
     with pytest.raises(PlanError, match="no tiers"):
         figures.tiers_picture(Plan(ASKED, *_row_wise(), "x", memory=plan.memory))
     assert "No plan" in figures.tiers_of_run(inputs.plans, inputs.plan_costs, inputs.sharding_tasks).to_json()
+
+
+def test_the_picture_shows_the_plan_whose_whole_step_is_cheapest():
+    """The parts that can be measured are cheaper for `milp`, but its input dist is not."""
+    slow_ids = PlanCost(*[(0.5,) * 4] * 4, (9.0,) * 4, (0.5,) * 4, ())
+    plans = [tiered_plan(), dataclasses.replace(tiered_plan(), sharder="milp", predicted=slow_ids)]
+    frame = pd.concat([plan.to_frame() for plan in plans], ignore_index=True)
+    figure = figures.tiers_of_run(frame, plan_costs_frame(plans), tasks_to_frame([ASKED]))
+    assert "by neuroshard_plus" in figure.layout.title.text
 
 
 def _row_wise():

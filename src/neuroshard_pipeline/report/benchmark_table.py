@@ -64,7 +64,7 @@ def suite_verdict(verdict: Mapping[str, Any]) -> str:
     """One sentence that names the best sharder of a suite, or the sharders that cannot be distinguished."""
     common, possibly_best = verdict["common_tasks"], verdict["possibly_best"]
     if not common:
-        return "no task was solved by every compared sharder."
+        return "no task has a cost of every compared sharder."
     basis = f"(mean {verdict['basis']} embedding cost of {plural(common, 'task')})"
     if verdict["best"]:
         return f"{verdict['best']} is best {basis}."
@@ -79,7 +79,7 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
     basis, common, tasks = verdict["basis"], verdict["common_tasks"], verdict["tasks"]
     left_out = [name for name in verdict["sharders"] if name not in verdict["compared"]]
     who = "every compared sharder" if left_out else "every sharder"
-    parts = [f"None of the {tasks} tasks was solved by {who}."]
+    parts = [f"None of the {tasks} tasks has a cost of {who}."]
     if common:
         parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those with a cost of {who}."]
     if basis == "predicted":

@@ -17,7 +17,7 @@ def render_report(inputs: ReportInputs) -> str:
 
     Args:
         inputs: the data of the run. If no plan was measured, the page compares predicted costs and says so. The page
-            is complete even if no task was solved by every sharder.
+            is complete even if no task has a cost of every sharder.
     """
     return render_page("report.html", draw_figures(inputs), **_comparison(inputs), **_evidence(inputs))
 

@@ -10,8 +10,8 @@ from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fi
 def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
 
-    A cost is a mean over the tasks that every sharder solved. It is the measured cost, or the predicted cost of the
-    whole step if nothing was measured.
+    A cost is a mean over the tasks that have it for every sharder. It is measured, or the predicted cost of the whole
+    step if nothing was measured.
     """
     costs = {}
     for name, values in summary["sharders"].items():
@@ -61,7 +61,7 @@ def cost_note(summary: Mapping[str, Any]) -> str:
     common, measured = int(summary["num_common_tasks"]), int(summary["num_measured_tasks"])
     if not common:
         return "No task was solved by every sharder, so mean costs cannot be compared."
-    note = f"Costs are means over {_common_tasks(common)}."
+    note = f"Costs are means over the {plural(common, 'task')} that every sharder solved."
     if has_whole_steps(summary):
         note += (
             " Measured and predicted costs have the same parts: lookups, all-to-all and reductions. The predicted step "
@@ -102,10 +102,6 @@ def as_sentence(statement: str) -> str:
     return f"{start}{statement[2:]}."
 
 
-def _common_tasks(count: int) -> str:
-    return f"the {plural(count, 'task')} that every sharder solved"
-
-
 def headline(summary: Mapping[str, Any]) -> str:
     """The result of a run in two or three sentences, whether or not our sharders win."""
     if not summary["sharders"]:
@@ -122,7 +118,7 @@ def _cost_sentences(summary: Mapping[str, Any]) -> str:
     measured = int(summary["num_measured_tasks"])
     basis, count = (cost_word(summary), measured) if measured else ("predicted", int(summary["num_common_tasks"]))
     means = " and ".join(f"{amount(costs[name])} ms with {name}" for name in ours)
-    start = f"On {_common_tasks(count)}, the mean {basis} embedding cost is {means}."
+    start = f"On the {plural(count, 'task')} with costs of every sharder, the mean {basis} embedding cost is {means}."
     if not others:
         return start
     changes = " and ".join(f"{name} is {_change(costs[name] / costs[others[0]] - 1)}" for name in ours)
@@ -147,4 +143,4 @@ def _success_sentence(summary: Mapping[str, Any]) -> str:
     start = f"{' and '.join(complete)} solved all {tried}; " if complete else ""
     who = " and ".join(failed) if len(failed) <= 2 else plural(len(failed), "sharder")
     most = f"up to {max(failed.values())}" if len(failed) > 1 else str(max(failed.values()))
-    return f"{start}{who} found no plan that fits into memory for {most} of {'them' if complete else tried}."
+    return f"{start}{who} found no plan for {most} of {'them' if complete else tried}."

@@ -59,7 +59,7 @@ def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
     title = f"{suite}: cost of the plans against the time to find them"
     known = {name: values for name, values in verdict["sharders"].items() if values["relative"]}
     if not known:
-        return style.empty_figure(title, "No task was solved by every compared sharder.")
+        return style.empty_figure(title, "No task has a cost of every compared sharder.")
     colours = style.sharder_colours(verdict["sharders"])
     figure = go.Figure()
     for name, values in known.items():
@@ -97,7 +97,7 @@ def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
     ]
     title = f"Cost of {ours} relative to every other sharder, per suite"
     if not pairs:
-        return style.empty_figure(title, f"{ours} and the other sharders have no solved task in common.")
+        return style.empty_figure(title, f"No task has costs of both {ours} and another sharder.")
     colours = style.sharder_colours(pair["rival"] for _, pair in pairs)
     figure = go.Figure([_comparison_points(pairs, rival, colour) for rival, colour in colours.items()])
     figure.add_vline(x=0, line=style.REFERENCE_LINE)

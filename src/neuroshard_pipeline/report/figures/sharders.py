@@ -13,7 +13,7 @@ from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """Mean embedding cost of each sharder as a bar, and one point per task, for the tasks that all sharders solved.
+    """Mean embedding cost of each sharder as a bar, and one point per task, for the tasks with costs of all sharders.
 
     Args:
         plan_costs: `search.plan_costs`; the figure shows measured costs, or predicted costs if no plan was measured.
@@ -39,8 +39,8 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
             )
         figure.add_trace(_points(costs[name], label, style.INK, "%{text}: %{x:.4g} ms"))
     if costs.empty:
-        style.with_message(figure, "No task was solved by every sharder.")
-    title = f"{basis.capitalize()} embedding cost, mean over {plural(len(costs), 'task')} that every sharder solved"
+        style.with_message(figure, "No task has a cost of every sharder.")
+    title = f"{basis.capitalize()} embedding cost, mean over {plural(len(costs), 'task')} with costs of every sharder"
     figure.update_xaxes(title_text=f"{basis} embedding cost, ms", rangemode="tozero")
     return _rows(figure, title, len(sharders))
 
