@@ -29,7 +29,7 @@ from neuroshard_pipeline.tables.tiers import Cuts
 
 #: Multiples of the price of a row: a coarse grid, and the factors by which the best one is then changed.
 _MULTIPLES = tuple(4.0**power for power in range(-2, 3))
-_STEPS = (4.0, 2.0, 2.0**0.5)
+_STEPS = (4.0, 2.0, 2.0**0.5, 1.1)
 
 #: Multiples of the best price of hot rows alone that are tried beside host rows.
 _FEWER_HOT = (4.0, 16.0)

@@ -35,6 +35,9 @@ from neuroshard_pipeline.tables.tiers import Cuts, possible_tiers, tiered_task
 
 _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
 
+#: Ids of the hottest row of a table as a multiple of the mean of its segment, and fewer ids than those of any row.
+_HOTTEST, _LEAST_IDS = 2.0, 1e-12
+
 #: Sizes of dense gradients between which the price of a byte is taken.
 _LEAST_BYTES, _MOST_BYTES = 2.0**22, 2.0**26
 
@@ -122,8 +125,8 @@ class CuttableTable:
         table: the table.
         curve: its popularity curve.
         kinds: the kinds of tiers that the search may give it.
-        rows: rows up to the end of every segment of the curve, (K,). All rows of a segment count as equally popular.
-        ids: ids per step that ranks send each other for a row of each segment, descending, (K,).
+        rows: rows up to the end of every segment of the curve, (K,).
+        ids: mean ids per step that ranks send each other for a row of each segment, descending, (K,).
     """
 
     table: Table
@@ -143,9 +146,19 @@ class CuttableTable:
         return cls(table, curve, kinds, curve.rows[1:], _sent(ids, task))
 
     def rows_with(self, least_ids: float) -> int:
-        """Number of rows that have at least `least_ids` ids per step each."""
-        count = int(np.searchsorted(-self.ids, -least_ids, side="right"))
-        return int(self.rows[count - 1]) if count else 0
+        """Number of rows that have at least `least_ids` ids per step each.
+
+        The curve gives means over segments. The middle row of a segment is assumed to have the mean, and between middle
+        rows, the logarithm of the ids falls evenly. Rows of the last segment, about which least is known, are taken
+        together.
+        """
+        if least_ids <= self.ids[-1] or len(self.ids) == 1:
+            return self.table.num_embeddings if least_ids <= self.ids[-1] else 0
+        ends = np.append(0.0, self.rows[:-1])
+        rows = np.concatenate([[0.0], (ends[1:] + ends[:-1]) / 2, ends[-1:]])
+        known = np.maximum(self.ids, _LEAST_IDS)
+        ids = np.concatenate([[_HOTTEST * known[0]], known[:-1], known[-2:-1] / _HOTTEST])
+        return int(np.interp(-math.log(least_ids), -np.log(ids), rows)) if math.isfinite(least_ids) else 0
 
 
 def cuttable_tables(task: ShardingTask) -> list[CuttableTable]:
