@@ -196,6 +196,13 @@ def test_a_suite_without_tasks_is_refused():
         draw_suites(with_suites(names=("hugectr_t510",)))
 
 
+def test_two_tasks_of_a_suite_with_the_same_id_are_refused():
+    (task,) = (task for task in SETTINGS.public.tasks if task.suite == "criteo")
+    twice = dataclasses.replace(with_suites(names=("criteo",)), public=PublicSuiteParams(tasks=(task, task)))
+    with pytest.raises(TaskError, match="suite 'criteo' has two tasks 'kaggle'; rename"):
+        draw_suites(twice)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -44,7 +44,7 @@ def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
         The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
 
     Raises:
-        TaskError: a suite has no task, a task cannot be drawn, or two suites have a task with the same id.
+        TaskError: a suite has no task, a task cannot be drawn, or two tasks have the same id.
         TableFileError: a file of tables or tasks cannot be used.
     """
     pool = _renamed(tables_from_frame(base_pool(settings.pool)))
@@ -82,6 +82,9 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.
     ]
     if not frames:
         raise TaskError(f"suite {suite!r} has no task; add one to benchmark.public.tasks or leave out the suite")
+    names = [str(frame["task_id"].iloc[0]) for frame in frames]
+    if len(set(names)) < len(names):
+        raise TaskError(f"suite {suite!r} has two tasks {max(names, key=names.count)!r}; rename one of them")
     return pd.concat(frames, ignore_index=True)
 
 
