@@ -23,6 +23,7 @@ from neuroshard_pipeline.tables.frames import (
     tasks_from_frame,
     tasks_to_frame,
 )
+from neuroshard_pipeline.tables.kinds import Tier
 from neuroshard_pipeline.tables.lookups import local_table
 from neuroshard_pipeline.tables.table import POOLINGS, Table
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
@@ -109,6 +110,12 @@ def test_tasks_with_default_values_have_exactly_the_columns_of_the_catalog():
 def test_ranks_that_differ_in_memory_are_refused():
     with pytest.raises(TaskError, match="one memory_bytes for all ranks"):
         tasks_to_frame([ShardingTask([Table("t", 10, 8, 1.0)], 2, 64, [1000, 2000])])
+
+
+def test_tiers_are_refused():
+    tier = Table("words/hot", 10, 8, 1.0, pooling="none", tier=Tier("hot", "words", 0))
+    with pytest.raises(TaskError, match="'words/hot' is a tier; a frame has no columns for tiers"):
+        tasks_to_frame([ShardingTask([tier], 2, 64, 1000)])
 
 
 def test_rows_of_a_task_must_agree():

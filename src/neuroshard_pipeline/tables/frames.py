@@ -49,12 +49,18 @@ def tables_to_frame(tables: Sequence[Table]) -> pd.DataFrame:
     """A frame of `TABLE_COLUMNS`, plus the columns of `_OPTIONAL` in which any table differs from the default.
 
     Unknown reuse profiles are NaN. Popularity curves are text (`curve_points`).
+
+    Raises:
+        TaskError: a table is a tier.
     """
     return _without_defaults(_full_frame(tables), _OPTIONAL)
 
 
 def _full_frame(tables: Sequence[Table]) -> pd.DataFrame:
     """A frame of `TABLE_COLUMNS` and all columns of `_OPTIONAL`."""
+    for table in tables:
+        if table.tier is not None:
+            raise TaskError(f"table {table.name!r} is a tier; a frame has no columns for tiers: use the whole table")
     unknown = (np.nan,) * len(PROFILE_COLUMNS)
     rows = [
         (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor)
@@ -113,7 +119,8 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     if any value is not the default.
 
     Raises:
-        TaskError: the ranks of a task differ in memory, or a task has constraints; the frame has no columns for either.
+        TaskError: the ranks of a task differ in memory, or a task has constraints or tiers; the frame has no columns
+            for them.
     """
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
