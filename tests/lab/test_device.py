@@ -104,6 +104,18 @@ def test_managed_weights_take_longer_and_a_cache_helps():
     assert managed > 10 * device
 
 
+@pytest.mark.parametrize("placement", ["managed", "managed_caching"])
+def test_only_the_state_of_weights_crosses_the_host_link(placement):
+    """FBGEMM keeps the state of rows in GPU memory, and that of weights where the weights are."""
+    sgd, rowwise, adagrad, adam = (
+        times([table(dim=128)], optimizer=name, placement=placement).backward_parts["host"]
+        for name in ("sgd", "rowwise_adagrad", "adagrad", "adam")
+    )
+    assert rowwise == sgd
+    assert adam - sgd == pytest.approx(2 * (adagrad - sgd))
+    assert adagrad > sgd
+
+
 def test_weighted_ids_cost_more_in_both_passes():
     plain, weighted = (times([table(dim=256)], weighted=each) for each in (False, True))
     assert weighted.forward_us > plain.forward_us

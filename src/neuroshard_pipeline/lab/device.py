@@ -23,7 +23,8 @@ Backward, 19 kernels:
                for a fixed time
     update     each distinct row and its optimizer state are read and written once
     weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward time
-    host       rows and state that are in managed memory cross the host link
+    host       rows and the state of weights cross the host link if they are in managed memory; the state of rows (row-wise
+               Adagrad) is in GPU memory
 
 The most frequently read rows of a table stay in L2, as many as fit.
 
@@ -171,10 +172,11 @@ class ModelledDevice(Parameters):
         kernels, rows = self.kernels, lookup.unique_rows
         sort_us = self._hbm_us(kernels.sort_bytes_per_id * lookup.ids.sum())
         states_of_row, states_of_weight = _STATES[lookup.optimizer]
-        state = STATE_BYTES * (states_of_row + states_of_weight * lookup.dims)
+        state_of_weights = STATE_BYTES * states_of_weight * lookup.dims
+        state = STATE_BYTES * states_of_row + state_of_weights
         has_update = float(lookup.optimizer != "none")
         updated = has_update * 2 * rows * (_whole(lookup.row_bytes, L2_SECTOR) + _whole(state, L2_SECTOR))
-        in_host = state if lookup.placement == "managed_caching" else lookup.row_bytes + state
+        in_host = state_of_weights if lookup.placement == "managed_caching" else lookup.row_bytes + state_of_weights
         crossing = float(lookup.placement != "device") * has_update * rows * in_host
         weights_us = 0.0
         if lookup.weighted:
