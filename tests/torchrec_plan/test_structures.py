@@ -154,6 +154,10 @@ def test_tables_in_host_memory_keep_their_kernel_and_cache():
             lambda parameters: parameters["a"].__setattr__("sharding_type", "by_moon"),
             "'a' is sharded by_moon, which is",
         ),
+        (
+            lambda parameters: parameters["a"].__setattr__("sharding_type", "host_row_wise"),
+            "host_row_wise, which is unknown; known types are table_wise, .*, data_parallel$",
+        ),
         (lambda parameters: parameters.__setitem__("b", parameters.pop("a")), "the table 'b', which the sharding task"),
         (
             lambda parameters: parameters["a"].sharding_spec.shards[0].__setattr__("shard_sizes", [9, 64]),

@@ -108,8 +108,8 @@ def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
     sharding_type = parameter.sharding_type
     if sharding_type in _COLUMN_TYPES:
         sharding_type = "column_wise"
-    if sharding_type not in SHARDING_TYPES:
-        known = ", ".join((*_COLUMN_TYPES, *SHARDING_TYPES))
+    if sharding_type not in SHARDING_TYPES or sharding_type == "host_row_wise":
+        known = ", ".join((*_COLUMN_TYPES, *(name for name in SHARDING_TYPES if name != "host_row_wise")))
         raise PlanError(f"table {table.name!r} is sharded {sharding_type}, which is unknown; known types are {known}")
     if sharding_type == "data_parallel":
         return [(whole(table, sharding_type), rank) for rank in parameter.ranks]

@@ -43,7 +43,8 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
         if table.pooling == "none" or table.num_features > 1 or table.is_weighted:
             raise TrainCheckError(
                 f"table {table.name!r}: the model of train_check has pooled tables of one feature without weights; "
-                "leave the table out, or measure the embedding module alone with: kedro run --pipeline truth"
+                "leave the table out, or time plans of the embedding module alone in Python with "
+                "neuroshard_pipeline.torchrec_bridge.truth.steps.measure_steps"
             )
     if params.criteo_file is None:
         return task, drawn_batches(task.tables, params.batch_size, params.num_batches, params.seed)
