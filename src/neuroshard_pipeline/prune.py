@@ -55,9 +55,9 @@ def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
 def prune(env: str | None, params: dict[str, Any], yes: bool) -> None:
     """Delete stored measurements that no campaign of the environment uses.
 
-    The command first lists them, with the parameters whose values differ from those of this environment. Measurements
-    of another environment in the same data folder count as unused, unless they differ only in parameters that change no
-    timing, such as `visits`.
+    The command first lists them, and says what differs from a run of today: parameters, seed, machine or libraries.
+    Measurements of another environment in the same data folder count as unused, unless they differ only in parameters
+    that change no timing, such as `visits`.
     """
     with KedroSession.create(env=env, runtime_params=params) as session:
         catalog = session.load_context().catalog  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ def test_pipelines_that_measure_or_train_check_their_devices(finished_run, name,
 
 def test_cost_models_of_another_device_than_the_training_are_refused(finished_run):
     found = problems(finished_run, "train_check", {"train_check": {"training": {"backend": "nccl"}}})
-    assert any("was measured on 'cpu', but the tables are to be trained on 'cuda'" in problem for problem in found)
+    assert any("predicts costs on 'cpu', but the tables are to be trained on 'cuda'" in problem for problem in found)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tiers, parts of a table by popularity, add up to the table; their ids agree with those of later batches."""
+"""Tiers, parts of a table by popularity, add up to the table; their ids and rows are near those of a later batch."""
 
 import numpy as np
 import pytest

@@ -140,7 +140,7 @@ def test_models_of_other_hardware_are_refused():
     class Both:
         compute = comm = Measured({"hardware": {"device": "cpu"}})
 
-    with pytest.raises(CostModelError, match="was measured on 'cpu', but the tables are to be trained on 'cuda'"):
+    with pytest.raises(CostModelError, match="predicts costs on 'cpu', but the tables are to be trained on 'cuda'"):
         NeuroShardPlanner(Both(), topology(), 8)
     NeuroShardPlanner(Both(), topology(device="cpu"), 8)
 

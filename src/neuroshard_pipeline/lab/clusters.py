@@ -120,7 +120,7 @@ class Chosen:
     Attributes:
         name: name of the cluster sheet.
         card_gb_per_s: network bandwidth per GPU: the one that the measurement states, else the one of the sheet.
-        assumed: the network that was assumed because no sheet of this GPU matches the description; empty if one matches.
+        assumed: the network that was assumed because no sheet of this GPU matches; empty if one does.
     """
 
     name: str

@@ -7,9 +7,9 @@
                     a row shard gets its share of the ids, a replica the ids of its rank's samples (`tables.lookups`)
     input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`,
                     `lab.sequences`)
-    dense           gradients of replicas and of host tiers (popular rows that every host holds). G bytes are written as
-                    zeros, copied into the buffer of the all_reduce (2 G), and read and written by PyTorch's optimizer:
-                    3 G for SGD, 5 G for Adagrad, 7 G for Adam
+    dense           gradients of replicas and of host tiers (popular rows: each host has a copy, divided among its
+                    GPUs). G bytes are written as zeros, copied into the buffer of the all_reduce (2 G), and read
+                    and written by PyTorch's optimizer: 3 G for SGD, 5 G for Adagrad, 7 G for Adam
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
@@ -185,7 +185,7 @@ def weighted_lookups_ms(
 def searches_ms(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
 ) -> FloatArray:
-    """Milliseconds of the input dist that every rank spends on the search of ids (`lab.sequences`), (W,).
+    """Milliseconds in which every rank finds repeated ids and divides ids among tiers, (W,). Part of the input dist.
 
     Arguments as for `step_cost_ms`.
     """

@@ -29,23 +29,23 @@ def quantised(cost_ms: FloatArray) -> FloatArray:
 
 
 def device_of(part: object) -> ComputeDevice | None:
-    """The kind of device that a cost model was measured on, from its provenance; None if the model has none."""
+    """The kind of device whose measured or modelled costs a model predicts; None if its provenance names none."""
     device = (getattr(part, "provenance", {}).get("hardware") or {}).get("device")
     known: tuple[ComputeDevice, ...] = ("cuda", "cpu")
     return next((kind for kind in known if str(device).startswith(kind)), None)
 
 
 def check_hardware(models: Models, compute_device: str) -> None:
-    """Refuse cost models that were measured on another kind of device. Models without provenance are accepted.
+    """Refuse cost models of another kind of device. Models without provenance are accepted.
 
     Raises:
-        CostModelError: the models were not measured on `compute_device`; the message names both devices.
+        CostModelError: the models predict costs of another kind of device; the message names both.
     """
     for part in (models.compute, models.comm):
-        measured_on = device_of(part)
-        if measured_on is not None and measured_on != compute_device:
+        device = device_of(part)
+        if device is not None and device != compute_device:
             raise CostModelError(
-                f"the {type(part).__name__} was measured on {measured_on!r}, but the tables are to be trained on "
+                f"the {type(part).__name__} predicts costs on {device!r}, but the tables are to be trained on "
                 f"{compute_device!r}; load models of that hardware, or train some on it: kedro run --pipeline pretrain"
             )
 
@@ -101,9 +101,9 @@ class Models(Protocol):
 
     @property
     def step(self) -> StepCostModel | None:
-        """The step cost model, or None where costs of steps were not measured."""
+        """The step cost model, fitted to measured or modelled steps; None if these models contain none."""
         ...
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Sentences about the predicted costs: which training costs were modelled, and what is extrapolated."""
+        """Sentences about the predicted costs: what was modelled, extrapolated, approximated or left out."""
         ...

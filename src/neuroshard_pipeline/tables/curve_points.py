@@ -46,7 +46,10 @@ def curve_problems(points: CurvePoints, num_embeddings: int) -> Iterator[str]:
         yield "popularity has no points; give some, such as 80:0.41 1200:0.77, or leave it out"
     for (rows, share), (more, larger) in pairwise(with_ends(points, num_embeddings)):
         if not rows < more <= num_embeddings:  # also refuses NaN
-            yield f"popularity: {more:g} rows follow {rows:g}; rows must ascend and be at most {num_embeddings}"
+            yield (
+                f"popularity: the point of {more:g} rows comes after that of {rows:g}; rows must ascend and be at most "
+                f"{num_embeddings}"
+            )
         if not share - _ROUNDING <= larger <= 1.0 + _ROUNDING:
             yield f"popularity: the share {larger:g} of {more:g} rows must be at least {share:g} and at most 1"
     if points and points[-1][0] == num_embeddings and abs(points[-1][1] - 1.0) > _ROUNDING:
