@@ -10,7 +10,7 @@ from neuroshard_pipeline.cost_models.compute_features import (
     shard_features,
 )
 from neuroshard_pipeline.errors import CostModelError
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Shard, Table
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Shard, Table
 
 ONCE = (1.0,) + (0.0,) * (NUM_REUSE_BINS - 1)
 
@@ -32,6 +32,15 @@ def test_work_matches_a_calculation_by_hand():
     assert named["log_reuse"][0] == 0.0
     assert named["once_share"][0] == 1.0
     assert named["log_table_bytes"][0] == np.log(4096 * 32 * 4)
+
+
+@pytest.mark.parametrize(
+    ("ids_of_a_row", "rows", "blocks"), [(1, 1024, 0), (32, 10, 0), (33, 10, 10), (96, 10, 10), (3072, 2, 6)]
+)
+def test_rows_with_more_than_32_ids_take_a_block_of_threads_per_1024_ids(ids_of_a_row, rows, blocks):
+    reuse = tuple(float(at == np.searchsorted(REUSE_BIN_EDGES, ids_of_a_row)) for at in range(NUM_REUSE_BINS))
+    table = Table("t", 4096, 64, ids_of_a_row * rows / 512, float(rows), reuse)
+    assert columns([Shard(table, 0, 32)])["hot_row_blocks"][0] * 2**20 == pytest.approx(blocks)
 
 
 def test_narrow_rows_share_cache_lines_and_wide_rows_take_several():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, Shard, Table
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, REUSE_BIN_EDGES, Shard, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
 #: Non-negative work terms of one shard: the formula, then the reason why this work takes time. Bytes are in MiB and
@@ -31,6 +31,7 @@ WORK_TERMS: dict[str, str] = {
     "cache_lines": "distinct 64-byte lines of these rows: narrow rows share a line but still transfer a whole one",
     "pages": "distinct 4 KiB pages of these rows: each needs an address translation that may miss the TLB",
     "sort_work": "ids * log2(rows): the backward pass radix-sorts the ids by the bits of their row numbers",
+    "hot_row_blocks": "max(rows, ids / 1024) of rows with more than 32 ids: GPUs give these to blocks of threads",
     "half_numbers": "ids * dim if stored in 16 bits: every number is converted",
     "half_unique": "distinct rows * dim if stored in 16 bits: the update reads, rounds and writes them",
     "state_lines": "distinct 64-byte lines of optimizer state: read and written by the update",
@@ -65,6 +66,11 @@ _MILLION = float(2**20)
 
 #: Typical number of lookups of a row in each reuse bin: 1, 2, and from the third bin on the middle of (x, 2 * x].
 _BIN_REUSE = np.array([1.0, 2.0] + [2.0**power * 0.75 for power in range(2, NUM_REUSE_BINS)])
+
+#: FBGEMM's GPU kernel adds up the gradients of a row with more than 32 ids with blocks of threads instead of a warp
+#: (`max_segment_length_per_warp`), and takes a block for every 1,024 ids (`max_segment_length_per_cta`).
+_FIRST_HOT_BIN = REUSE_BIN_EDGES.index(32) + 1
+_IDS_PER_BLOCK = 1024
 
 #: First reuse bin (inclusive) and last one (exclusive) that each of the four shares of ids covers.
 _ID_SHARE_BINS = {"once_share": (0, 1), "few_share": (1, 4), "some_share": (4, 8), "hot_share": (8, NUM_REUSE_BINS)}
@@ -108,10 +114,14 @@ def _table_columns(tables: Sequence[Table], batch_size: int) -> dict[str, FloatA
     reuse = np.array([table.reuse for table in full], dtype=np.float64).reshape(len(full), NUM_REUSE_BINS)
     ids_by_bin = reuse * _BIN_REUSE
     ids_by_bin /= np.maximum(ids_by_bin.sum(axis=1, keepdims=True), 1e-12)
+    indices = np.array([table.pooling_factor for table in full], dtype=np.float64) * batch_size
+    unique_rows = np.array([table.unique_rows for table in full], dtype=np.float64)
+    rows_of_bin, blocks_of_bin = reuse * unique_rows[:, None], ids_by_bin * indices[:, None] / _IDS_PER_BLOCK
     return {
         "num_embeddings": np.array([table.num_embeddings for table in full], dtype=np.float64),
-        "indices": np.array([table.pooling_factor for table in full], dtype=np.float64) * batch_size,
-        "unique_rows": np.array([table.unique_rows for table in full], dtype=np.float64),
+        "indices": indices,
+        "unique_rows": unique_rows,
+        "hot_row_blocks": np.maximum(rows_of_bin, blocks_of_bin)[:, _FIRST_HOT_BIN:].sum(axis=1),
         "element_bytes": np.array([BYTES_PER_ELEMENT[table.data_type] for table in full], dtype=np.float64),
         "hot_rows": reuse[:, 4:].sum(axis=1),
         **{name: ids_by_bin[:, first:last].sum(axis=1) for name, (first, last) in _ID_SHARE_BINS.items()},
@@ -143,6 +153,7 @@ def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, sta
         "cache_lines": _distinct_blocks(columns, row_bytes, 64.0) / _MILLION,
         "pages": _distinct_blocks(columns, row_bytes, 4096.0) / _MILLION,
         "sort_work": indices * np.log2(columns["num_embeddings"] + 1),
+        "hot_row_blocks": columns["hot_row_blocks"] / _MILLION,
         "half_numbers": indices * dims * half,
         "half_unique": unique * dims * half,
         "state_lines": np.where(state_bytes > 0, _distinct_blocks(columns, state_bytes, 64.0) / _MILLION, 0.0),
