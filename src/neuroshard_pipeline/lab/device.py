@@ -23,8 +23,8 @@ Backward, 19 kernels:
                for a fixed time
     update     each distinct row and its optimizer state are read and written once
     weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward time
-    host       rows and the state of weights cross the host link if they are in managed memory; the state of rows (row-wise
-               Adagrad) is in GPU memory
+    host       rows in managed memory and the state of their weights cross the host link; the state of row-wise Adagrad
+               is in GPU memory
 
 The most frequently read rows of a table stay in L2, as many as fit.
 
