@@ -6,6 +6,8 @@ No trained cost model describes two emulated hosts. All ranks therefore time, at
 - FBGEMM's lookup of a sequence table, the dense optimizer, the copy of rows and the search for repeated ids.
 
 A collective costs what the curve through its sizes says; the size of an all-to-all is that of the rank with most rows.
+All-to-alls include the copies that put exchanged rows into the order of the ids, because rows of hot tiers, which are
+not exchanged, need only the copy that puts the rows of all tiers into this order.
 The other work is proportional to its floats or ids. Ids are priced like rows of the same number of bytes; each group of
 tables waits for two all-to-alls of ids besides, for the lengths and the ids. Collectives in which several sets of ranks
 share the wire are priced as one collective of all ranks (`search.parts.GroupReduction.priced_as`).
@@ -44,16 +46,25 @@ _MILLION, _ID_BYTES, _LENGTH_BYTES = 1e6, 8, 4
 
 @dataclass(frozen=True)
 class MeasuredComm:
-    """All-to-alls: `curves` by number of ranks, and the mean relative deviation of repetitions from their median."""
+    """All-to-alls, and the copies that put the rows that a rank gets back into the order of its ids.
+
+    Attributes:
+        curves: by number of ranks.
+        spread: mean relative deviation of repetitions from their median.
+        copied_ms: ms per million floats that a rank gets back, forward and backward together. The ranks get back as
+            many floats as they send on average.
+    """
 
     curves: Mapping[int, Curve]
     spread: float
+    copied_ms: float
 
     def backward_ms(self, dim_sums: FloatArray, batch_size: int) -> FloatArray:
-        """Backward ms (..., W): that of a buffer as large as the largest one."""
+        """Backward ms (..., W): that of a buffer as large as the largest one, and half of the copies."""
         dims = np.asarray(dim_sums, dtype=float)
         largest = 4.0 * batch_size * dims.max(axis=-1, keepdims=True)
-        return np.broadcast_to(self.curves[dims.shape[-1]].at(largest), dims.shape)
+        copies = self.copied_ms / 2 * batch_size * dims.mean(axis=-1, keepdims=True) / _MILLION
+        return np.broadcast_to(self.curves[dims.shape[-1]].at(largest) + copies, dims.shape)
 
     def forward_ms(self, dim_sums: FloatArray, start_skew_ms: FloatArray, batch_size: int) -> FloatArray:
         """Forward ms (..., W): a rank waits for the last one."""
@@ -127,7 +138,7 @@ def measured_models(task: ShardingTask, mbit: float | None) -> MeasuredModels:
     reductions = ReductionCosts({name: {group: curves[name]} for name in REDUCTIONS}, errors, errors)
     return MeasuredModels(
         MeasuredLookups(lookup, spread["kernels"]),
-        MeasuredComm(comm, spread["world"]),
+        MeasuredComm(comm, spread["world"], float(copied)),
         StepCostModel(prices, reductions),
     )
 
@@ -157,7 +168,7 @@ def prices_of(curve: Curve, copied: float, dense: float, searched: float) -> dic
     sent = {"sent_ids": _ID_BYTES * per_byte * _MILLION, "sent_bags": _LENGTH_BYTES * per_byte * _MILLION}
     return {
         "input_dist": {"groups": 2.0 * float(curve.cost_ms[0]), "deduplicated": float(searched), **sent},
-        "module": {"returned": float(copied), "expanded": float(copied)},
+        "module": {"expanded": float(copied)},
         "dense": {"gradients": float(dense)},
     }
 

@@ -18,6 +18,8 @@ from neuroshard_pipeline.tables.popularity import curve_of_counts
 from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.tables.tiers import cuts_of
 
+COPIED_MS = 2.0
+
 
 def line(latency_ms: float, ms_per_mb: float) -> Curve:
     sizes = np.array([1e3, 1e7])
@@ -27,26 +29,26 @@ def line(latency_ms: float, ms_per_mb: float) -> Curve:
 def models(across_ms_per_mb: float, inside_ms_per_mb: float) -> MeasuredModels:
     """Four ranks on two hosts."""
     curves = {2: line(1.0, inside_ms_per_mb), 4: line(1.0, across_ms_per_mb)}
-    work = {"copied": 2.0, "dense": 3.0, "searched": 50.0}
+    work = {"copied": COPIED_MS, "dense": 3.0, "searched": 50.0}
     of_group = {Group(4, 2): line(1.0, across_ms_per_mb)}
     errors = dict.fromkeys(REDUCTIONS, 0.1)
     step = StepCostModel(
         {ranks: prices_of(curve, **work) for ranks, curve in curves.items()},
         ReductionCosts(dict.fromkeys(REDUCTIONS, of_group), errors, errors),
     )
-    return MeasuredModels(MeasuredLookups(np.array([3.0, 8.0]), 0.1), MeasuredComm(curves, 0.1), step)
+    return MeasuredModels(MeasuredLookups(np.array([3.0, 8.0]), 0.1), MeasuredComm(curves, 0.1, COPIED_MS), step)
 
 
 def test_an_all_to_all_costs_what_its_largest_buffer_costs_and_waits_for_the_last_rank():
     comm = models(30.0, 1.0).comm
     dims = np.array([[10.0, 20.0, 0.0, 5.0]])
-    expected = 1.0 + 30.0 * 4 * 20 * 1000 / 1e6
+    expected = 1.0 + 30.0 * 4 * 20 * 1000 / 1e6 + COPIED_MS / 2 * (10 + 20 + 0 + 5) / 4 * 1000 / 1e6
     np.testing.assert_allclose(comm.backward_ms(dims, 1000), expected)
     skew = np.array([[0.0, 3.0, 1.0, 0.0]])
     np.testing.assert_allclose(comm.forward_ms(dims, skew, 1000), expected + np.array([[3.0, 0.0, 2.0, 3.0]]))
     np.testing.assert_allclose(comm.forward_interval_ms(dims, skew * 0, 1000)[0, 0], [expected / 1.1, expected * 1.1])
     on_hosts = comm.backward_ms(dims.reshape(2, 2), 1000)
-    np.testing.assert_allclose(on_hosts[:, 0], [1.0 + 0.08, 1.0 + 0.02], rtol=1e-6)
+    np.testing.assert_allclose(on_hosts[:, 0], [1.0 + 0.08 + 0.015, 1.0 + 0.02 + 0.0025])
 
 
 @pytest.mark.parametrize(("across_ms_per_mb", "has_tiers"), [(30.0, True), (0.001, False)])
