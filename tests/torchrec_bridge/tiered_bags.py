@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -15,6 +17,8 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.tiers import Cuts
 from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, cold_name, tiered_embeddings
+from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
+from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
 from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
 from neuroshard_pipeline.torchrec_plan.writer import Devices, torchrec_form
 
@@ -134,4 +138,22 @@ def _trained(
     found = tiered.state_dict()
     for key, weight in unsharded.state_dict().items():
         torch.testing.assert_close(found[key], weight, rtol=1e-3, atol=1e-3 * LEARNING_RATE)
+    check_cold_rows_are_awaited_last(tiered, drawn_bags(name, 0, samples, part))
     return losses
+
+
+def check_cold_rows_are_awaited_last(module: TieredModule, ids: KeyedJaggedTensor) -> None:
+    """Hot rows are looked up while cold rows are on their way."""
+    parts, exchanged, hot_rows = [], module.exchanged, PopularTiers.hot_rows
+
+    def with_waits(*args):
+        cold, host = exchanged(*args)
+        return SimpleNamespace(wait=lambda: (parts.append("cold"), cold.wait())[1]), host
+
+    def looked_up(tiers, rows):
+        parts.append("hot")
+        return hot_rows(tiers, rows)
+
+    with patch.object(module, "exchanged", with_waits), patch.object(PopularTiers, "hot_rows", looked_up):
+        module(ids).wait()
+    assert parts == ["hot"] * len(module.tiers) + ["cold"]

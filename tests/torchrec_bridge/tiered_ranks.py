@@ -21,7 +21,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-from torchrec_bridge.tiered_bags import trained_bags
+from torchrec_bridge.tiered_bags import check_cold_rows_are_awaited_last, trained_bags
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
@@ -305,6 +305,8 @@ def resumed(rank: int, world_size: int, before: Case, after: list[Case]) -> list
         load_optimizer_state(first, {})
     with pytest.raises(PlanError, match="a state for every column shard of a row"):
         optimizer_state(_sequence(replace(before, sharding_type="column_wise"), groups, seed=0))
+    part = slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
+    check_cold_rows_are_awaited_last(others[0], drawn_ids(0, SAMPLES_PER_RANK * world_size, part)[0])
     return [list(zip(expected, _steps(other, rank, world_size, STEPS), strict=True)) for other in others]
 
 

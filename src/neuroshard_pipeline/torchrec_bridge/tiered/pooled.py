@@ -7,7 +7,7 @@ Shapes: F features of the tables of one width D (a feature that looks up several
 samples of this rank, N ids of these features, P of which look up hot or host rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,14 +134,15 @@ class TieredEmbeddingBagCollection(TieredModule):
         shape = len(self._of_width[width]), ctx.features.stride(), tiers.embedding_dim
         return rows.new_zeros(shape[0] * shape[1], shape[2]).index_add(0, bag[at], rows).view(shape)
 
-    def added(self, ctx: TieredContext, cold: Mapping[str, torch.Tensor], host: Sequence[torch.Tensor]) -> KeyedTensor:
-        """The sums over all tiers, by the names of the outputs."""
+    def added(self, ctx: TieredContext, cold: Any, host: Sequence[torch.Tensor]) -> KeyedTensor:
+        """The sums over all tiers, by the names of the outputs; waits for the sums of cold rows last."""
         found: dict[str, torch.Tensor] = {}
-        for width, own in enumerate(self._of_width):
-            popular = self._popular(ctx, width, host[width])
+        popular = [self._popular(ctx, width, rows) for width, rows in enumerate(host)]
+        sums = {} if cold is None else cold.wait().to_dict()
+        for own, of_width in zip(self._of_width, popular, strict=True):
             for at, each in enumerate(own):
-                parts = [popular[at]] if each.is_popular else []
-                parts += [cold[each.cold_feature]] if each.cold_feature is not None else []
+                parts = [of_width[at]] if each.is_popular else []
+                parts += [sums[each.cold_feature]] if each.cold_feature is not None else []
                 found[each.output] = parts[0] if len(parts) == 1 else parts[0] + parts[1]
         values = torch.cat([found[name] for name in self._outputs], dim=1)
         return KeyedTensor(self._outputs, [self._widths[name] for name in self._outputs], values)
@@ -161,7 +162,7 @@ class _Pooled(LazyAwaitable[KeyedTensor]):
 
     def _wait_impl(self) -> KeyedTensor:
         module, context, cold, host = self._parts
-        return module.added(context, {} if cold is None else cold.wait().to_dict(), host)
+        return module.added(context, cold, host)
 
 
 def _asked_at(split: TierRows, request: Any) -> torch.Tensor:

@@ -4,7 +4,7 @@ Shapes: F features (a feature that looks up several tables counts once per table
 this rank, U rows that are looked up for them, D columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -83,14 +83,14 @@ class TieredEmbeddingCollection(TieredModule):
         names = [name for name in self._cold_names if name is not None]
         return KeyedJaggedTensor(names, rows, lengths=lengths.flatten().int())
 
-    def _joined(
-        self, ctx: TieredContext, cold: Mapping[str, JaggedTensor], host: torch.Tensor
-    ) -> dict[str, JaggedTensor]:
-        """The rows of all tiers in the order of the ids, by the names of the outputs."""
+    def _joined(self, ctx: TieredContext, cold: Any, host: torch.Tensor) -> dict[str, JaggedTensor]:
+        """The rows of all tiers in the order of the ids, by the names of the outputs; waits for cold rows last."""
         split, request, features = ctx.splits[0], ctx.requests[0], ctx.features
         assert features is not None
         parts = [self.tiers[0].hot_rows(split.hot), host]
-        parts += [cold[name].values() for name in self._cold_names if name is not None]
+        if cold is not None:
+            rows_of = cold.wait()
+            parts += [rows_of[name].values() for name in self._cold_names if name is not None]
         host_at = split.host_at if request is None else split.host_at[request.order]
         rows = ordered_rows(torch.cat(parts), torch.cat([split.hot_at, host_at, split.cold_at]), ctx.inverse)
         lengths = features.lengths().view(len(self._outputs), -1).unbind()
@@ -118,7 +118,7 @@ class _Sequences(LazyAwaitable[dict[str, JaggedTensor]]):
 
     def _wait_impl(self) -> dict[str, JaggedTensor]:
         module, context, cold, host = self._parts
-        return module._joined(context, {} if cold is None else cold.wait(), host[0])
+        return module._joined(context, cold, host[0])
 
 
 def ordered_rows(rows: torch.Tensor, positions: torch.Tensor, inverse: torch.Tensor | None) -> torch.Tensor:
