@@ -86,9 +86,12 @@ def test_the_held_out_frame_has_predictions_beside_measurements(trained, frames)
         assert row.sample_id not in {"compute-000003", "compute-000004", "compute-000005"}
 
 
-def test_training_again_in_two_workers_gives_the_same_model(frames, trained, compute_params):
+@pytest.mark.parametrize("patience", [20, 1], ids=["all epochs", "early stopping"])
+def test_training_again_in_two_workers_gives_the_same_model(frames, compute_params, patience):
+    params = compute_params.model_copy(update={"epochs": 20, "patience": patience, "learning_rate": 0.1})
     workers = WorkerParams(engine="local", address=None, workers=2, timeout_s=120)
-    again, metrics, held_out = train_compute_model(*frames, compute_params, PROVENANCE, None, workers)
+    trained = train_compute_model(*frames, params, PROVENANCE)
+    again, metrics, held_out = train_compute_model(*frames, params, PROVENANCE, None, workers)
     for name, value in trained[0].network.weights.items():
         np.testing.assert_array_equal(again.network.weights[name], value)
     pd.testing.assert_frame_equal(held_out, trained[2])

@@ -120,14 +120,15 @@ def fit_compute(
         split: the samples of each part.
         params: sizes of the network, and schedule of the training.
         provenance: JSON values to store with the model.
-        executor: workers among which the members are divided; None to fit all of them in this process. With
-            self-distillation, members learn from each other, so they are not divided.
+        executor: workers among which the members are divided; None to fit all of them in this process. Members are not
+            divided with self-distillation, because they learn from each other, or with a `patience` below `epochs`,
+            because early stopping waits for all of them. The model is the same for any number of workers.
 
     Raises:
         CostModelError: the loss is not a finite number, or a worker could not fit its members.
     """
     fit_members = _MemberFit(data, split, params)
-    if executor is None or params.distillation != "none":
+    if executor is None or params.distillation != "none" or params.patience < params.epochs:
         fitted = fit_members(range(params.members))
     else:
         fitted = joined(_fits_of_workers(fit_members, executor))
@@ -148,8 +149,8 @@ def fit_compute(
 class _MemberFit:
     """Fits some members of the ensemble; calling it with their numbers returns their fit.
 
-    Initial weights and batches are drawn for all members. The members that are fitted together affect each other only
-    by early stopping, which waits for all of them (`FitParams.patience`).
+    Initial weights and batches are drawn for all members, so that those that are fitted together do not affect each
+    other without self-distillation and early stopping.
     """
 
     data: ComputeData
