@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from lab_expressions import CUT, ON_HOSTS, Case, Range
 from lab_plans import Machine
 from lab_program import Program
-from lab_segments import CUT, ON_HOSTS, Case, Range, Segments
+from lab_segments import Segments
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 
 from neuroshard_pipeline.arrays import FloatArray

@@ -1,16 +1,18 @@
 """A lower bound on the cost of a step in the lab across hosts: a linear program over all plans of a case.
 
-`lab_segments` describes a case and the expressions of the program; `lab_branching` covers all plans with cases. A
-segment takes at least as long as the mean of some ranks, and as long as the ranks that hold a table's most expensive
-block if they hold nothing else. A lookup takes at least each of the sums of which the largest counts. Numbers of column
-blocks need not be whole, and tables get a single type only on demand. The memory of all ranks together is limited.
+`lab_expressions` describes a case, `lab_segments` has the expressions of the program, and `lab_branching` covers all plans
+with cases. A segment takes at least as long as the mean of some ranks, and as long as the ranks that hold a table's most
+expensive block if they hold nothing else. A lookup takes at least each of the sums of which the largest counts. Numbers
+of column blocks need not be whole, and tables get a single type only on demand. The memory of all ranks together is
+limited.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from lab_expressions import CUT, Case
 from lab_plans import Machine
-from lab_segments import CUT, Case, Segments
+from lab_segments import Segments
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array

@@ -1,4 +1,4 @@
-"""The segments of a step in the lab as linear expressions of the plan, for `lab_program`; across hosts only.
+"""The segments of a step in the lab across hosts as linear expressions of the plan (`lab_expressions`).
 
 The all_reduce of replicas, and the sizes that the groups announce to each other, divide a step into segments that all
 ranks start at the same time:
@@ -11,53 +11,26 @@ A segment takes at least as long as the work and the transfers of some ranks on 
 shards of one type, who launch all of its kernels. All other work is the same on all ranks (`equal_for_all`). The
 formulas are those of `lab_plans.evaluate`.
 
-Variables are y (T, K), the share of a table that has a type; x (T, M + 1) for types that may cut columns, the numbers
-of a table's blocks per width; the times of the segments; and the times of lookups, added up over all ranks. An
-expression is an array (V + 1,) of coefficients and a constant, in us.
-
-Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, V variables.
+Shapes: T tables, M widths in steps of 4 columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from lab_bounds import reduction_lines
+from lab_expressions import CUT, EVERY, ON_HOSTS, Case, Expressions
 from lab_plans import Machine
-from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, TABLE_ROW_WISE, Terms
+from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import Collective, NetworkParams, collective_us
 
-ON_HOSTS, CUT = (TABLE_ROW_WISE, GRID_SHARD), (COLUMN_WISE, GRID_SHARD)
-#: All ranks. A type stands for the ranks with shards of it, a type + `_K` for any one of these ranks, and a type +
-#: 2 `_K` for a rank with column shards on the busiest of the hosts with the type.
-EVERY = -1
 _K = len(KINDS)
-Range = tuple[float, float]
 
 
-class Case(NamedTuple):
-    """A set of plans.
-
-    Attributes:
-        used: types of the plans.
-        spread: numbers of ranks (column_wise) or hosts (table_row_wise, grid_shard) with shards, by type.
-        reduced: bytes of the all_reduce of replicas, and of the reduction of row_wise tables, by type.
-        cut: whether a table is cut by columns, for column_wise and grid_shard; a missing type may be either.
-        last: type whose ids are exchanged last; -1 if it may be any.
-    """
-
-    used: tuple[int, ...]
-    spread: dict[int, Range]
-    reduced: dict[int, Range]
-    cut: dict[int, bool]
-    last: int
-
-
-class Segments:
+class Segments(Expressions):
     """Expressions for the plans of a case.
 
     Args:
@@ -65,101 +38,29 @@ class Segments:
         terms: terms of the tables.
         m: numbers of the job, with several hosts.
         network: the cluster.
-
-    Attributes:
-        sharded: types of the plans except data_parallel.
-        plan: number of y and x, which are the first variables.
-        size: number of variables; after the plan come the segments gradients and outputs, and by type the segments ids,
-            the forward lookups, the backward lookups and three spare variables.
     """
 
     def __init__(self, case: Case, terms: Terms, m: Machine, network: NetworkParams) -> None:
-        self.case, self._terms, self._m, self._network = case, terms, m, network
-        self.tables, self.widths = len(terms.widths), terms.bytes.shape[2]
-        self._hosts, self._batch = m.world // m.local, m.batch / m.world
-        self.plan = self.tables * (_K + len(CUT) * self.widths)
-        self.size = self.plan + 2 + 3 * _K + 3 * _K
-        self.sharded = [kind for kind in case.used if kind != DATA_PARALLEL]
+        super().__init__(case, terms, m)
+        self._network, self._hosts, self._batch = network, m.world // m.local, m.batch / m.world
         columns = 4.0 * terms.features[:, None] * np.arange(self.widths)
         shares = {kind: terms.row_share[:, kind].min(axis=-1) if kind == ROW_WISE else 1.0 for kind in case.used}
         self._columns = {kind: self.total(kind, columns) for kind in case.used}
-        self._features = {kind: self.total(kind, self._each(terms.features)) for kind in case.used}
-        self._ids = {kind: self.total(kind, self._each(terms.ids * shares[kind])) for kind in case.used}
-        self._all_ids = sum(self.total(kind, self._each(terms.ids)) for kind in case.used)
-
-    def ranks_of(self) -> list[int]:
-        """The sets of ranks whose means bound the segments."""
-        return [EVERY, *(kind for kind in self.sharded if kind != ROW_WISE), *self._both()]
-
-    def _both(self) -> list[int]:
-        """Sets of ranks with column shards on the busiest host of a type, if every such host must have some."""
-        if self.case.spread.get(COLUMN_WISE, (0.0, 0.0))[0] <= self._m.world - self._m.local:
-            return []
-        return [kind + 2 * _K for kind in ON_HOSTS if kind in self.case.used]
-
-    def spare(self, kind: int, segment: int) -> int:
-        """Place of a spare variable of a type and a segment."""
-        return self.plan + 2 + 3 * _K + 3 * kind + min(segment - self.plan, 2)
-
-    def one(self, place: int) -> FloatArray:
-        """Expression of one variable."""
-        found = np.zeros(self.size + 1)
-        found[place] = 1.0
-        return found
-
-    def constant(self, us: float) -> FloatArray:
-        """Expression without variables."""
-        return us * self.one(self.size)
-
-    def _each(self, values: FloatArray) -> FloatArray:
-        """(T, M + 1) the same value for a block of any width."""
-        return np.repeat(np.asarray(values, dtype=float)[:, None], self.widths, axis=1)
-
-    def total(self, kind: int, values: FloatArray) -> FloatArray:
-        """Expression of the sum over the blocks of a type; `values` are by table and width (T, M + 1)."""
-        found = np.zeros(self.size + 1)
-        if kind in CUT:
-            first = self.first_block(kind)
-            found[first : first + values.size] = values.ravel()
-        else:
-            found[kind * self.tables : (kind + 1) * self.tables] = values[np.arange(self.tables), self._terms.widths]
-        return found
-
-    def first_block(self, kind: int) -> int:
-        """Place of the first x of a type that may cut columns."""
-        return self.tables * (_K + CUT.index(kind) * self.widths)
-
-    def _stream(self, num_bytes: FloatArray, kernels: float) -> FloatArray:
-        """Kernels that move bytes; on a part of the ranks, `kernels` is the mean number."""
-        return self.constant(kernels * self._m.launch) + num_bytes / self._m.memory_rate
-
-    def _means(self, kind: int, ranks: int) -> tuple[float, float]:
-        """For means over some ranks: the least share with shards of `kind`, and the factor of sums over all ranks."""
-        world, local = self._m.world, self._m.local
-        if kind in (DATA_PARALLEL, ROW_WISE):
-            return 1.0, 1.0 / world
-        each = 1 if kind == COLUMN_WISE else local
-        low, high = (each * number for number in self.case.spread[kind])
-        if ranks == EVERY:
-            return low / world, 1.0 / world
-        if ranks % _K == kind:
-            return 1.0, 0.0 if ranks // _K == 1 else 1.0 / high
-        if ranks >= 2 * _K and kind == COLUMN_WISE:
-            return 1.0, 0.0
-        least = self.case.spread[ranks % _K][0] * (1 if ranks % _K == COLUMN_WISE else local)
-        return max(1.0 - (world - low) / (1 if ranks >= _K else least), 0.0), 0.0
+        self._features = {kind: self.total(kind, self.each(terms.features)) for kind in case.used}
+        self._ids = {kind: self.total(kind, self.each(terms.ids * shares[kind])) for kind in case.used}
+        self._all_ids = sum(self.total(kind, self.each(terms.ids)) for kind in case.used)
 
     def _exchange(self, kind: int, ranks: int, total: FloatArray) -> FloatArray:
         """Mean of an all-to-all in which a rank with shards has a message for each other; `total` adds these up."""
-        m, peers = self._m, self._m.world - self._m.local
-        share, factor = 1.0, self._means(kind, ranks)[1]
+        m, peers = self.m, self.m.world - self.m.local
+        share, factor = 1.0, self.means(kind, ranks)[1]
         if (kind == COLUMN_WISE and ranks % _K != kind) or ranks == EVERY:
             share, factor = self._partners(kind, ranks)
         return self.constant(m.start + share * (m.hop + m.peer * peers)) + factor * peers / m.alltoall_card * total
 
     def _partners(self, kind: int, ranks: int) -> tuple[float, float]:
         """Share of ranks that exchange data with column shards of other hosts, and the factor of all messages."""
-        m, peers = self._m, self._m.world - self._m.local
+        m, peers = self.m, self.m.world - self.m.local
         low = self.case.spread[kind][0] if kind == COLUMN_WISE else float(m.world)
         on_one_host = low <= m.local
         if ranks == EVERY:
@@ -172,30 +73,30 @@ class Segments:
 
     def _exchange_at_places(self, kind: int, ranks: int) -> FloatArray:
         """Mean of an all-to-all between the ranks at the same position on their hosts."""
-        m, others = self._m, self._hosts - 1
-        factor = others / self._hosts if ranks == EVERY else others * m.local * self._means(kind, ranks)[1]
+        m, others = self.m, self._hosts - 1
+        factor = others / self._hosts if ranks == EVERY else others * m.local * self.means(kind, ranks)[1]
         total = 4 * self._batch * self._columns[kind]
         return self.constant(m.start + m.hop + m.peer * others) + factor / m.alltoall_card * total
 
     def _reduced_in_hosts(self, kind: int, ranks: int) -> FloatArray:
         """Mean of a reduction inside hosts."""
         least_us, slope = self._least_in_host(kind)
-        share, factor = self._means(kind, ranks)
-        total = factor * self._m.local * 4 * self._m.batch * self._columns[kind]
+        share, factor = self.means(kind, ranks)
+        total = factor * self.m.local * 4 * self.m.batch * self._columns[kind]
         return self.constant(share * least_us) + slope * total
 
     def _least_in_host(self, kind: int) -> tuple[float, float]:
         """A line in us and us per byte that the time of a reduction on a host does not fall below."""
-        columns = 4 * self._terms.features[:, None] * np.arange(self.widths)
+        columns = 4 * self.terms.features[:, None] * np.arange(self.widths)
         possible = self.possible(kind)
         largest = np.where(possible, columns, 0).max(axis=1)
         if kind in CUT:
-            largest = 4 * self._terms.features * self._terms.widths
-        size = 4 * self._m.batch
+            largest = 4 * self.terms.features * self.terms.widths
+        size = 4 * self.m.batch
         return chord(self._in_host_us, size * float(columns[possible].min()), size * float(largest.sum()))
 
     def _in_host_us(self, size: float) -> float:
-        lines = reduction_lines(self._network, False, self._m.local, 1)
+        lines = reduction_lines(self._network, False, self.m.local, 1)
         return min(constant + rate * size for constant, rate in lines)
 
     def _reduced(self, kind: int) -> FloatArray:
@@ -205,7 +106,7 @@ class Segments:
 
     def _reduced_us(self, kind: int, size: float) -> float:
         name: Collective = "all_reduce" if kind == DATA_PARALLEL else "reduce_scatter"
-        return float(collective_us(name, size, self._m.world, self._hosts, self._network))
+        return float(collective_us(name, size, self.m.world, self._hosts, self._network))
 
     def lost_us(self, kind: int, variables: FloatArray) -> tuple[float, float]:
         """Bytes of a reduction in a plan, and the us by which its line lies below its cost."""
@@ -216,68 +117,68 @@ class Segments:
     def reduced_bytes(self, kind: int) -> FloatArray:
         """Expression of the bytes of a reduction."""
         if kind == DATA_PARALLEL:
-            return self.total(kind, self._each(self._terms.gradients))
-        return 4 * self._m.batch * self._columns[kind]
+            return self.total(kind, self.each(self.terms.gradients))
+        return 4 * self.m.batch * self._columns[kind]
 
     def equal_for_all(self) -> FloatArray:
         """Work that takes all ranks the same time, and the collectives that they start together."""
-        m, found = self._m, self.constant(0.0)
+        m, found = self.m, self.constant(0.0)
         if len(self.case.used) > 1:
-            outputs = 8 * self._batch * float((4 * self._terms.widths * self._terms.features).sum())
-            found = found + 2 * self._stream(self.constant(outputs), 1)
+            outputs = 8 * self._batch * float((4 * self.terms.widths * self.terms.features).sum())
+            found = found + 2 * self.stream(self.constant(outputs), 1)
         if DATA_PARALLEL in self.case.used:
-            gradients = self.total(DATA_PARALLEL, self._each(self._terms.gradients))
-            found = found + self._stream(m.gradient_passes * gradients, 3) + self._reduced(DATA_PARALLEL)
+            gradients = self.total(DATA_PARALLEL, self.each(self.terms.gradients))
+            found = found + self.stream(m.gradient_passes * gradients, 3) + self._reduced(DATA_PARALLEL)
         if not self.sharded:
             return found
         numbers = 4 * sum(self._features.values()) + 8 * self._all_ids
-        found = found + self._stream(2 * self._batch * numbers, 4) + self.constant(m.sync)
+        found = found + self.stream(2 * self._batch * numbers, 4) + self.constant(m.sync)
         for kind in self.sharded:
             found = found + self.constant(m.splits + m.sync)
             if kind == COLUMN_WISE:
                 continue
             ranks = m.world if kind == ROW_WISE else m.local
-            whole_ids = self.total(kind, self._each(self._terms.ids))
+            whole_ids = self.total(kind, self.each(self.terms.ids))
             ordered = self._batch * (4 * ranks * self._features[kind] + 8 * whole_ids)
-            found = found + self._stream(3 * ordered, 4) + self.constant(m.sync)
+            found = found + self.stream(3 * ordered, 4) + self.constant(m.sync)
             if kind in ON_HOSTS:
-                found = found + self._stream(2 * ordered, 4)
+                found = found + self.stream(2 * ordered, 4)
         return found
 
     def ids_after(self, kind: int, ranks: int) -> FloatArray:
         """Mean of the exchange of lengths and ids after their sizes, and of the order in which they are put."""
-        m = self._m
+        m = self.m
         each = {COLUMN_WISE: 1, ROW_WISE: m.world}.get(kind, m.local)
         lengths = 4 * self._batch * each * self._features[kind]
         of_ids = 8 * self._batch * (m.world if kind == ROW_WISE else 1) * self._ids[kind]
-        share, factor = self._means(kind, ranks)
+        share, factor = self.means(kind, ranks)
         found = self._exchange(kind, ranks, lengths) + self._exchange(kind, ranks, of_ids)
-        found = found + self._stream(2 * m.world * factor * (lengths + of_ids), 4 * share)
-        return found + self._stream(5 * m.world * factor * lengths, 2 * share)
+        found = found + self.stream(2 * m.world * factor * (lengths + of_ids), 4 * share)
+        return found + self.stream(5 * m.world * factor * lengths, 2 * share)
 
     def gradients(self, ranks: int) -> FloatArray:
         """Mean of the backward output dists and lookups."""
-        m, found = self._m, self.constant(0.0)
+        m, found = self.m, self.constant(0.0)
         for kind in self.case.used:
-            share, factor = self._means(kind, ranks)
+            share, factor = self.means(kind, ranks)
             if kind == ROW_WISE:
                 for samples in (self._batch, m.batch):
-                    found = found + self._stream(8 * samples * self._columns[kind], 1)
+                    found = found + self.stream(8 * samples * self._columns[kind], 1)
                 found = found + self._reduced(kind)
             elif kind != DATA_PARALLEL:
                 found = found + self._returned(kind) + self._sent(kind, ranks)
                 if kind in ON_HOSTS:
                     of_host = 8 * m.batch * factor * m.local * self._columns[kind]
-                    found = found + self._stream(of_host, share)
+                    found = found + self.stream(of_host, share)
             lookups = self.one(self.plan + 2 + 2 * _K + kind)
             found = found + self.constant(share * m.backward_launch) + self._scaled(kind, factor) * lookups
         return found
 
     def outputs(self, ranks: int) -> FloatArray:
         """Mean of the last exchange of ids, and of the forward lookups and output dists."""
-        m, found = self._m, self.constant(0.0)
+        m, found = self.m, self.constant(0.0)
         for kind in self.case.used:
-            share, factor = self._means(kind, ranks)
+            share, factor = self.means(kind, ranks)
             if kind in self.sharded and self.case.last in (-1, kind):
                 found = found + self.ids_after(kind, ranks)
             if kind == ROW_WISE:
@@ -295,15 +196,15 @@ class Segments:
     def _returned(self, kind: int) -> FloatArray:
         """Copies of all outputs of a type on every rank: side by side, and in the order of the model."""
         returned = 8 * self._batch * self._columns[kind]
-        return (1 + self.case.cut.get(kind, False)) * self._stream(returned, 1)
+        return (1 + self.case.cut.get(kind, False)) * self.stream(returned, 1)
 
     def _sent(self, kind: int, ranks: int) -> FloatArray:
         """Mean of the exchange of outputs, and of the copies and the reduction before it."""
-        share, factor = self._means(kind, ranks)
+        share, factor = self.means(kind, ranks)
         if kind == COLUMN_WISE:
-            copy = self._stream(8 * self._m.batch * factor * self._columns[kind], share)
+            copy = self.stream(8 * self.m.batch * factor * self._columns[kind], share)
             return copy + self._exchange(kind, ranks, 4 * self._batch * self._columns[kind])
-        copy = self._stream(8 * self._m.batch * factor * self._columns[kind], share)
+        copy = self.stream(8 * self.m.batch * factor * self._columns[kind], share)
         return copy + self._reduced_in_hosts(kind, ranks) + self._exchange_at_places(kind, ranks)
 
     def alone(self, kind: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -311,7 +212,7 @@ class Segments:
 
         Launches and the least times of collectives are not included.
         """
-        m, terms, of = self._m, self._terms, self._terms.lookups[:, kind, :, 0]
+        m, terms, of = self.m, self.terms, self.terms.lookups[:, kind, :, 0]
         numbers = 4.0 * terms.features[:, None] * np.arange(self.widths)
         lengths = 4 * self._batch * terms.features
         numbers_of_ids = lengths + 8 * self._batch * terms.ids * terms.row_share[:, kind, 0]
@@ -326,22 +227,14 @@ class Segments:
         backward = sent + both + of[..., 3] + of[..., 4:7].max(axis=-1) + of[..., 7]
         forward = both + np.maximum(of[..., :2].max(axis=-1), of[..., 2] + of[..., 8])
         forward = forward if kind in ON_HOSTS else forward + sent
-        return self._each(came), backward, forward
+        return self.each(came), backward, forward
 
     def lookups(self, kind: int) -> FloatArray:
         """(T, M + 1, Q) of all row shards of a block; for types that lie on all ranks, of the cheaper row shard."""
-        lookups = self._terms.lookups[:, kind]
+        lookups = self.terms.lookups[:, kind]
         if kind in ON_HOSTS:
-            return (self._m.local - 1) * lookups[:, :, 0] + lookups[:, :, 1]
+            return (self.m.local - 1) * lookups[:, :, 0] + lookups[:, :, 1]
         return lookups.min(axis=2) if kind == ROW_WISE else lookups[:, :, 0]
-
-    def possible(self, kind: int) -> np.ndarray:
-        """(T, M + 1) whether a table may have blocks of a width."""
-        terms, numbers = self._terms, np.arange(self.widths)
-        cuts = kind in CUT and self.case.cut.get(kind, True)
-        fits = (numbers <= terms.widths[:, None]) if cuts else (numbers == terms.widths[:, None])
-        small = terms.bytes[:, kind].max(axis=-1) <= terms.limits.max()
-        return np.asarray(terms.usable[:, kind, None] & fits & (numbers > 0) & small)
 
 
 def chord(cost: Callable[[float], float], low: float, high: float) -> tuple[float, float]:

@@ -223,17 +223,15 @@ def main() -> None:
     parser.add_argument("--sharders", nargs="+", choices=SHARDERS, default=[OURS, "torchrec"])
     parser.add_argument("--seconds", type=float, default=100.0, help="time of all searches of a task together")
     parser.add_argument("--bound-seconds", type=float, default=200.0, help="time for the bound on several hosts")
+    parser.add_argument("--local-batch", type=int, help="samples per rank instead of the task's")
     arguments = parser.parse_args()
     models = load_cost_models("h100")
     for name in arguments.tasks:
         suite, ranks, number = name.split("-")
-        report(
-            list(suite_tasks(suite, int(ranks), int(number) + 1))[int(number)],
-            models,
-            arguments.sharders,
-            arguments.seconds,
-            arguments.bound_seconds,
-        )
+        task = list(suite_tasks(suite, int(ranks), int(number) + 1))[int(number)]
+        if arguments.local_batch is not None:
+            task = replace(task, batch_size=arguments.local_batch * task.world_size)
+        report(task, models, arguments.sharders, arguments.seconds, arguments.bound_seconds)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from lab.plans_in_python import DEVICE, Tables, encoded, evaluate, job_of, machine_of
 from lab.test_lab_plans import all_plans, drawn_problem
-from lab_bounds import LabBound
 from lab_branching import Branching
-from lab_program import Program
-from lab_segments import chord
 from lab_terms import terms_of
 from search.test_step_bounds import ways
 
