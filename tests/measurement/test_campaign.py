@@ -289,6 +289,7 @@ def test_the_date_is_that_of_the_last_visit(compute_params, compute_samples):
     times = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 1 + len(records))]
     dated = {key: frame.assign(saved_at=time) for (key, frame), time in zip(records.items(), times, strict=True)}
     assert ComputeCampaign(params, SEED).summary(dated, samples).date == times[-1]
+    assert ComputeCampaign(params, SEED).summary(dated, []).date is None
     assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in records.values())
 
 

@@ -19,7 +19,7 @@ without_gpu = pytest.mark.skipif(HAS_CUDA, reason="there is a CUDA device")
 
 @without_gpu
 def test_without_a_device_the_alternatives_are_named(compute_params, compute_samples, comm_params, comm_samples):
-    with pytest.raises(MeasurementError, match="no CUDA device; use fbgemm_cpu or recorded"):
+    with pytest.raises(MeasurementError, match="no CUDA device; use fbgemm_cpu, recorded or modelled"):
         ComputeCampaign(compute_params(backend="fbgemm_cuda"), SEED).measure(compute_samples(1))
     with pytest.raises(MeasurementError, match="no CUDA device; use gloo or topology"):
         CommCampaign(comm_params(backend="nccl"), SEED).measure(comm_samples(1))

@@ -58,6 +58,9 @@ def test_the_plan_counts_visits_minutes_and_ids(compute_params, tmp_path):
     drawn = campaign_plan(samples, params, SEED, H100)
     assert drawn.missing_bytes == plan.missing_bytes - 4 * (ids[1] + 4097)
     assert "3 samples, 9 visits, about" in drawn.text
+    assert "GB in files, of which" in drawn.text
+    in_workers = campaign_plan(samples, params.model_copy(update={"ids_folder": None}), SEED, H100)
+    assert in_workers.text.endswith(f"{sum(ids) / 1e6:.4g} million ids, which the workers draw")
 
 
 def test_a_campaign_on_a_gpu_logs_its_plan_and_draws_ids_before_any_worker_starts(compute_params, tmp_path, caplog):

@@ -125,6 +125,17 @@ def test_without_torchrun_the_error_gives_the_command_that_starts_it(comm_params
         CommCampaign(params, SEED).measure(across(1))
 
 
+def test_a_connection_that_breaks_is_not_reported_as_torchrun_that_never_ran(comm_params, monkeypatch):
+    class Broken:
+        def check(self, _keys):
+            raise ConnectionResetError("connection reset by peer")
+
+    monkeypatch.setattr(torchrun_team, "open_store", lambda _endpoint: Broken())
+    params = comm_params(local_world_size=2, torchrun_endpoint="host:1")
+    with pytest.raises(MeasurementError, match="torchrun at host:1 broke off: connection reset by peer; if"):
+        torchrun_team.TorchrunTeam(4, across(1), params).ask([0], 1.0)
+
+
 def test_ranks_that_do_not_fill_hosts_are_refused(comm_params):
     params = comm_params(local_world_size=3, torchrun_endpoint="nowhere:1")
     with pytest.raises(MeasurementError, match="world size 4 is not a multiple of 3 ranks per host"):

@@ -170,7 +170,7 @@ def test_without_a_device_the_cuda_environment_names_the_alternatives(tmp_path):
     assert message is not None
     assert "measure.compute.backend='fbgemm_cuda' (conf/cuda/parameters.yml)" in message
     assert "no CUDA device" in message
-    assert "use fbgemm_cpu or recorded" in message
+    assert "use fbgemm_cpu, recorded or modelled" in message
 
 
 @pytest.mark.parametrize(("env", "backend"), [("cuda", "fbgemm_cuda"), *((env, "modelled") for env in LAB)])

@@ -44,7 +44,7 @@ def test_a_good_run_has_no_problems(finished_run, name):
 def test_a_missing_gpu_is_named_with_the_file_that_asks_for_it(tmp_path):
     found = problems(tmp_path, "__default__", env="cuda")
     assert any("measure.compute.backend='fbgemm_cuda' (conf/cuda/parameters.yml)" in problem for problem in found)
-    assert any("no CUDA device" in problem and "use fbgemm_cpu or recorded" in problem for problem in found)
+    assert any("no CUDA device" in problem and "use fbgemm_cpu, recorded or modelled" in problem for problem in found)
 
 
 @NO_GPU

@@ -56,6 +56,11 @@ def test_a_smaller_batch_takes_the_first_samples(tmp_path):
     assert pool[["num_embeddings", "pooling_factor", "unique_rows"]].to_numpy().tolist() == [[6, 2.0, 1.0]]
 
 
+def test_a_batch_without_ids_is_refused(tmp_path):
+    with pytest.raises(TableFileError, match="first 1 samples look up none of 1 tables; use a larger batch_size"):
+        read_dlrm_dataset(write(tmp_path, content([[0, 2]], [1, 1])), batch_size=1)
+
+
 def test_ids_drawn_from_a_pool_have_its_profiles(tmp_path):
     """The generator, the drawn ids and the reader agree on the profiles."""
     generated = generate_pool(PoolParams(num_tables=12, batch_size=128, row_scale=512.0, seed=0))
@@ -92,7 +97,7 @@ WITHOUT_IDS = content([[0, 0]], [0])
         ((INDICES, OFFSETS + 1, LENGTHS), "running sum"),
         ((INDICES[:-1], OFFSETS, LENGTHS), "6 indices"),
         ((INDICES - 5, OFFSETS, LENGTHS), "is negative"),
-        ((WITHOUT_IDS[0][:0], *WITHOUT_IDS[1:]), "none of 1 tables"),
+        ((WITHOUT_IDS[0][:0], *WITHOUT_IDS[1:]), "none of 1 tables; use another file"),
     ],
 )
 def test_other_content_is_refused(tmp_path, value, named):

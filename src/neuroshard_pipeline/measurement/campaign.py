@@ -94,7 +94,8 @@ class _Campaign(ABC, Generic[Sample]):
         """Date and noise floor of a finished campaign."""
         rows = self._rows(records)
         date = rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max()
-        return CampaignSummary(str(date), relative_disagreement(rows, samples, self.params.visit_statistic))
+        date = None if pd.isna(date) else str(date)
+        return CampaignSummary(date, relative_disagreement(rows, samples, self.params.visit_statistic))
 
     def identity(self) -> Identity:
         """Everything that the timings of this campaign on this machine depend on."""

@@ -5,7 +5,7 @@ import torch
 from neuroshard_pipeline.errors import MeasurementError
 
 #: Backends that need CUDA, and what error messages recommend in their place.
-ALTERNATIVES = {"fbgemm_cuda": "fbgemm_cpu or recorded", "nccl": "gloo or topology"}
+ALTERNATIVES = {"fbgemm_cuda": "fbgemm_cpu, recorded or modelled", "nccl": "gloo or topology"}
 
 
 def needs_cuda(backend: str) -> bool:

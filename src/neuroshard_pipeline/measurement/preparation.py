@@ -40,7 +40,7 @@ class CampaignPlan(NamedTuple):
         minutes: estimated duration of the visits, None if there is no model of the GPU.
         lab_device: the modelled GPU for which the duration is estimated, None if there is none.
         num_ids: number of ids of all batches of all tables.
-        ids_bytes: size of their files.
+        ids_bytes: size of their files; 0 without a folder for them, so that the workers draw the ids.
         missing_bytes: size of the files that do not exist yet.
     """
 
@@ -57,10 +57,10 @@ class CampaignPlan(NamedTuple):
         """One sentence for the log."""
         modelled = f"about {self.minutes:.3g} minutes on {self.lab_device} (modelled)"
         duration = "of unknown duration" if self.minutes is None else modelled
+        files = f"{self.ids_bytes / 1e9:.3g} GB in files, of which {self.missing_bytes / 1e9:.3g} GB are drawn first"
         return (
             f"plan of the whole campaign: {self.samples} samples, {self.visits} visits, {duration}; "
-            f"{self.num_ids / 1e6:.4g} million ids, {self.ids_bytes / 1e9:.3g} GB in files, of which "
-            f"{self.missing_bytes / 1e9:.3g} GB are drawn first"
+            f"{self.num_ids / 1e6:.4g} million ids, {files if self.ids_bytes else 'which the workers draw'}"
         )
 
 
@@ -119,7 +119,7 @@ def campaign_plan(
         minutes=minutes,
         lab_device=device,
         num_ids=sum(batch.num_ids for batch in batches),
-        ids_bytes=sum(batch.num_bytes for batch in batches),
+        ids_bytes=sum(batch.num_bytes for batch in batches if files.folder is not None),
         missing_bytes=sum(batch.num_bytes for batch in files.missing(batches)),
     )
 

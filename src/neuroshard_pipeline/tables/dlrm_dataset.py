@@ -70,7 +70,8 @@ def _pool(
             unique_rows, reuse, _ = reuse_histogram(of_batch)
             rows.append((f"table_{table:03d}", num_embeddings, len(of_batch) / taken, float(unique_rows), *reuse))
     if not rows:
-        raise TableFileError(f"{path}: none of {num_tables} tables is looked up by the first {taken} samples; use more")
+        remedy = "another file" if taken == samples else "a larger batch_size"
+        raise TableFileError(f"{path}: its first {taken} samples look up none of {num_tables} tables; use {remedy}")
     return pd.DataFrame(rows, columns=list(POOL_COLUMNS))
 
 
