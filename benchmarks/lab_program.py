@@ -1,10 +1,10 @@
 """A lower bound on the cost of a step in the lab across hosts: a linear program over all plans of a case.
 
-`lab_expressions` describes a case, `lab_segments` has the expressions of the program, and `lab_branching` covers all plans
-with cases. A segment takes at least as long as the mean of some ranks, and as long as the ranks that hold a table's most
-expensive block if they hold nothing else. A lookup takes at least each of the sums of which the largest counts. Numbers
-of column blocks need not be whole, and tables get a single type only on demand. The memory of all ranks together is
-limited.
+`lab_expressions` describes a case, `lab_segments` has the expressions of the program, and `lab_branching` covers all
+plans with cases. A segment takes at least as long as the mean of some ranks, and as long as the ranks that hold a
+table's most expensive block if they hold nothing else. A lookup takes at least each of the sums of which the largest
+counts. Numbers of column blocks need not be whole, and tables get a single type only on demand. The memory of all ranks
+together is limited.
 """
 
 from __future__ import annotations
