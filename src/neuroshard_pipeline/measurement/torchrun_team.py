@@ -68,8 +68,7 @@ class TorchrunTeam:
 
         Raises:
             TeamFailedError: a rank died or hung; torchrun starts all ranks again.
-            MeasurementError: the required ranks are not running, one of them cannot measure any sample, or the
-                connection to torchrun broke.
+            MeasurementError: the required ranks are not running or went away, or one cannot measure any sample.
         """
         try:
             store = self._connected()
@@ -77,13 +76,8 @@ class TorchrunTeam:
             number = self._order(store, members, [self._samples[index] for index in indices])
             return self._gather(store, number, members, time.monotonic() + timeout_s + _START_WAIT_S)
         except (OSError, dist.DistError) as problem:
-            endpoint = self._params.torchrun_endpoint
-            if self._store is None:
-                raise MeasurementError(f"nothing answers at {endpoint}; {self._remedy}") from problem
-            raise MeasurementError(
-                f"the measurement by torchrun at {endpoint} broke off: {problem}; if torchrun has ended, start it "
-                "again, and the campaign resumes where it stopped"
-            ) from problem
+            what = "nothing answers" if self._store is None else f"the measurement broke off ({problem})"
+            raise MeasurementError(f"{what} at {self._params.torchrun_endpoint}; {self._remedy}") from problem
 
     def close(self) -> None:
         """Stop waiting for answers; the ranks wait for the next campaign."""
