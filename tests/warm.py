@@ -12,10 +12,12 @@ import multiprocessing
 import os
 import resource
 import runpy
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -97,6 +99,7 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
         stream.flush()
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
+    _start_fork_server()
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
@@ -107,6 +110,29 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
     finally:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         (output / "cpu_s").write_text(str(sum(usage.ru_utime + usage.ru_stime for usage in used)))
+
+
+def _start_fork_server() -> None:
+    """Fork what `multiprocessing` would start as a new interpreter to fork the program's worker processes.
+
+    It is a child of the program, and ends after the program and its workers. It is forked before the program has
+    threads: a process that is forked while a thread holds a lock of the C library would wait for this lock forever.
+    """
+    server = forkserver._forkserver
+    address = connection.arbitrary_address("AF_UNIX")
+    ends_with, alive = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(alive)
+                forkserver.main(listener.fileno(), ends_with, [])
+            finally:
+                os._exit(0)
+    os.close(ends_with)
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive, pid
 
 
 def _enter_namespaces(process: int) -> None:
