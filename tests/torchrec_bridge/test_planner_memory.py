@@ -153,6 +153,12 @@ def test_a_left_out_module_takes_memory_from_every_rank():
     assert planner(leave_out=["sequence"]).task(model).memory_limits == (2**30 - 4 * weights,) * 4  # state: 2
 
 
+def test_left_out_vectors_with_adam_take_four_times_their_weights():
+    model = torch.nn.ModuleDict({"ebc": bags(), "norm": torch.nn.LayerNorm(8)})
+    apply_optimizer_in_backward(torch.optim.Adam, model["norm"].parameters(), {"lr": 0.1})
+    assert planner(leave_out=["norm"]).task(model).memory_limits == (2**30 - 4 * 16 * 4,) * 4
+
+
 def test_a_left_out_module_with_a_plan_takes_memory_where_its_shards_are():
     model = torch.nn.ModuleDict({"ebc": bags(), "sequence": sequences()})
     constraints = {"words": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"])}
@@ -206,7 +212,7 @@ def test_a_plan_that_knows_no_device_asks_for_one():
 
 def test_a_topology_of_another_device_than_the_cost_models_is_refused():
     models = SmallModels(OnCpuCompute(0), OnCpuComm(0))
-    with pytest.raises(CostModelError, match="was measured on 'cpu', but the tables are to be trained on 'cuda'"):
+    with pytest.raises(CostModelError, match="predicts costs on 'cpu', but the tables are to be trained on 'cuda'"):
         NeuroShardPlanner(models, topology(), BATCH_PER_RANK)
     on_cpu = NeuroShardPlanner(models, topology(device="cpu"), BATCH_PER_RANK, optimizer="sgd")
     parameter = on_cpu.plan(torch.nn.ModuleDict({"ebc": bags(1)})).plan["ebc"]["t0"]
