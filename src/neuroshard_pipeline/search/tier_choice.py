@@ -2,10 +2,10 @@
 
 Each choice gives a variant of the task. `tier_prices` reduces the choice to two numbers: multiples of the price of a
 hot row and of the price of a host row. The higher a price, the fewer rows get into the tier. First, only hot tiers are
-considered. The cost of a step is estimated for a coarse grid of multiples, and then for multiples around the best one.
-The same is done for hot and host tiers together. Every estimate covers the whole step, and includes a choice of the
-sharding types of all other tables (`SpreadChoice`). The result is at most two variants, the best cuts without and with
-a host tier. Each must fit the memory limit of the task.
+considered. The cost of a step is estimated for a coarse grid of multiples, for the multiple at which the tiers fill the
+memory, and then for multiples around the best one. The same is done for hot and host tiers together. Every estimate
+covers the whole step, and includes a choice of the sharding types of all other tables (`SpreadChoice`). The result is
+at most two variants, the best cuts without and with a host tier. Each must fit the memory limit of the task.
 
 Pooled tables get no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
 """
@@ -30,6 +30,9 @@ from neuroshard_pipeline.tables.tiers import Cuts
 #: Multiples of the price of a row: a coarse grid, and the factors by which the best one is then changed.
 _MULTIPLES = tuple(4.0**power for power in range(-2, 3))
 _STEPS = (4.0, 2.0, 2.0**0.5, 1.1)
+
+#: The lowest multiple that fits the memory is sought by halving the range of multiples this often.
+_HALVINGS = 6
 
 #: Multiples of the best price of hot rows alone that are tried beside host rows.
 _FEWER_HOT = (4.0, 16.0)
@@ -87,13 +90,36 @@ class _TierSearch:
 
     def best(self) -> list[_Trial]:
         """The best trial without host rows and, if there are several hosts, the best one with host rows."""
-        hot = self._descended(self._cheapest((multiple, None) for multiple in _MULTIPLES))
+        hot = self._descended(self._cheapest((multiple, None) for multiple in (*_MULTIPLES, self._filling(None))))
         if not any("host" in table.kinds for table in self.family.tables):
             return [hot]
         # Beside host rows, fewer hot rows pay, and less memory is left for them.
         hot_prices = [hot.hot_price * factor for factor in (1.0, *_FEWER_HOT, np.inf)]
-        host = self._cheapest((price, multiple) for price in hot_prices for multiple in _MULTIPLES)
+        host = self._cheapest(
+            (price, multiple) for price in hot_prices for multiple in (*_MULTIPLES, self._filling(price))
+        )
         return [hot, self._descended(host)]
+
+    def _filling(self, hot_price: float | None) -> float:
+        """About the lowest multiple whose cuts fit the memory, between the ends of `_MULTIPLES`.
+
+        It is that of host rows beside this price of hot rows, or that of hot rows alone (None). Few copies may cost
+        more than none, and the next cheaper multiple of the grid may need too much memory.
+        """
+        low, high = _MULTIPLES[0], _MULTIPLES[-1]
+        for _ in range(_HALVINGS):
+            middle = (low * high) ** 0.5
+            cuts = self.family.cuts(middle, None) if hot_price is None else self.family.cuts(hot_price, middle)
+            if self._used(self.family.variant(cuts)) <= 1.0:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _used(self, task: ShardingTask) -> float:
+        """Memory that a rank needs at least, as a share of the smallest limit."""
+        problem = Problem(task, self._models, self._problem.memory)
+        return _least_bytes(problem) / float(problem.limits.min())
 
     def _descended(self, trial: _Trial) -> _Trial:
         """The cheapest trial that is reached from `trial` by changing prices as long as the estimate falls.
@@ -130,10 +156,9 @@ class _TierSearch:
         return self._known[key]
 
     def _estimated_ms(self, task: ShardingTask) -> float:
-        problem = Problem(task, self._models, self._problem.memory)
-        used = _least_bytes(problem) / float(problem.limits.min())
-        if used > 1.0:
+        if (used := self._used(task)) > 1.0:
             return _FORBIDDEN_MS * used
+        problem = Problem(task, self._models, self._problem.memory)
         try:
             return SpreadChoice(problem, self._step, self._usable).estimate_ms()
         except DoesNotFitError:
