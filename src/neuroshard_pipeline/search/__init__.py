@@ -28,7 +28,7 @@ changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 - `placement`: greedy grid search for the ranks of shards; `greedy_runs`: its compiled inner loop
 - `packing`: packing by bytes, and the errors for tasks that do not fit
 - `exact_fit`: integer programming that decides whether a task fits if packing finds no placement
-- `local_search`, `moves`: local search and its moves
+- `local_search`, `moves`: local search and its moves; `halves`: local search that balances forward and backward lookups
 - `progress`: a bar for long searches
 - `changes`, `explain`: explanation of a plan
 - `rank_order`: the order of ranks on unequal links

@@ -7,11 +7,11 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.local_search import MAX_MOVES, cheapest_set, column_price_ms, potential_gain
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import (
     NONE,
     Layout,
     Moves,
+    apply_moves,
     bytes_added,
     constraints_allow,
     feasible,
@@ -20,8 +20,9 @@ from neuroshard_pipeline.search.moves import (
     propose,
 )
 from neuroshard_pipeline.search.plan import Placement, RejectedChange
+from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import column_part, column_problem, spread_of
+from neuroshard_pipeline.search.spread import column_part, column_problem, joined, spread_of
 from neuroshard_pipeline.tables.placed import placed_shards
 
 #: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
@@ -39,15 +40,26 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
-    of columns and merges. Tables that are not column-wise stay as they are. The embedding cost is predicted for the
-    most promising changes only.
+    of columns and merges. Tables that are not column-wise stay as they are. The search's cost, without the second wait
+    of `price.predicted_cost`, is predicted for the most promising changes only and chooses among them.
     """
     problem = problem.of(placement)
-    count = min(_NUM_EXACT, _NUM_EXACT_RANKS // problem.task.world_size)
-    columns = column_problem(problem, spread_of(placement)) if count else None
+    count, spread = min(_NUM_EXACT, _NUM_EXACT_RANKS // problem.task.world_size), spread_of(placement)
+    columns = column_problem(problem, spread) if count else None
     if columns is None:
         return ()
-    return _changes_of(columns, column_part(placement), count, _free_host_bytes(problem, placement))
+    layout = layout_of(*columns.kinds_of(column_part(placement)), columns)
+
+    def cost_ms(moves: Moves) -> float:
+        changed = apply_moves(layout, moves, columns)
+        return placement_cost_ms(problem, joined(problem, columns.placement(changed.kinds, changed.ranks), spread))
+
+    return tuple(
+        RejectedChange(_text(move, layout, columns), found_ms, hindrance)
+        for move in _changes_of(layout, columns, count)
+        for hindrance in [_hindrance(move, layout, columns, _free_host_bytes(problem, placement))]
+        if (found_ms := cost_ms(move)) < placement_cost_ms(problem, placement) or not hindrance
+    )
 
 
 def _free_host_bytes(problem: Problem, placement: Placement) -> IntArray:
@@ -57,28 +69,24 @@ def _free_host_bytes(problem: Problem, placement: Placement) -> IntArray:
     return (problem.task.host_memory_bytes or 0) - placed.per_rank(np.array(sizes, dtype=np.int64))
 
 
-def _changes_of(problem: Problem, placement: Placement, count: int, host_free: IntArray) -> tuple[RejectedChange, ...]:
-    """The changes of a placement of column shards; the cost of at most `count` of each kind is predicted."""
-    layout = layout_of(*problem.kinds_of(placement), problem)
+def _changes_of(layout: Layout, problem: Problem, count: int) -> list[Moves]:
+    """The cheapest allowed and the cheapest forbidden move; the cost of at most `count` of each kind is predicted."""
     price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims
     order = np.argsort(-load, kind="stable")
     rng = np.random.default_rng(0)
     moves = propose(layout, problem, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], MAX_MOVES, rng)
     if not len(moves):
-        return ()
+        return []
     loads, allowed = loads_after(layout, moves, problem), feasible(layout, moves, problem)
     gain = potential_gain(load, moves, loads, price)
-    changes = []
+    found = []
     for which in (np.flatnonzero(allowed), np.flatnonzero(~allowed)):
         promising = which[np.argsort(gain[which], kind="stable")[:count]]
         if len(promising):
-            best, cost = cheapest_set(layout, moves, loads, list(promising[:, None]), problem)
-            move = moves.take(promising[[best]])
-            hindrance = _hindrance(move, layout, problem, host_free)
-            if not hindrance or cost < layout.cost:
-                changes.append(RejectedChange(_text(move, layout, problem), cost / COST_UNITS_PER_MS, hindrance))
-    return tuple(changes)
+            best, _ = cheapest_set(layout, moves, loads, list(promising[:, None]), problem)
+            found.append(moves.take(promising[[best]]))
+    return found
 
 
 def _text(move: Moves, layout: Layout, problem: Problem) -> str:

@@ -58,10 +58,10 @@ class Parts:
         compute_bounds_ms: for every kernel, predicted forward + backward ms (W,) and its prediction interval (W, 2).
         dim_sums: for every group, the 4-byte words that each rank sends per sample in the group's all-to-all, (W,). If
             each host has its own all-to-all: per sample of the host, (hosts, ranks per host).
-        input_dist_ms: (W,), or None where nothing prices it.
-        module_ms: (W,), or None where nothing prices it.
+        input_dist_ms, module_ms: (W,) each, or None where nothing prices them.
         reduction_ms: (W,), or None where the plan has no reductions.
-        reduction_bounds_ms: prediction intervals of `reduction_ms`, (W, 2). The bounds of all reductions are added.
+        reduction_bounds_ms: prediction intervals of `reduction_ms`, (W, 2); bounds of all reductions are added.
+        exchanges_ids: whether all ranks exchange ids between the backward and the forward lookups.
     """
 
     compute_ms: FloatArray
@@ -71,12 +71,13 @@ class Parts:
     module_ms: FloatArray | None = None
     reduction_ms: FloatArray | None = None
     reduction_bounds_ms: FloatArray | None = None
+    exchanges_ids: bool = False
 
     @property
     def own_ms(self) -> FloatArray:
-        """(W,) all costs of a rank except all-to-alls; these costs delay its next forward all-to-all."""
-        further = (self.input_dist_ms, self.module_ms, self.reduction_ms)
-        return np.asarray(sum((part for part in further if part is not None), start=self.compute_ms.sum(axis=-1)))
+        """(W,) all costs of a rank except all-to-alls; these delay its next forward all-to-all."""
+        further = [ms for ms in (self.input_dist_ms, self.module_ms, self.reduction_ms) if ms is not None]
+        return np.asarray(sum(further, start=self.compute_ms.sum(axis=-1)))
 
 
 def step_parts(
@@ -220,9 +221,8 @@ class GroupReduction:
     def priced_as(self) -> tuple[Reduction, FloatArray, int, int]:
         """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
 
-        If every rank of a host takes part in a collective between hosts, these collectives share the host's network
-        cards. Together, they then send as much as one collective of all ranks. Cost models know only collectives of all
-        ranks. In the lab's formulas, these cost 1.0 to 1.5 times as much.
+        If every rank of a host takes part in a collective between hosts, these share the host's cards and send as much
+        as one collective of all ranks. Cost models know only that one; the lab prices it 1.0 to 1.5 times as high.
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host
@@ -278,10 +278,12 @@ def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> F
 def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel) -> None:
     """Add the input dist, the module's own work with dense gradients, and reductions.
 
-    Shards that exchange only inside a host have the prices for the number of ranks per host.
+    Shards that exchange only inside a host have the prices for the ranks of one host.
     """
     hidden = 0.0 if task.pipelines_input_dist else 1.0
     parts.input_dist_ms = parts.module_ms = np.zeros(task.world_size)
+    among_all = {shard.sharding_type for shard in placed.shards} - {"data_parallel", "host_row_wise"}
+    parts.exchanges_ids = bool(among_all) and not task.pipelines_input_dist
     for is_on_host, of_kind in placed.by(lambda shard: shard.sharding_type == "host_row_wise").items():
         num_ranks = task.ranks_per_host if is_on_host else task.world_size
         work = work_of(task, of_kind)

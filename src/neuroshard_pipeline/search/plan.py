@@ -66,7 +66,7 @@ class PlanCost:
         backward_compute_ms: backward pass of the lookups, with the optimizer.
         forward_comm_ms: all-to-all of pooled rows.
         backward_comm_ms: all-to-all of their gradients.
-        input_dist_ms: exchange of the ids; 0 where the trainer hides it.
+        input_dist_ms: exchange of the ids, and the second wait (`price.predicted_cost`); 0 where the trainer hides it.
         reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise, and averages of
             replica groups; empty without any.
         module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies, and the dense gradients

@@ -144,22 +144,47 @@ def priced(plan: Plan, models: Models) -> Plan:
     return price_plan(Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks), plan.sharder)
 
 
+def halves_ms(parts: Parts, models: Models, batch_size: int) -> FloatArray:
+    """(W, 2) time of every rank between the exchange of the ids and the forward all-to-all, and that of its other work.
+
+    The other work is the backward all-to-all, the backward lookups and the reductions.
+    """
+    return _halves(parts, _backward_comm_ms(parts, models, batch_size))
+
+
 def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
-    """The cost of a plan from its parts. Only the first forward all-to-all waits for ranks that start later."""
-    forward_ms = backward_ms = np.zeros(len(parts.compute_ms))
-    for dims in parts.dim_sums.values():
-        backward_ms = backward_ms + models.comm.backward_ms(dims, _samples(dims, batch_size)).ravel()
+    """The cost of a plan from its parts.
+
+    The start skews of the first forward all-to-all let the ranks wait for the sums of both halves. If they exchange
+    ids in between, they wait twice; what the step gets longer by this is added to the input dist of all ranks.
+    """
+    backward_ms = _backward_comm_ms(parts, models, batch_size)
+    forward_ms = np.zeros(len(parts.compute_ms))
     for dims, skews in _forward_exchanges(parts, backward_ms):
         forward_ms = forward_ms + models.comm.forward_ms(dims, skews, _samples(dims, batch_size)).ravel()
+    halves = _halves(parts, backward_ms)
+    second_wait_ms = halves.max(axis=0).sum() - halves.sum(axis=1).max() if parts.exchanges_ids else 0.0
     return PlanCost(
         forward_compute_ms=tuple(parts.compute_ms[:, 0].tolist()),
         backward_compute_ms=tuple(parts.compute_ms[:, 1].tolist()),
         forward_comm_ms=tuple(forward_ms.tolist()),
         backward_comm_ms=tuple(backward_ms.tolist()),
-        input_dist_ms=_as_tuple(parts.input_dist_ms),
+        input_dist_ms=_as_tuple(None if parts.input_dist_ms is None else parts.input_dist_ms + second_wait_ms),
         reduction_ms=_as_tuple(parts.reduction_ms),
         module_ms=_as_tuple(parts.module_ms),
     )
+
+
+def _backward_comm_ms(parts: Parts, models: Models, batch_size: int) -> FloatArray:
+    """(W,) cost of all backward all-to-alls."""
+    costs = [models.comm.backward_ms(dims, _samples(dims, batch_size)).ravel() for dims in parts.dim_sums.values()]
+    return np.asarray(sum(costs, start=np.zeros(len(parts.compute_ms))))
+
+
+def _halves(parts: Parts, backward_ms: FloatArray) -> FloatArray:
+    reduction_ms = 0.0 if parts.reduction_ms is None else parts.reduction_ms
+    backward_half_ms = parts.compute_ms[:, 1] + backward_ms + reduction_ms
+    return np.stack([parts.own_ms + backward_ms - backward_half_ms, backward_half_ms], axis=1)
 
 
 def _samples(dims: FloatArray, batch_size: int) -> int:

@@ -3,7 +3,7 @@
 Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
 (`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
 the best of these placements, and a local search improves the results. Another one cuts and moves the tables on single
-hosts.
+hosts, and a last one balances forward and backward lookups (`search.halves`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search, first_state
+from neuroshard_pipeline.search.halves import balanced_halves
 from neuroshard_pipeline.search.host_blocks import improved_on_hosts
 from neuroshard_pipeline.search.host_load import host_loads_ms
 from neuroshard_pipeline.search.local_search import local_search
@@ -98,7 +99,9 @@ def whole_step_placements(
         found = [joined(problem, None, best.spread)]
     else:
         found = [_placement(problem, best, [state]) for state in states[:count]]
-    return found if is_large else [improved_on_hosts(problem, found[0], usable_types), *found[1:]]
+    if is_large:
+        return found
+    return [balanced_halves(problem, improved_on_hosts(problem, found[0], usable_types)), *found[1:]]
 
 
 def _improved(

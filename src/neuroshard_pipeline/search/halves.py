@@ -1,0 +1,177 @@
+"""A local search that balances both halves of a step, by exchanging column shards between ranks.
+
+All ranks meet twice in a step: in the exchange of the ids, after the backward lookups, and in the forward all-to-all,
+after the forward lookups. A step therefore lasts as long as the slowest rank takes before the exchange and the slowest
+rank takes after it (`price.halves_ms`). The search over columns compares sums of both halves. Among placements with
+similar sums, this search finds one whose halves are balanced, too.
+
+It minimises the sum of a norm of each half. The p-norm of the ranks' times is close to the largest time, but it also
+falls if another of the slow ranks gets faster. A round makes the best of all exchanges of the slowest ranks.
+
+Shapes: N column shards, W ranks, K kernels, H numbers of a shard embedding, P exchanges. The 2 halves are forward and
+backward.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.search.cover import constraint_violations
+from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings, step_parts
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import halves_ms, placement_cost_ms
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.step_work import kernel_of
+
+_MOST_ROUNDS = 200
+#: Exponent of the norm. The norm of 8 equal times is 3 % above them, that of 128 equal times 8 %.
+_POWER = 64.0
+#: Shards of so many slowest ranks of each half are exchanged with so many fastest ranks of each half.
+_NUM_SOURCES, _NUM_TARGETS = 2, 8
+#: Exchanges of a round that the compute cost model prices: the best ones if costs of shards added up.
+_NUM_PRICED = 64
+#: A round must lower the norms by at least this share.
+_LEAST_GAIN = 1e-5
+
+
+def balanced_halves(problem: Problem, placement: Placement) -> Placement:
+    """The placement after the exchanges, or `placement` itself if they do not lower its predicted cost."""
+    task, models = problem.task, problem.models
+    parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
+    movable = np.array([shard.sharding_type == "column_wise" for shard in placement.shards])
+    if not parts.exchanges_ids or not movable.any():
+        return placement
+    search = _Exchanges(problem, placement, movable, halves_ms(parts, models, task.batch_size))
+    for _ in range(_MOST_ROUNDS):
+        if not search.make_best():
+            break
+    return min(placement, search.placement(search.rank), key=lambda found: placement_cost_ms(problem, found))
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """P exchanges: the shard that leaves its rank, the rank that gets it, and the shard that comes back (-1: none)."""
+
+    shard: IntArray
+    target: IntArray
+    back: IntArray
+
+    def take(self, which: IntArray | BoolArray) -> "_Exchange":
+        return _Exchange(self.shard[which], self.target[which], self.back[which])
+
+
+class _Exchanges:
+    """The column shards of a placement, and their ranks, which exchanges change.
+
+    Attributes:
+        rank: (N,) rank of every column shard.
+    """
+
+    def __init__(self, problem: Problem, placement: Placement, movable: BoolArray, of_ranks_ms: FloatArray) -> None:
+        self._problem, self._given, self._places = problem, placement, np.flatnonzero(movable)
+        shards, world_size = [placement.shards[place] for place in self._places], problem.task.world_size
+        self.rank = np.array(placement.ranks, dtype=np.int64)[self._places]
+        embeddings = shard_embeddings(shards, problem.task, problem.models)
+        kernel = _numbered([kernel_of(shard) for shard in shards])
+        # (N + 1, K, H + 1): the last number is 1, so that sums count shards; the last row stands for no shard.
+        self._embedding = np.zeros((len(shards) + 1, kernel.max() + 1, embeddings.shape[1] + 1))
+        self._embedding[np.arange(len(shards)), kernel, :-1] = embeddings
+        self._embedding[np.arange(len(shards)), kernel, -1] = 1.0
+        launch_ms = problem.models.compute.costs_from_sums(np.zeros_like(embeddings[:1]), problem.task.batch_size)
+        self._added_ms = np.append(self._lookups_ms(self._embedding[:-1]) - launch_ms, np.zeros((1, 2)), axis=0)
+        self._dims = np.array([*(outputs_per_sample(shard, problem.task) for shard in shards), 0.0])
+        self._table = _numbered([shard.table.name for shard in shards])
+        self._sums = np.zeros((world_size, *self._embedding.shape[1:]))  # (W, K, H + 1)
+        np.add.at(self._sums, self.rank, self._embedding[:-1])
+        self._load_ms = of_ranks_ms  # (W, 2)
+        self._other_ms = of_ranks_ms - self._lookups_ms(self._sums)
+        self._most_dims = self._dims_of_ranks().max()
+
+    def make_best(self) -> bool:
+        """Make the best exchange of a round; False if none lowers the norms."""
+        found = self._candidates()
+        if not len(found.shard):
+            return False
+        source = self.rank[found.shard]
+        moved_ms = self._added_ms[found.shard] - self._added_ms[found.back]
+        pair_ms = np.stack([self._load_ms[source] - moved_ms, self._load_ms[found.target] + moved_ms], axis=1)
+        found = found.take(np.argsort(self._norms(found, pair_ms), kind="stable")[:_NUM_PRICED])
+        sums, pair_ms = self._after(found)
+        norms, limit = self._norms(found, pair_ms), self._norm(self._load_ms) * (1.0 - _LEAST_GAIN)
+        for best in np.argsort(norms, kind="stable").tolist():
+            if norms[best] >= limit:
+                return False
+            pair = np.array([self.rank[found.shard[best]], found.target[best]])
+            ranks = self.rank.copy()
+            ranks[found.shard[best]] = pair[1]
+            if found.back[best] >= 0:
+                ranks[found.back[best]] = pair[0]
+            if self._is_allowed(self.placement(ranks)):
+                self.rank, self._sums[pair], self._load_ms[pair] = ranks, sums[best], pair_ms[best]
+                return True
+        return False
+
+    def placement(self, ranks: IntArray) -> Placement:
+        """The given placement with the column shards on `ranks` (N,)."""
+        all_ranks = np.array(self._given.ranks, dtype=np.int64)
+        all_ranks[self._places] = ranks
+        return replace(self._given, ranks=tuple(all_ranks.tolist()))
+
+    def _candidates(self) -> _Exchange:
+        """Exchanges after which no rank holds two shards of a table or sends more than the busiest rank before."""
+        order = np.argsort(self._load_ms, axis=0, kind="stable")  # (W, 2)
+        sources, targets = np.unique(order[-_NUM_SOURCES:]), np.unique(order[:_NUM_TARGETS])
+        leaving = np.flatnonzero(np.isin(self.rank, sources))
+        staying = np.concatenate([np.flatnonzero(np.isin(self.rank, targets)), -1 - np.arange(len(targets))])
+        shard, other = (grid.ravel() for grid in np.meshgrid(leaving, staying, indexing="ij"))
+        target = np.where(other >= 0, self.rank[np.maximum(other, 0)], targets[-1 - np.minimum(other, -1)])
+        found = _Exchange(shard, target, np.maximum(other, -1))
+        source, dims = self.rank[shard], self._dims_of_ranks()
+        more = self._dims[shard] - self._dims[found.back]
+        holds = np.zeros((self._table.max() + 1, len(dims)), dtype=bool)
+        holds[self._table, self.rank] = True
+        apart = ~holds[self._table[shard], target] & ((other < 0) | ~holds[self._table[found.back], source])
+        within = (dims[target] + more <= self._most_dims) & (dims[source] - more <= self._most_dims)
+        return found.take((source != target) & apart & within)
+
+    def _after(self, found: _Exchange) -> tuple[FloatArray, FloatArray]:
+        """Sums (P, 2, K, H + 1) and loads (P, 2, 2) of source and target after each exchange."""
+        pair = np.stack([self.rank[found.shard], found.target], axis=1)
+        moved = self._embedding[found.shard] - self._embedding[found.back]
+        sums = self._sums[pair] + np.stack([-moved, moved], axis=1)
+        return sums, self._other_ms[pair] + self._lookups_ms(sums)
+
+    def _norms(self, found: _Exchange, pair_ms: FloatArray) -> FloatArray:
+        """Sums of the norms of both halves, (P,), where source and target have the loads `pair_ms` (P, 2, 2)."""
+        largest = self._load_ms.max(axis=0)
+        powers = (self._load_ms / largest) ** _POWER
+        pair = np.stack([self.rank[found.shard], found.target], axis=1)
+        total = powers.sum(axis=0) - powers[pair].sum(axis=1) + ((pair_ms / largest) ** _POWER).sum(axis=1)
+        return np.asarray((np.maximum(total, 0.0) ** (1.0 / _POWER) * largest).sum(axis=1))
+
+    def _norm(self, load_ms: FloatArray) -> float:
+        largest = load_ms.max(axis=0)
+        return float((((load_ms / largest) ** _POWER).sum(axis=0) ** (1.0 / _POWER) * largest).sum())
+
+    def _lookups_ms(self, sums: FloatArray) -> FloatArray:
+        """Forward and backward lookups (..., 2) of all kernels, from sums (..., K, H + 1)."""
+        costs = self._problem.models.compute.costs_from_sums(sums[..., :-1], self._problem.task.batch_size)
+        return np.asarray(np.where(sums[..., -1:] > 0, costs, 0.0).sum(axis=-2))
+
+    def _dims_of_ranks(self) -> FloatArray:
+        return np.asarray(np.bincount(self.rank, self._dims[:-1], self._problem.task.world_size), dtype=np.float64)
+
+    def _is_allowed(self, placement: Placement) -> bool:
+        """Whether the placement fits into memory and satisfies the constraints."""
+        task = self._problem.task
+        used = self._problem.memory.bytes_of_ranks(placement.shards, placement.ranks, task)
+        fits = bool((used <= self._problem.limits).all())
+        return fits and not any(constraint_violations(task, placement.shards, placement.ranks))
+
+
+def _numbered(values: Sequence[Hashable]) -> IntArray:
+    """The number of each value among the distinct values."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.array([numbers[value] for value in values])
