@@ -163,7 +163,7 @@ def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     for dims, skews in _forward_exchanges(parts, backward_ms):
         forward_ms = forward_ms + models.comm.forward_ms(dims, skews, _samples(dims, batch_size)).ravel()
     halves = _halves(parts, backward_ms)
-    second_wait_ms = halves.max(axis=0).sum() - halves.sum(axis=1).max() if parts.exchanges_ids else 0.0
+    second_wait_ms = max(halves.max(axis=0).sum() - halves.sum(axis=1).max(), 0.0) if parts.exchanges_ids else 0.0
     return PlanCost(
         forward_compute_ms=tuple(parts.compute_ms[:, 0].tolist()),
         backward_compute_ms=tuple(parts.compute_ms[:, 1].tolist()),
