@@ -94,7 +94,7 @@ class SequenceTask:
         return replace(self, task=replace(self.task, tables=tables))
 
     def curves_of_batches(self, number: int) -> dict[str, PopularityCurve]:
-        """The curve of every table that the expected counts of the ids of `number` batches support."""
+        """For every table, the curve that follows from the expected counts of the ids of `number` batches."""
         found, size = {}, number * self.task.batch_size
         for name, source in self.sources.items():
             unique_rows, reuse = source.popularity.profile(size * source.table.pooling_factor)

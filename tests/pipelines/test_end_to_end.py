@@ -133,7 +133,7 @@ def test_reductions_have_a_model_and_an_accuracy(finished_run):
     )
     for collective, rows in measured.groupby("collective"):
         predicted = model.predict_ms(collective, rows["size_bytes"], 2)
-        # Neighbours whose costs fall with the size share their geometric mean, so the product of all costs remains.
+        # Where costs would fall with the size, the fit gives adjacent sizes their geometric mean: the product stays.
         assert np.log(predicted).sum() == pytest.approx(np.log(rows["cost_ms"]).sum())
     assert set(document(finished_run, "08_reporting/reduction_metrics")) == set(REDUCTIONS)
 

@@ -1,4 +1,6 @@
-"""The search over tables on single hosts: plans are valid and never dearer, and a table that loads one host is cut."""
+"""The search over tables on single hosts: plans are valid and never dearer, and a table that
+overloads its host is cut.
+"""
 
 import numpy as np
 import pytest

@@ -1,10 +1,10 @@
 """Chooses the tables that go to host memory where a task does not fit the GPU memory of its ranks.
 
 Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
-frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). The choice begins with all
-tables where the task has them. Until everything fits, it repeatedly moves one table to its next option on the lower
-convex hull: the table with the fewest additional bytes over the host link per freed byte of GPU memory. Memory that the
-last move freed in excess is given to caches.
+frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). At first, every
+table stays in the memory that the task gives it. Until everything fits, the search moves one table after another to its
+next option on the lower convex hull: always the table with the fewest additional bytes over the host link per freed byte
+of GPU memory. Memory that the last move freed in excess is given to caches.
 
 All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
 widest cached table. Therefore only tables of one width are cached, the width whose tables have most bytes; tables of
@@ -76,7 +76,7 @@ def _is_large(task: ShardingTask) -> bool:
 
 
 def _options_of_tables(task: ShardingTask, memory: MemoryModel) -> list[list[_Option]]:
-    """The options of every table, each of which costs about a millisecond.
+    """The options of every table. The computation of one option takes about a millisecond.
 
     In large tasks, there are few load factors, and tables with less than a tenth of the mean bytes have no options.
     """

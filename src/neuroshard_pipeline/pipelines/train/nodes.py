@@ -111,7 +111,7 @@ def choose_step_model(found: list[StepCostModel]) -> Iterator[StepCostModel]:
 
 
 def merge_metrics(compute: Json, comm: Json, groups: Json) -> Json:
-    """Merge the metrics of all models into one document."""
+    """Merge the metrics of the compute and the communication cost model, and those by group, into one document."""
     return {**compute, **comm, **groups}
 
 
