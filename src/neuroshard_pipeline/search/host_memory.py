@@ -3,8 +3,8 @@
 Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
 frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). At first, every
 table stays in the memory that the task gives it. Until everything fits, the search moves one table after another to its
-next option on the lower convex hull: always the table with the fewest additional bytes over the host link per freed byte
-of GPU memory. Memory that the last move freed in excess is given to caches.
+next option on the lower convex hull: always the table with the fewest additional bytes over the host link per byte of
+freed GPU memory. Memory that the last move freed in excess is given to caches.
 
 All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
 widest cached table. Therefore only tables of one width are cached, the width whose tables have most bytes; tables of
