@@ -77,7 +77,7 @@ def rank_noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, flo
 
 
 def attempt_failures(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Header and one line per task for which a sharder found no plan, with the reason."""
+    """Header and one line per failed attempt: the sharder, the task for which it found no plan, and the reason."""
     lines = [
         [sharder, str(task_id), str(reason)]
         for sharder, values in summary["sharders"].items()

@@ -10,8 +10,8 @@ from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fi
 def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
 
-    A cost is a mean over the tasks that have it for every sharder. It is measured, or the predicted cost of the whole
-    step if nothing was measured.
+    The mean is taken over the tasks for which every sharder has a measured cost. If there is no such task, the costs
+    are the predicted costs of whole steps, and the mean is taken over the tasks that every sharder solved.
     """
     costs = {}
     for name, values in summary["sharders"].items():

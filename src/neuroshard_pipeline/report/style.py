@@ -57,7 +57,7 @@ DIRECTION_COLOURS = {"forward": "#0072B2", "backward": "#E69F00"}
 #: A thin dotted line that marks a reference value.
 REFERENCE_LINE = {"color": INK, "width": 1, "dash": "dot"}
 
-#: A scatter plot draws at most this many points; more points would only make the file of the page larger.
+#: Largest number of rows that `thinned` keeps; more points in a scatter plot would only make the page's file larger.
 MAX_POINTS = 1200
 
 
@@ -131,7 +131,7 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def short_number(value: float) -> str:
-    """The value with two or three significant digits, such as `980`, `56k` or `2.9M`."""
+    """The value with at most three significant digits, such as `980`, `56k` or `2.9M`."""
     for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= unit:
             return f"{value / unit:.{1 if value < 10 * unit else 0}f}{suffix}"

@@ -1,11 +1,11 @@
 """Searches for plans with low predicted cost.
 
-A task passes through the files as follows. `problem` combines it with cost models and a memory model, and computes the
-*shard embedding* of every (table, width) once, the numbers by which the compute cost model describes a shard. `beam`
-proposes column splits. For each proposal, `placement` assigns the ranks; its inner loop is in `greedy_runs`, and it
-uses `packing` where memory is scarce. If packing fails, too, `exact_fit` looks for the first placement. `local_search`
+A task passes through the files as follows. `problem` combines it with cost models and a memory model. It computes one
+*shard embedding* per (table, width): the numbers by which the compute cost model describes a shard. `beam` proposes
+column splits. For each proposal, `placement` assigns the ranks; its inner loop is in `greedy_runs`, and it uses
+`packing` if memory is scarce. If packing fails, too, `exact_fit` looks for the first placement. `local_search`
 improves the best result with the changes listed in `moves`. The result is a `plan.Placement`, which `price.price_plan`
-turns into a validated `plan.Plan` with its predicted cost. Where a step cost model prices all sharding types,
+turns into a validated `plan.Plan` with its predicted cost. If a step cost model prices all sharding types,
 `spread_choice` proposes sets of tables to *spread*, which means that they become replicas or have their rows cut.
 `spread` places them. The search then places the remaining, column-wise tables. For a plan, `changes` finds rejected
 changes, `explain` describes it in words, and `rank_order` reorders its ranks.

@@ -41,7 +41,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
 
     Raises:
         DoesNotFitError: the task does not fit the memory of its ranks.
-        TooLargeError: the search would need more memory than this machine has left.
+        TooLargeError: the search would need more memory than this machine has left, or take too long.
     """
     beam = [start or first_state(problem, params)]
     held = list(beam)
@@ -58,7 +58,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
 
 
 def _require_room_for_runs(problem: Problem, params: SearchParams) -> None:
-    """Refuse a task with too many ranks for the free memory: a step has one greedy run per state and column cap."""
+    """Refuse a task that needs too much memory or time: a step has one greedy run per state and column cap."""
     num_shards, size = len(problem.units) + params.max_steps, problem.embedding.shape[1]
     num_states = params.beam_width * min(2 * params.num_candidates, num_shards) if params.max_steps else 1
     num_runs = num_states * params.num_caps
@@ -72,7 +72,7 @@ def first_state(problem: Problem, params: SearchParams) -> PlacedState:
 
     Raises:
         DoesNotFitError: the task does not fit the memory of its ranks.
-        TooLargeError: the search would need more memory than this machine has left.
+        TooLargeError: the search would need more memory than this machine has left, or take too long.
     """
     check_room(problem.task, problem.memory)
     _require_room_for_runs(problem, params)

@@ -26,6 +26,7 @@ from neuroshard_pipeline.search.spread import column_part, column_problem, joine
 from neuroshard_pipeline.tables.placed import placed_shards
 
 #: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
+#: Only shifts of columns and merges may put them on any rank (`moves.propose`).
 _MAX_SOURCES, _MAX_TARGETS = 8, 16
 
 #: Largest number of allowed changes whose embedding cost is predicted; the same limit holds for forbidden changes.
@@ -40,8 +41,9 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
-    of columns and merges. Tables that are not column-wise stay as they are. The search's cost, without the second wait
-    of `price.predicted_cost`, is predicted for the most promising changes only and chooses among them.
+    of columns and merges. Tables that are not column-wise stay as they are. Only for the most promising changes is a
+    cost predicted, and the cheapest of these is chosen. This cost is that of the local search, which leaves out the
+    second wait of `price.predicted_cost`; the costs in the result contain it.
     """
     problem = problem.of(placement)
     count, spread = min(_NUM_EXACT, _NUM_EXACT_RANKS // problem.task.world_size), spread_of(placement)

@@ -68,7 +68,7 @@ def _gaps(word: str, spans: Iterable[tuple[int, int]], end: int) -> Iterator[str
 
 
 def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
-    """Problems unless the ranks have the row shards that `row_shards` makes: ids are sent to ranks by this rule."""
+    """Problems unless the ranks have the row shards that `row_shards` makes; ids are sent to ranks by the same rule."""
     sharding_type = placed[0][0].sharding_type
     if sharding_type == "column_wise":
         return

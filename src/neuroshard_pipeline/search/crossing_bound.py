@@ -21,8 +21,9 @@ With x_k = (c_k - 1) / (H - 1), which lies between 0 and 1, the bytes are at lea
 Both are linear, and the x_k are only coupled by the memory. The optimum over fractional x_k therefore takes rows in the
 order of saved bytes per byte of memory until the memory is used up (Dantzig's solution of the fractional knapsack). No
 plan sends less, because its x_k are one of the choices. If memory does not matter, a row is worth copies exactly if
-v_k (8 + 8 D) > 8 D: if a host looks it up about once per step. If only all-to-alls count, the term 8 D is left out,
-and the bound is the share 1 - C(rows that fit) of the ids, where C is the popularity curve.
+v_k (8 + 8 D) > 8 D: if a host looks it up at least about once per step. If only all-to-alls count, the term 8 D is left
+out. For one table without `index_dedup`, the bound is then the share 1 - C(n) of the bytes that the table sends without
+copies; C is the popularity curve, and n is the number of rows whose copies fit into memory.
 
 The bound holds for ids that are sent one by one (or once per rank with `index_dedup`) and for dense reductions of
 gradients, as in TorchRec. With all ranks on one host, a rank takes the place of a host: H = W, L = 1. Shape: K buckets.

@@ -1,7 +1,7 @@
 """Integer programming that decides whether a task fits at all; used if packing by size finds no placement.
 
 The program has, for each unit u and each rank r allowed for it, a whole number of 4-column steps c[u, r] and a binary
-b[u, r] that is 1 where the unit has a shard there. One shard per unit and rank is enough, because two of them never
+b[u, r] that is 1 if the unit has a shard there. One shard per unit and rank is enough, because two of them never
 need less memory than one. The constraints of the program are: the steps of a unit add up to its width; each of its
 shards has at least `min_width` columns; it has at most `max_shards` shards; and the bytes of a rank, which are linear
 in c and b, stay within its memory.
@@ -27,8 +27,8 @@ MAX_PAIRS = 2000
 #: Branch-and-bound nodes and seconds after which the solver stops without an answer.
 _NODE_LIMIT, _SECONDS = 20_000, 20.0
 
-#: The solver keeps constraints to within 1e-6 whatever their magnitude. A rank's limit is scaled to this number, so the
-#: tolerance is 1e-10 of the limit. `fit_exactly` compares the sums over all ranks in whole bytes.
+#: The solver may violate a constraint by 1e-6, whatever its magnitude. Every rank's limit is scaled to `_RANK_SCALE`,
+#: so that this is 1e-10 of the limit. `fit_exactly` compares the sums over all ranks in whole bytes.
 _RANK_SCALE = 1e4
 
 #: Share of the memory that the second attempt leaves free if the first plan exceeds a rank's limit by a few bytes.
@@ -52,7 +52,7 @@ class ExactFit:
 
 
 def fit_exactly(task: ShardingTask, memory: MemoryModel) -> ExactFit:
-    """Find an arrangement within memory and constraints, or prove that none exists."""
+    """Find an arrangement within memory and constraints, or prove that none exists, or give up."""
     units, limits = units_of(task), memory.limits(task)
     if sum(unit.bytes(unit.width, task, memory) for unit in units) > sum(limits):  # splitting never saves memory
         return ExactFit(None, impossible=True)

@@ -180,7 +180,7 @@ def _shards_text(plan: Plan, shards: Sequence[Shard]) -> str:
 
 
 def _shard_text(shard: Shard) -> str:
-    """Name of the table; in brackets, columns and rows unless the shard has all of them, and any type that cuts rows.
+    """Name of the table; in brackets, the shard's columns unless it has all, and rows and type if the type cuts rows.
 
     Columns alone are written as in Python: `clicks[0:16]`.
     """

@@ -24,7 +24,7 @@ from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, quantised
 from neuroshard_pipeline.search.problem import Problem
 
-#: Result of `_cheapest_feasible` where no rank is feasible.
+#: Result of `_cheapest_feasible` if no rank is feasible.
 _NO_RANK = -1
 
 
@@ -34,10 +34,10 @@ class Shards(NamedTuple):
     Attributes:
         sequences: (S, N) kinds in placement order.
         embedding: (Y, H) shard embeddings.
-        dims: (Y,) floats per sample.
+        dims: (Y,) 4-byte words of output per sample.
         bytes: (Y,) memory.
         background: (W,) cost of every rank without shards, in units of 1e-9 ms.
-        allowed: (Y, W) whether a kind may be placed on a rank; (0, W) where no constraint names ranks.
+        allowed: (Y, W) whether a kind may be placed on a rank; (0, W) if no constraint names ranks.
         caps: (M,) ascending caps on the dimension sum.
         branches: (S - 1, 3) step, parent state and child state, in order of steps; both states have the same shards
             before this step.

@@ -31,7 +31,7 @@ from neuroshard_pipeline.tables.step_work import kernel_of
 _POWERS, _MOST_ROUNDS = (8.0, 32.0, 128.0), 200
 #: Shards of so many slowest ranks of each half are exchanged with so many fastest ranks of each half.
 _NUM_SOURCES, _NUM_TARGETS = 4, 8
-#: Exchanges of a round that the compute cost model prices: the best ones if costs of shards added up.
+#: Number of exchanges of a round that the compute cost model prices: the best by an estimate that adds costs of shards.
 _NUM_PRICED = 128
 #: A round must lower the norms by at least this share.
 _LEAST_GAIN = 1e-5
@@ -123,7 +123,7 @@ class _Exchanges:
         return replace(self._given, ranks=tuple(all_ranks.tolist()))
 
     def _candidates(self) -> _Exchange:
-        """Exchanges after which no rank holds two shards of a table or sends more than the busiest rank before."""
+        """Exchanges after which no rank holds two shards of a table or sends more than any rank before the search."""
         order = np.argsort(self._load_ms, axis=0, kind="stable")  # (W, 2)
         sources, targets = np.unique(order[-_NUM_SOURCES:]), np.unique(order[:_NUM_TARGETS])
         leaving = np.flatnonzero(np.isin(self.rank, sources))
@@ -147,7 +147,7 @@ class _Exchanges:
         return sums, self._other_ms[pair] + self._lookups_ms(sums)
 
     def _norms(self, found: _Exchange, pair_ms: FloatArray, power: float) -> FloatArray:
-        """Sums of the norms of both halves, (P,), where source and target have the loads `pair_ms` (P, 2, 2)."""
+        """Sums of the norms of both halves, (P,), if source and target have the loads `pair_ms` (P, 2, 2)."""
         largest = self._load_ms.max(axis=0)
         powers = (self._load_ms / largest) ** power
         pair = np.stack([self.rank[found.shard], found.target], axis=1)

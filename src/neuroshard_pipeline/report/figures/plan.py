@@ -19,7 +19,7 @@ _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _LEGEND = {"whole table": ("#b4bac0", ""), "shard of a split table": (_SPLIT_COLOURS[0], "")}
 _REPLICA = {"replica": ("#b4bac0", "/")}
-#: Values of the columns of plans that files of older versions lack.
+#: Values for the columns of `search.plans` that files of older versions of this package lack.
 _COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": np.nan}
 
 
@@ -64,7 +64,7 @@ def plan_picture(
 def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
     """Add the three panels of one plan. A dotted line marks its embedding cost: the cost of the most expensive rank.
 
-    If the plan was measured, this is the cost of the measured parts; predictions of other parts are stacked upon them.
+    If both plans were measured, this is the cost of the measured parts; predictions of other parts are stacked on them.
     """
     figure.add_trace(_shard_bars(shards), row=1, col=column)
     for part in style.PART_NAMES:
@@ -98,7 +98,7 @@ def _of(frame: pd.DataFrame, task_id: str, sharder: str) -> pd.DataFrame:
 
 
 def _shards_of(rows: pd.DataFrame, tables: pd.DataFrame) -> pd.DataFrame:
-    """Shards of a plan with the columns of their tables; `num_rows` is null in files of older versions."""
+    """Shards of a plan, each with the properties of its table; `num_rows` is null if the plan's file lacks it."""
     missing = {name: value for name, value in _COLUMN_WISE.items() if name not in rows}
     return rows.assign(**missing).merge(tables, on="table", suffixes=("", "_of_table"))
 

@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
 
-#: Number of tables that are drawn: those whose looked-up rows have the most floats.
+#: At most this many tables are drawn: those whose looked-up rows have the most floats.
 _TABLES_SHOWN = 4
 
 _TIER_COLOURS: dict[TierKind, str] = {"hot": "#D55E00", "host": "#E69F00", "cold": "#56B4E9"}
@@ -66,9 +66,10 @@ def tiers_of_run(plans: pd.DataFrame, plan_costs: pd.DataFrame, sharding_tasks: 
 
 
 def tiers_picture(plan: Plan) -> go.Figure:
-    """One row per table with tiers: its popularity curve with the cuts, and the bytes per step with and without tiers.
+    """Popularity curves with the cuts, and the bytes per step with and without tiers: one row of panels per table.
 
-    The bytes are expectations from the tables (`search.volumes`); without tiers, the whole table is row-wise.
+    At most `_TABLES_SHOWN` of the tables with tiers are drawn. The bytes are expected values that `search.volumes`
+    computes from the statistics of the tables. Without tiers, the whole table is row-wise.
 
     Raises:
         PlanError: the plan has no tiers.
