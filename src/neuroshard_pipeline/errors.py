@@ -33,7 +33,7 @@ class CostModelError(NeuroShardError):
 
 
 class PlanError(NeuroShardError):
-    """A plan is invalid (rows or columns missing or covered twice, too little memory) or does not suit a model.
+    """A plan is invalid (rows or columns missing or covered twice, too little memory) or does not suit a user's model.
 
     It may also be impossible to make, store or read a plan as requested.
     """

@@ -1,7 +1,4 @@
-"""90 % prediction intervals of every part (`totals.PARTS`) of the cost of every rank of plans.
-
-Shapes: W ranks.
-"""
+"""90 % prediction intervals of every part (`totals.PARTS`) of the cost of every rank of plans."""
 
 from collections.abc import Sequence
 
@@ -21,7 +18,7 @@ BOUND_COLUMNS = [f"{end}_{part}_ms" for part in PARTS for end in ("low", "high")
 def plan_intervals_frame(plans: Sequence[Plan], models: CostModels) -> pd.DataFrame:
     """`search.plan_intervals`: `task_id, sharder, rank`, and `low_<part>_ms, high_<part>_ms` of every part.
 
-    The interval of the forward collective assumes the predicted start skews. Plans without a predicted cost are left
+    The interval of `forward_comm` assumes the predicted start skews. Plans without a predicted cost are left
     out. The compute interval of an empty rank is [0, 0]. Bounds of parts that a plan does not have are null.
     """
     frames = []

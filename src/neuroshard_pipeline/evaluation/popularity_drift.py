@@ -63,7 +63,7 @@ class Recut:
         shares: shares of the day's ids per tier.
         moved_bytes: bytes that all ranks together receive.
         move_ms: time in which they are received if every rank receives an equal share.
-        saved_ms: predicted time that a step takes less; negative if it takes more.
+        saved_ms: predicted time by which the change shortens a step; negative if the step becomes longer.
         pays_after: steps after which `saved_ms` has made up for `move_ms`; None if it is not worth it (`DriftParams`).
     """
 

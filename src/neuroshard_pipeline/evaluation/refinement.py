@@ -115,8 +115,8 @@ def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[C
 def new_comm_samples(plans: Sequence[Plan], known: Collection[str]) -> list[CommSample]:
     """The distinct all-to-alls of the plans, with predicted start skews. Samples whose id is in `known` are left out.
 
-    Plans of one task and sharder often have the same volumes on other ranks. The cost models do not depend on the order
-    of the ranks, so only the first of these plans is used.
+    Plans of one task and sharder often have the same volumes in another order of the ranks. Only the first of these
+    plans is used, because on one host the predicted costs do not depend on this order.
     """
     first: dict[tuple[object, ...], tuple[Plan, PlanCost]] = {}
     for plan in plans:

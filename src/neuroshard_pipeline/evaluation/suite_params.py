@@ -36,8 +36,9 @@ class SuiteParams(Parameters):
         names: the suites from `SUITES` that are run.
         user: suites of the user; maps the name of a suite to the path of a file of sharding tasks (`tables.task_file`).
         tasks: number of tasks in each of the suites `paper_4`, `paper_8` and `tight`.
-        batch_size: global batch of every task, except for the tasks of the user.
-        local_world_size: ranks per host of tasks that do not state it; null puts all ranks of such a task on one host.
+        batch_size: global batch size of every task, except for the tasks of the user.
+        local_world_size: ranks per host of tasks that do not state it. With null, all ranks of such a task are on one
+            host, unless the cost models belong to a modelled cluster, which then gives the number.
         most_measured_ranks: largest number of ranks of a task whose plans are measured. Plans for several replica
             groups are never measured.
         seed: seed of the tasks that are drawn.

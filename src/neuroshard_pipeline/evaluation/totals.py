@@ -16,8 +16,8 @@ import pandas as pd
 from neuroshard_pipeline.evaluation.comparison import Basis
 from neuroshard_pipeline.search.plan import Plan
 
-#: Parts of the cost of a rank. Every plan has the first three. Another part is null where the plan does not have it,
-#: or where the cost models do not price it.
+#: Parts of the cost of a rank. Every plan has the first three. Another part is null if the plan does not have it, or
+#: if the cost models do not price it.
 PARTS = ("compute", "forward_comm", "backward_comm", "input_dist", "reduction", "module")
 PARTS_OF_ALL = PARTS[:3]
 #: Parts that the stages search and benchmark measure.
@@ -39,7 +39,7 @@ def plan_costs_frame(
     """`search.plan_costs`: one row per plan and rank with predicted and measured costs; missing costs are NaN.
 
     Args:
-        plans: P plans.
+        plans: plans of any tasks.
         measured_ms: `measured_ms[part][plan][rank]` of the parts that were measured.
     """
     frames = []

@@ -98,9 +98,10 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
         `tasks` and `feasible_tasks`, the numbers of all tasks and of those that at least one sharder solved; `basis`,
         `measured` or `predicted`; `compared`, the sharders that solved enough tasks; `common_tasks`, the number of
         tasks for which all compared sharders have a cost; `possibly_best`, the sharder with the lowest mean cost and
-        those without a measurable difference from it; `best`, the only sharder in `possibly_best`, or None; `sharders`,
-        the results of `_sharder_facts` by name; `pairs`, the comparisons of each of `comparison.OURS` with every other
-        sharder on all tasks that both solved; `groups`, the result of `_groups`.
+        those without a measurable difference from it (empty if there are fewer than `least_tasks` common tasks);
+        `best`, the only sharder in `possibly_best`, or None; `sharders`, the results of `_sharder_facts` by name;
+        `pairs`, the comparisons of each of `comparison.OURS` with every other sharder on all tasks that both solved;
+        `groups`, the result of `_groups`.
     """
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
@@ -156,9 +157,9 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
     Returns:
         `solved, tried`, numbers of tasks; `seeds, measured_seeds`, maxima over the tasks; `seconds, max_seconds`, mean
         and maximum over the tasks of the seconds per attempt. The other values are means over the common tasks, or None
-        if there are none: `cost_ms`, the measured cost or, if the basis is `predicted`, the predicted cost of the step;
-        `predicted_ms`, `step_ms`, `imbalance`; and `relative` (the cost divided by the lowest cost of any compared
-        sharder for the same task, with its confidence interval).
+        if there are none or the sharder is not compared on them: `cost_ms`, the measured cost or, if the basis is
+        `predicted`, the predicted cost of the step; `predicted_ms`, `step_ms`, `imbalance`; and `relative` (the cost
+        divided by the lowest cost of any compared sharder for the same task, with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {

@@ -57,7 +57,10 @@ class ClusterSheet(Parameters):
 
 
 class HostNumbers(Parameters):
-    """Fitted numbers of a host, as in `HostParams`; `link_share` is a share of the data sheet's bandwidth."""
+    """One value for every number of `HostParams` that is fitted, such as its start value or its spread.
+
+    `link_share` stands for `link_gb_per_s`, as a share of the bandwidth on the data sheet.
+    """
 
     launch_us: float = Field(gt=0)
     rank_us: float = Field(gt=0)
@@ -68,7 +71,10 @@ class HostNumbers(Parameters):
 
 
 class FabricNumbers(Parameters):
-    """Fitted numbers of a network, as in `FabricParams`; `card_share` is a share of the data sheet's bandwidth."""
+    """One value for every number of `FabricParams` that is fitted, such as its start value or its spread.
+
+    `card_share` stands for `card_gb_per_s`, as a share of the bandwidth on the data sheet.
+    """
 
     hop_us: float = Field(gt=0)
     peer_us: float = Field(gt=0)
