@@ -113,7 +113,7 @@ def test_caveats_of_the_step_costs(compute_model, comm_model):
     assert caveats(step_model(), local_world_size=2) == one_host
     assert caveats(step_model(hosts=2), local_world_size=2) == []
     (groups,) = caveats(step_model(), num_replica_groups=3)
-    assert groups == "assumed: the ranks of 3 replica groups that have the same shards share a host"
+    assert groups == "assumed: ranks of 3 replica groups share a host if they have the same shards"
     assert caveats(step_model(), index_dedup=True) == []
     rows = [dataclasses.replace(tables[0], pooling="none")]
     (copies,) = caveats(step_model(), rows, index_dedup=True)

@@ -29,7 +29,7 @@ def test_the_error_of_a_truncated_record_names_the_file_to_delete(tmp_path):
     folder.save({"hash/visit-0/chunk-0": pd.DataFrame({"x": [1]})})
     path = tmp_path / "hash/visit-0/chunk-0.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(MeasurementError, match=f"^{path} cannot be read .*delete it; the next run measures it again$"):
+    with pytest.raises(MeasurementError, match=f"^{path} cannot be read .*delete it; the next run makes it again$"):
         folder.load()["hash/visit-0/chunk-0"]()
 
 

@@ -14,8 +14,9 @@ Prediction needs no torch, which is imported when a training function is first u
 Training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
-- `compute_training`, `comm_training`: from frames to a trained model; `group_accuracy`: its accuracy for other samples
-- `fitting`: the training loop; `initial_weights`, `calibration`, `distillation`: its parts
+- `compute_training`, `comm_training`: from frames to a trained model
+- `fitting`: the training loop; `initial_weights`: its start; `distillation`: an optional loss for it
+- `calibration`: prediction intervals; `group_accuracy`: accuracy of the compute cost model by group of samples
 - `reduction_fitting`: from measured reductions to their costs; `modelled_step`: a step cost model from formulas
 """
 

@@ -16,8 +16,8 @@ This formula of the scale was chosen by the interval score on held-out samples, 
 samples. The score is the width plus 20 times the distance of a measurement from its interval, and lower is better. The
 formula scores 0.161, or 0.167 if it is fitted to the validation samples. A constant scale scores 0.180; its intervals
 cover 96 % of the cheaper half of the samples, but 83 % of the other half. `spread` alone as the scale scores 0.173.
-Conformal quantile regression with boosted trees also scores 0.161, but a search could not compute it: to be fast, it
-knows a rank only by the sum of its shards' embeddings (`compute.embed`).
+Conformal quantile regression with boosted trees also scores 0.161, but a search could not compute it: to be fast, a
+search knows only the sum of the embeddings of a rank's shards (`compute.embed`).
 
 Shapes: N measured costs, S shards or ranks of training samples, E ensemble members, F context features, K scale terms.
 """

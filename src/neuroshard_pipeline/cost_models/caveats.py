@@ -42,7 +42,7 @@ def modelled(hardware: Mapping[str, Any], step: StepCostModel | None) -> Iterato
 
 
 def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """Sentences about numbers of ranks or hosts of a task that the fit of a step cost model did not cover."""
+    """Sentences about numbers of ranks or hosts that the fit of a step cost model did not cover, and replica groups."""
     if step is None:
         return
     groups = {group for curves in step.reductions.curves.values() for group in curves}
@@ -54,7 +54,7 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
     if groups and task.num_hosts > 1 and all(group.hosts == 1 for group in groups):
         yield f"extrapolated: {task.num_hosts} hosts: costs of reductions were fitted for one host"
     if task.num_replica_groups > 1 and ranks_per_host_of(step.provenance) is None:
-        yield f"assumed: the ranks of {task.num_replica_groups} replica groups that have the same shards share a host"
+        yield f"assumed: ranks of {task.num_replica_groups} replica groups share a host if they have the same shards"
 
 
 def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
@@ -63,7 +63,7 @@ def host_memory(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]
     if not tables:
         return
     low, expected, high = np.sum([host_link_bounds(whole(table), task) for table in tables], axis=0) / 1e6
-    traffic = f"{expected:.1f} MB per step ({low:.1f} to {high:.1f}, depending on the rows that batches have in common)"
+    traffic = f"{expected:.1f} MB per step ({low:.1f} to {high:.1f}, depending on how many repeated reads are avoided)"
     names = f"table {tables[0].name!r}" + (f" and {len(tables) - 1} more" if len(tables) > 1 else "")
     priced = 0.0 if step is None else step.prices_of("module", task.world_size)[list(QUANTITIES).index("host_link")]
     if priced:
@@ -91,7 +91,7 @@ def unpriced_copies(task: ShardingTask, step: StepCostModel | None) -> Iterator[
 
 
 def approximations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """Properties of tables that predicted costs leave out; a step cost model prices weighted ids and mean pooling."""
+    """Properties of tables that costs or a search leave out; a step cost model prices weighted ids and mean pooling."""
     as_sums = [table.name for table in task.tables if table.is_weighted or table.pooling == "mean"]
     if as_sums and step is None:
         tables = f"table {as_sums[0]!r}" + (f" and {len(as_sums) - 1} more" if len(as_sums) > 1 else "")

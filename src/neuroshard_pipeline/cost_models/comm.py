@@ -214,8 +214,8 @@ def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
 def _distinct(rows: FloatArray) -> tuple[FloatArray, IntArray]:
     """The distinct rows (D, F) of an array (R, F), and for each row the index of the equal distinct row, (R,).
 
-    In a backward all-to-all, ranks that send the same number of bytes have equal contexts. Rows are compared by one
-    weighted sum each; if two different rows have the same sum, all rows count as distinct.
+    In a backward all-to-all on one host, ranks that send the same number of bytes have equal contexts. Rows are
+    compared by one weighted sum each; if two different rows have the same sum, all rows count as distinct.
     """
     sums = rows @ np.sqrt(np.arange(2.0, 2.0 + rows.shape[-1]))
     _, first, place = np.unique(sums, return_index=True, return_inverse=True)

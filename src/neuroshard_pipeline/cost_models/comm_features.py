@@ -37,7 +37,7 @@ COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_world_size": "more peers, smaller messages",
     "log_batch": "rows per message",
     "log_remote_peers": "1 + `remote_peers`: decides whether links inside or between hosts are the bottleneck",
-    "log_remote_port": "message size across hosts",
+    "log_remote_port": "`remote_port_bytes`: decides between latency and bandwidth across hosts",
     "log_remote_wait": "wait for ranks on other hosts; most of their transfers start only when they enter",
     "log_send": "message size decides between latency and bandwidth",
     "log_receive": "message size, as for `log_send`",

@@ -59,7 +59,7 @@ def embed(xp: Xp, weights: Weights, work: Array, context: Array) -> Array:
     """Embeddings of shards: what each shard adds to the channels of its rank.
 
     `embedding = (work @ price) * correction(context)`. A launch term is a work term that also adds a cost per launch of
-    the fused lookup; each of the last L channels is 1 if the shard has work of its launch term, otherwise 0.
+    the fused lookup. Each has one of the last L channels, which is 1 if the shard has work of this term, otherwise 0.
 
     Args:
         xp: array module.

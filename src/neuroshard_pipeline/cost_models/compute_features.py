@@ -19,11 +19,11 @@ from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, 
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 
 #: Non-negative work terms of one shard: the formula, then the reason why this work takes time. Bytes are in MiB and
-#: counts in units of 2**20, so that prices are ms per MiB or per 2**20 items.
+#: counts, except `table`, in units of 2**20, so that prices are ms per MiB or per 2**20 items.
 WORK_TERMS: dict[str, str] = {
     "table": "1: a fused call checks the arguments and lays out the output of every table",
     "bags": "batch_size: the loop over samples reads the offsets of every bag, even of an empty one",
-    "output_bytes": "batch_size * dim: the forward pass writes pooled rows, the backward pass reads their gradients",
+    "output_bytes": "batch_size * dim * 4: the forward pass writes pooled rows, the backward pass reads gradients",
     "indices": "ids of the batch: each is read, range-checked and converted to an address",
     "lookup_bytes": "ids * row bytes: the forward pass reads and adds up rows, the backward pass scatters gradients",
     "unique_rows": "distinct rows: each is one random access that caches and prefetchers cannot hide",
@@ -31,7 +31,7 @@ WORK_TERMS: dict[str, str] = {
     "cache_lines": "distinct 64-byte lines of these rows: narrow rows share a line but still transfer a whole one",
     "pages": "distinct 4 KiB pages of these rows: each needs an address translation that may miss the TLB",
     "sort_work": "ids * log2(rows): the backward pass radix-sorts the ids by the bits of their row numbers",
-    "hot_row_blocks": "max(rows, ids / 1024) of rows with more than 32 ids: GPUs give these to blocks of threads",
+    "hot_row_blocks": "max(rows, ids / 1024) of each reuse bin above 32 ids per row: GPUs use blocks of threads",
     "half_numbers": "ids * dim if stored in 16 bits: every number is converted",
     "half_unique": "distinct rows * dim if stored in 16 bits: the update reads, rounds and writes them",
     "state_lines": "distinct 64-byte lines of optimizer state: read and written by the update",
@@ -131,7 +131,7 @@ def _table_columns(tables: Sequence[Table], batch_size: int) -> dict[str, FloatA
 def _state_bytes(optimizer: str, dims: FloatArray) -> FloatArray:
     """Bytes of optimizer state per row of shards of width `dims`: (S,)."""
     if optimizer == "rowwise_adagrad":
-        return np.full_like(dims, 4.0)  # the sum of squares of a row's gradients
+        return np.full_like(dims, 4.0)  # a sum of a row's mean squared gradients
     return 8.0 * dims if optimizer == "adam" else np.zeros_like(dims)  # Adam has two moments per number
 
 

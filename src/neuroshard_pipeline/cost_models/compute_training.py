@@ -113,7 +113,7 @@ def fit_compute(
 ) -> tuple[ComputeCostModel, Fit]:
     """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit.
 
-    Members of the ensemble share no weights and see the same batches, so that workers can fit some of them each.
+    Members of the ensemble share no weights and see the same batches, so that each worker can fit some of them.
 
     Args:
         data: samples and costs.
@@ -121,8 +121,8 @@ def fit_compute(
         params: sizes of the network, and schedule of the training.
         provenance: JSON values to store with the model.
         executor: workers among which the members are divided; None to fit all of them in this process. Members are not
-            divided with self-distillation, because they learn from each other, or with a `patience` below `epochs`,
-            because early stopping waits for all of them. The model is the same for any number of workers.
+            divided with self-distillation, which stores one array of soft targets for all of them, or with a `patience`
+            below `epochs`, because early stopping waits for all. The model is the same for any number of workers.
 
     Raises:
         CostModelError: the loss is not a finite number, or a worker could not fit its members.
@@ -149,8 +149,8 @@ def fit_compute(
 class _MemberFit:
     """Fits some members of the ensemble; calling it with their numbers returns their fit.
 
-    Initial weights and batches are drawn for all members, so that those that are fitted together do not affect each
-    other without self-distillation and early stopping.
+    Initial weights and batches are drawn as for all members. Without early stopping, the fit of a member therefore does
+    not depend on which others are fitted with it. Self-distillation needs all members in one call.
     """
 
     data: ComputeData

@@ -36,7 +36,7 @@ class Fit:
     Attributes:
         weights: weights of every member at its best epoch, float64.
         best_epoch: best epoch of every member.
-        epochs: passes over the training samples until early stopping.
+        epochs: number of passes over the training samples.
     """
 
     weights: dict[str, FloatArray]

@@ -33,7 +33,7 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
     Args:
         measured: costs in ms, all above 0.
         predicted: costs in ms, same shape.
-        noise_floor: median relative difference between two measurements of a sample, or None where unknown.
+        noise_floor: median relative difference between two measurements of a sample, or None if unknown.
 
     Returns:
         `mape`, `median_ape` and `bias`: mean absolute, median absolute and mean signed error as a share of the measured
@@ -86,7 +86,7 @@ def noise_floor_of(floor: Any, part: str) -> float | None:
     """The noise floor of a part of the cost.
 
     Args:
-        floor: one number for all parts, None where unknown, or a mapping from parts to noise floors. In place of
+        floor: one number for all parts, None if unknown, or a mapping from parts to noise floors. In place of
             a number, a mapping with the key `median` is also accepted.
         part: `forward`, `backward` or `total`.
     """

@@ -118,7 +118,7 @@ def _given(batch_size: int | None, model: ComputeCostModel | CommCostModel) -> i
 
 
 def _origin(model: ComputeCostModel | CommCostModel) -> dict[str, object]:
-    """Values that two models of one machine share: the batch size, and the hardware where it is known."""
+    """Values that two models of one machine share: the batch size, and the hardware if it is known."""
     return {"batch_size": model.batch_size, **_machine(model)}
 
 
@@ -146,7 +146,7 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
 
     Raises:
         CostModelError: a model or version is missing, or the models are not those of one machine. The message names
-            the folder, the versions and the remedy.
+            what is missing or differs, and the remedy.
     """
     if path in shipped_names() and not Path(path).is_dir():
         if version is not None:

@@ -21,7 +21,7 @@ from neuroshard_pipeline.tables.samples import REDUCTIONS, Reduction
 
 #: Fewest sizes of a group from which every second one can be left out.
 _LEAST_SIZES = 3
-#: Log error per doubling of the ranks where too few groups were measured to know it: a factor of 2.
+#: Log error per doubling of the ranks if too few groups were measured to know it: a factor of 2.
 _UNKNOWN_LOG_ERROR = math.log(2)
 
 #: Measured sizes and costs (K,) of every group.

@@ -24,8 +24,8 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: The parts of a step that have prices, and the quantities that each part depends on.
 #: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
-#: `dense`: the launches that replicas and host tiers (rows that every host has) add, and their dense gradients:
-#: zeroing, summation over the batch, and the optimizer.
+#: `dense`: the launches that replicas and host tiers (rows that every host has) add, and work on their dense gradients:
+#: zeroing, copying to the buffer of the all_reduce, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": (
         *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),
@@ -52,7 +52,8 @@ class StepCostModel:
         prices: by world size. Between two measured world sizes, a price is interpolated in log2(world size); beyond the
             measured range, the nearest world size counts.
         reductions: costs of reduce_scatter, all_gather and all_reduce.
-        errors: by part, the mean relative error on held-out steps.
+        errors: by part, the mean relative error on held-out steps. For a measured `module`, it is the error of whole
+            steps divided by the cost of the module. If steps were measured, `step` is the error of whole steps.
         provenance: hardware, data versions and training settings, JSON values.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The records of a measurement campaign: a folder of Parquet files, each with the timings of a few samples.
+"""The records of a campaign: a folder of Parquet files, each with the results of a few samples or tasks.
 
 Runs add files and keep the old ones.
 """
@@ -47,7 +47,7 @@ class RecordFolderDataset(PartitionedDataset):
         except DatasetError as problem:
             path = Path(self._path) / f"{key}{_SUFFIX}"
             raise MeasurementError(
-                f"{path} cannot be read ({problem.__cause__ or problem}); delete it; the next run measures it again"
+                f"{path} cannot be read ({problem.__cause__ or problem}); delete it; the next run makes it again"
             ) from problem
 
     def save(self, data: dict[str, pd.DataFrame]) -> None:
