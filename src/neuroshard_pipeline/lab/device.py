@@ -10,8 +10,8 @@ Forward, one kernel that reads rows of weights, adds them up, and writes pooled 
     HBM      bytes of rows that are not in L2 (whole 64-byte bursts), ids, offsets and outputs, divided by the bandwidth
     L2       bytes of all rows (whole 32-byte sectors), ids, offsets and outputs, divided by the bandwidth
     latency  a bag (the ids of one sample in one table) occupies 8 to 32 threads for a fixed time plus a time per id.
-             Every SM runs 64 warps of 32 threads at once. The whole time of one bag is added: the last bag to finish.
-    host     bytes of rows that are read over the host link, if the weights are in managed memory (UVM, on the host)
+             Every SM runs 64 warps of 32 threads at once. The whole time of the last bag to finish is added.
+    host     bytes of rows that are read from managed memory (UVM, on the host), divided by the host link's bandwidth
 
 Backward, 19 kernels:
 
@@ -23,8 +23,8 @@ Backward, 19 kernels:
                for a fixed time
     update     each distinct row and its optimizer state are read and written once
     weights    if ids have weights, these are sorted, too, and their gradients take a multiple of the forward time
-    host       rows in managed memory and the state of their weights cross the host link; the state of row-wise Adagrad
-               is in GPU memory
+    host       the state of each weight (Adagrad, Adam) crosses the host link if its row is in managed memory; the row
+               does, too, if there is no cache. Row-wise Adagrad has its state in GPU memory.
 
 The most frequently read rows of a table stay in L2, as many as fit.
 
@@ -55,7 +55,7 @@ LEAST_WARP_SHARE = 0.25  # FBGEMM: at least 8 threads handle a bag
 IDS_PER_WARP = 32  # FBGEMM: a row with more ids is reduced by a block of threads (max_segment_length_per_warp)
 IDS_PER_BLOCK = 1024  # FBGEMM: a row with more ids is reduced by several blocks (max_segment_length_per_cta)
 _BACKWARD_KERNELS = 19  # launches of one backward pass in the published traces of A100
-_REDUCTION_KERNELS = 2  # two of them reduce gradients and update rows, one by warps, one by blocks of threads
+_REDUCTION_KERNELS = 2  # kernels among these that reduce gradients and update rows: one by warps, one by blocks
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(IDS_PER_WARP) + 1
 
 #: Optimizer state of a row, in numbers: for the row as a whole, and for each of its columns.
@@ -99,7 +99,8 @@ class KernelParams(Parameters):
             at once.
         sort_bytes_per_id: bytes that sorting moves per id.
         hot_row_us: time during which a block of threads for a hot row occupies an SM.
-        weight_gradient_factor: time of the gradient of the ids' weights, divided by the time of the forward kernel.
+        weight_gradient_factor: time of the gradient of the ids' weights, divided by that of the forward kernel without
+            its launch.
         host_efficiency: share of the host link's bandwidth that transfers of rows reach.
         cache_fetch_share: share of a batch's distinct rows that come from the host if the cache has room for all rows.
         cache_evict_share: what is added to `cache_fetch_share` if the cache has room for no rows; includes writing rows

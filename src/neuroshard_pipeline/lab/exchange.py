@@ -1,13 +1,13 @@
 """The collectives of a step and the copies around them, as TorchRec 1.8 orders them (torchrec.distributed).
 
-A group is all tables of one module and sharding type. In formulas: b samples per rank, B = b * W, f features and P ids
-per sample, D columns, o bytes per number on the links.
+A group is all tables of one module and sharding type. In formulas: W ranks, b samples per rank, B = b * W samples,
+f features and P ids per sample, D columns (D_i on rank i, D_host on one host), o bytes per number on the links.
 
 Input dist [dist_data.py `KJTAllToAll`; embeddingbag.py `input_dist`]
     per module   features are put into the order of the groups, once per column shard: reads and writes
                  4 b f + 8 b P bytes (lengths are int32, ids int64); the host waits for the number of ids per feature
-    per group    types that cut rows first sort ids by rows (`block_bucketize_sparse_features`: ids are read twice and
-                 written once, and so are lengths of one bucket per rank), and the host waits again
+    per group    types that cut rows first sort ids into one bucket per rank (`block_bucketize_sparse_features`: the ids
+                 and lengths of all buckets are read twice and written once), and the host waits again
                  all_to_all of 3 int64 per rank (how much follows), 4 with weights; then the host waits
                  all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of any weights
                  received data is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
@@ -18,12 +18,12 @@ Output dist of pooled rows [comm_ops.py], forward and backward
     table_row_wise, grid_shard   reduce_scatter of o * B * D_host inside each host (backward all_gather), then an
                     all_to_all of o * b * D_host bytes between the ranks at the same position on their hosts
     data_parallel   none
-Copies (`module`) each read and write their data once: the buffer that is sent, the outputs of all ranks side by side
-(`torch.cat`), columns in the order of the model where tables are cut by columns, and outputs of several groups side by
-side. The backward pass repeats them and divides gradients by the number of ranks. With o < 4, sender and receiver also
-convert numbers.
+Copies (`module`) each read and write their data once. They fill the buffer that is sent, put the outputs of all ranks
+side by side (`torch.cat`), put columns into the order of the model if tables are cut by columns, and put the outputs of
+several groups side by side. The backward pass repeats the copies and divides gradients by the number of ranks. With
+o < 4, sender and receiver also convert numbers.
 
-Sequence tables need an all_to_all of o * b * D * P bytes. Its input is permuted before, and the rows of row shards are
+Sequence tables need an all_to_all of o * b * D * P bytes. Its input is permuted first, and the rows of row shards are
 put into the order of the ids afterwards. P counts ids after deduplication. Rows of host tiers, the popular rows that
 every host holds, are exchanged in the same way inside hosts.
 """
@@ -112,7 +112,7 @@ def output_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
 
 
 def concatenation(groups: Sequence[Group], job: Job) -> list[Phase]:
-    """The copy of the outputs of several groups of a module side by side, once in each direction."""
+    """The copy that puts the outputs of several groups of a module side by side; each direction makes it once."""
     if len(groups) < 2 or groups[0].is_sequence:
         return []
     total = sum(_output_columns(group, job) for group in groups)
@@ -206,7 +206,7 @@ def _sequence_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     backward: list[Phase] = [
         Work("module", came),
         AllToAll("backward_comm", messages.T),
-        Work("module", sent + _copied(own, job)),  # permuted, and divided by the number of ranks
+        Work("module", sent + _copied(own, job)),  # gradients are permuted, and divided by the number of ranks
     ]
     return forward, backward
 

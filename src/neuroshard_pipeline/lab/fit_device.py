@@ -46,7 +46,7 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
 #: ignores other sources, for example because they do not state the GPU, their shape was inferred, or their kernel is
 #: not an embedding lookup.
 TRUSTED = {"HolisticTraceAnalysis": 1.0, "recsys-examples": 1.0, "et_replay": 1.0}
-_SHORT_US = 50.0  # shorter times are mostly launches, which count less
+_SHORT_US = 50.0  # shorter times consist mostly of launches; these times count less
 _SHORT_WEIGHT = 0.4
 _RANGE_WEIGHT = 0.1  # of the distance from the middle of the range
 _INLIER = 0.1  # relative errors above this count linearly

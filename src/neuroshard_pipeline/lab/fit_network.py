@@ -1,10 +1,11 @@
 """Fits modelled clusters to measured collectives.
 
 A modelled cluster stands for all measured clusters that match its data sheet (`ClusterSheet`). It has 6 numbers of its
-hosts, which all data sheets with the same GPU share, and 7 of its network. Every number is a typical value (of all
-hosts; of all networks of one kind) times a factor (of the GPU; of the data sheet). Typical values and factors are
-unknowns. They start at the values of `NetworkFitParams` and at 1, and are penalised for leaving their start, in units
-of the spread of the number between clusters (half of it for typical values):
+hosts, which all data sheets with the same GPU share, and 7 of its network. A number of hosts is a typical value of all
+hosts times a factor of the GPU. A number of a network is a typical value of its kind of network times a factor of the
+data sheet. All typical values and factors are unknowns. Typical values start at those of `NetworkFitParams`, factors at
+1. A penalty grows with their distance from the start, in units of the spread of the number between clusters (half of
+this spread for typical values):
 
     minimise sum over rows rho(weight * log(predicted / measured) / 0.1)
            + sum over unknowns rho(log(unknown / start) / spread)

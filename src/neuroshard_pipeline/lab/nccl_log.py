@@ -19,9 +19,9 @@ _DEVICE = re.compile(r"#\s*Rank\s+(\d+)\s.*?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+
 _ROW = re.compile(
     r"^\s*(\d+)\s+(\d+)\s+([a-z]\w*)\s+(?:([a-z]\w*)\s+)?(?:(-?\d+)\s+)?([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)(?:\s|$)"
 )
-_TOLERANCE = 0.03  # of the ratio of both bandwidths, which logs round to two decimals
+_TOLERANCE = 0.03  # relative error of the ratio of bus to algorithm bandwidth; logs round both to two decimals
 _ROUNDING = 1e-2  # largest error of sums of half-precision numbers
-_LEAST_BANDWIDTH = 0.5  # GB/s from which two decimals determine this ratio
+_LEAST_BANDWIDTH = 0.5  # GB/s of algorithm bandwidth from which two decimals determine the ratio of both bandwidths
 
 
 @dataclass
@@ -40,7 +40,7 @@ def read_nccl_log(
     cluster: str | None = None,
     collective: Collective | None = None,
 ) -> list[MeasuredCollective]:
-    """All collectives that a log has measured.
+    """All measured collectives of a log.
 
     Args:
         path: what `all_reduce_perf`, `alltoall_perf`, `all_gather_perf` or `reduce_scatter_perf` printed; one log may
@@ -149,7 +149,7 @@ def _chosen(
 
 
 def _collective(path: Path, test: _Test, ranks: int) -> Collective:
-    """The collective that the log or the file names, else the one that fits the reduction and both bandwidths."""
+    """The collective that the log or its file name states, else the one that fits the reduction and both bandwidths."""
     for text in (test.name, path.name):
         if named := collective_named(text):
             return named

@@ -41,12 +41,12 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 _BYTES_PER_US = 1e3  # of a link with 1 GB/s
 _MS_PER_US = 1e-3
-#: Fewest GPUs of one switch for which NCCL lets the switch add up: four H100 and four B200 still use rings.
+#: Fewest GPUs of one switch for which NCCL lets the switch add up numbers: four H100 and four B200 still use rings.
 _LEAST_SWITCH_RANKS = 8
-#: Most cards of an NVLink domain that rings and trees use: 20 racks of 72 GB200 reach 405 GB/s, as 8 cards of 50 GB/s.
+#: Most cards of an NVLink domain that rings and trees use: 20 racks of 72 GB200 reach 405 GB/s, about 8 x 50 GB/s.
 _MOST_CARDS = 8
-#: Messages far above this size take twice as long per hop as small ones: all_reduce of 1 and 8 KiB takes 23 and 43 us
-#: on 2 hosts of Alps, and 62 and 118 us on 8 hosts of Polaris.
+#: Messages far above this size take twice as long per hop as small ones: all_reduce takes 23 us for 1 KiB and 43 us for
+#: 8 KiB on 2 hosts of Alps, and 62 us for 32 bytes and 118 us for 8 KiB on 8 hosts of Polaris.
 _EAGER_BYTES = 8192
 _SHORT_RING_LOSS = 0.5  # all_gather on 2, 4 and 8 H100 reaches 275, 332 and 352 GB/s (XLA's table)
 
@@ -58,7 +58,8 @@ class HostParams(Parameters):
         launch_us: shortest time of any collective, without `rank_us`.
         rank_us: further time for every GPU of the host after the first.
         link_gb_per_s: bandwidth of the links of one GPU, per direction, that large collectives reach.
-        switch_reduction: factor of the all_reduce bandwidth where the NVLink switch adds up (NVLS), from 8 GPUs on.
+        switch_reduction: factor of the all_reduce bandwidth if the NVLink switch adds up the numbers (NVLS), on 8 or
+            more GPUs.
         fill_us: time to fill the pipeline of the protocol Simple, for every GPU of the host after the first.
         low_latency_share: share of the bandwidth that the protocols with low latency reach.
     """
@@ -187,9 +188,9 @@ def rank_costs_ms(message_bytes: FloatArray, start_ms: FloatArray, params: Netwo
         done[i, j] = max(start[i], start[j]) + time of port[i, j] on the level of the message
         cost[r]    = launch + max(done[r, j], done[j, r] over every j that r exchanges bytes with) - start[r]
 
-    The level of a message is NVLink or the network. Links are full duplex and share their bandwidth, so that any
-    message may be the last. A message starts when both of its ranks have entered the collective. Equal volumes and
-    starts give `collective_us`.
+    The level of a message is NVLink or the network. Links are full duplex. The messages on a link share its bandwidth,
+    so that any of them may be the last. A message starts when both of its ranks have entered the collective. Equal
+    volumes and starts give `collective_us`.
 
     Args:
         message_bytes: bytes that rank i sends to rank j, (N, W, W); the diagonal is ignored.

@@ -33,7 +33,7 @@ def network_sheets() -> NetworkSheets:
 
 
 def preset_yaml(name: str, params: NetworkParams, comment: str) -> str:
-    """A modelled cluster as lines to paste below `lab.networks`, three significant digits each."""
+    """A modelled cluster as lines to paste below `lab.networks`; numbers have three significant digits."""
     lines = [f"    {name}: # {comment}", f"      gpus_per_host: {params.gpus_per_host}"]
     for part, values in (("host", params.host), ("fabric", params.fabric)):
         shown = ", ".join(f"{key}: {_shown(value)}" for key, value in values.model_dump().items())

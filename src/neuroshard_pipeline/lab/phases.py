@@ -1,4 +1,4 @@
-"""What the ranks of a job do one after another: work of their own, and collectives in which they wait for each other.
+"""The phases of a step: work that every rank does alone, and collectives in which ranks wait for each other.
 
 A collective starts when its last rank arrives; a message of an all-to-all, when both its ranks have arrived. The cost
 is split into the transfer, which is the cost if all ranks arrive at the same time, and the waiting, which is the rest.
@@ -48,7 +48,7 @@ class AllToAll:
 
     Attributes:
         part: as in `Work`.
-        message_bytes: bytes that rank i sends to rank j, (W, W); a rank sends itself nothing over a link.
+        message_bytes: bytes that rank i sends to rank j, (W, W); the diagonal is ignored.
     """
 
     part: str

@@ -1,7 +1,7 @@
 """Reads published times of collectives (columns as in data/01_raw/published/collectives.csv).
 
 A blank cell means that the publication does not state the value. The reader derives what it can (the time from the bus
-bandwidth, the hosts from the ranks, the collective from both bandwidths). It skips all other rows and says why.
+bandwidth, the hosts from the ranks, the collective from both bandwidths). It skips unusable rows and says why.
 """
 
 import re
@@ -51,9 +51,9 @@ class MeasuredCollective:
         collective: which one.
         size_bytes: whole buffer, as `network.collective_us` defines it.
         ranks: number of ranks.
-        hosts: number of hosts, or of NVLink domains where a domain spans hosts.
+        hosts: number of hosts, or of NVLink domains if a domain spans hosts.
         time_us: measured time.
-        one_process: whether one process drove all GPUs of a host, which launches their kernels one after another.
+        one_process: whether one process drove all GPUs of a host and launched their kernels one after another.
         noisy: whether the buffer is below 16 MiB and the publication says that times include noise of the host.
     """
 

@@ -1,6 +1,6 @@
-"""Reads published lookup times (columns as in data/01_raw/published/fbgemm_lookups.csv) as modelled lookups.
+"""Reads published lookup times (columns as in data/01_raw/published/fbgemm_lookups.csv), and describes the lookups.
 
-A blank cell means that the publication does not state the value. The reader then assumes what FBGEMM's benchmark does
+A blank cell means that the publication does not state the value. The reader then assumes a usual value
 (`_ASSUMED_ROWS` and the like), or skips the row and says why.
 """
 
@@ -28,8 +28,8 @@ COLUMNS = (
 #: What a time covers: a pass, both passes, or only the two backward kernels that reduce gradients and update rows.
 Part = Literal["forward", "backward", "total", "reduction"]
 
-_ASSUMED_ROWS = 1_000_000  # FBGEMM's split_table_batched_embeddings_benchmark.py reads tables of this size in most runs
-_ASSUMED_OPTIMIZER = "rowwise_adagrad"  # the default of the same benchmark
+_ASSUMED_ROWS = 1_000_000  # between the default of FBGEMM's benchmark, 1e5, and the 1e7 of published runs of it
+_ASSUMED_OPTIMIZER = "rowwise_adagrad"  # default of this benchmark, split_table_batched_embeddings_benchmark.py
 _BYTES_OF_TYPE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)([kmb]?)(?![a-z])")
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}

@@ -13,12 +13,13 @@
                     [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
-Replica groups (`tables.replica_groups`) average weights and states every `sync_interval` steps; a step gets its share.
+Replica groups (`tables.replica_groups`) average weights and states every `sync_interval` steps, and every step bears an
+equal share of this cost.
 
-A step starts with the gradients of the outputs, which all ranks get at the same time: backward output dist, backward
-lookups, all_reduce and optimizer of replicas; then input dist, forward lookups and forward output dist of the next
-batch. Nothing overlaps, except that the input dist of a task with `pipelines_input_dist` costs nothing. All numbers but
-`host_sync_us` come from the lab's models of GPUs and networks. W is the number of ranks.
+A step starts when all ranks get the gradients of the outputs, at the same time. The backward output dist, the backward
+lookups, and the all_reduce and optimizer of replicas come first. The input dist, the forward lookups and the forward
+output dist of the next batch follow. Nothing overlaps, except that the input dist of a task with `pipelines_input_dist`
+costs nothing. All numbers but `host_sync_us` come from the lab's models of GPUs and networks. W is the number of ranks.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ class Job:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of one pooled number on the links; below 4, TorchRec converts before and after."""
+        """Bytes of one number of the outputs on the links; below 4, TorchRec converts before and after."""
         return COMM_BYTES[self.task.comm_precision]
 
     @property
@@ -102,7 +102,7 @@ class Group:
 
     @property
     def is_cut_by_rows(self) -> bool:
-        """Whether shards have some of the rows of their tables."""
+        """Whether each shard has only some of the rows of its table."""
         return self.kind in ("row_wise", "table_row_wise", "grid_shard", "host_row_wise")
 
     @property
@@ -143,7 +143,7 @@ class Group:
         return np.bincount(self.ranks, [value(shard) for shard in self.exchanged], minlength=world_size).astype(float)
 
     def held_on_ranks(self, value: Callable[[Shard], float], world_size: int) -> FloatArray:
-        """Sum of `value` over the shards of every rank, with all ids of all samples, (W,)."""
+        """Sum of `value` over the shards of every rank, with their ids before deduplication, (W,)."""
         return np.bincount(self.ranks, [value(shard) for shard in self.shards], minlength=world_size).astype(float)
 
     def total(self, value: Callable[[Shard], float]) -> float:

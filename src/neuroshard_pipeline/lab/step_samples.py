@@ -43,7 +43,7 @@ class StepSamples:
 
     Attributes:
         work: quantities of every rank, (N, Q).
-        cost_ms: milliseconds per part, (N,) each; 0 where a plan has no such part. `module` includes what weights of
+        cost_ms: milliseconds per part, (N,) each; 0 if a plan has no such part. `module` includes what weights of
             ids add to lookups, because the compute cost model predicts lookups without them. `input_dist` leaves out
             the search for repeated ids and the division among tiers, whose price is `sequences.search_us_per_id`.
         plan: index of the plan of every rank, (N,).
