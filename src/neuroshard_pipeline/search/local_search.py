@@ -35,8 +35,9 @@ from neuroshard_pipeline.search.progress import with_progress
 #: with 16 instead, a search of 0.8 s lowered the cost half as much.
 _POWER = 4.0
 
-#: Moves start from the busiest ranks and lead to the idlest: this share of all ranks, but at least this number. Few
-#: sources suffice, because only moves that take load off the slowest ranks lower the cost.
+#: Moves start from the busiest ranks and lead to the idlest: this share of all ranks, but at least this number. Only
+#: shifts and merges may lead to any rank. Few sources suffice, because only moves that take load off the slowest ranks
+#: lower the cost.
 _LEAST_SOURCES, _SOURCES_SHARE = 2, 1 / 16
 _LEAST_TARGETS, _TARGETS_SHARE = 4, 1 / 8
 
@@ -122,7 +123,7 @@ def cheapest_set(
 
 
 def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: np.random.Generator) -> Layout | None:
-    """The cheapest layout that one round finds, or None where no move makes the layout cheaper."""
+    """The cheapest layout that one round finds, or None if no move makes the layout cheaper."""
     price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims
     moves = propose(layout, problem, *_busiest_and_idlest(load), MAX_MOVES, rng)
@@ -141,7 +142,7 @@ def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: 
 
 
 def _busiest_and_idlest(load: FloatArray) -> tuple[IntArray, IntArray]:
-    """The ranks that moves start from, and the ranks that moves lead to."""
+    """The ranks that moves start from, and the ranks that moves lead to (`moves.propose`)."""
     order = np.argsort(-load, kind="stable")
     sources = max(_LEAST_SOURCES, round(len(load) * _SOURCES_SHARE))
     targets = max(_LEAST_TARGETS, round(len(load) * _TARGETS_SHARE))
@@ -151,8 +152,8 @@ def _busiest_and_idlest(load: FloatArray) -> tuple[IntArray, IntArray]:
 def _sets_to_try(moves: Moves, chosen: IntArray, unit_of_shard: IntArray | None) -> list[IntArray]:
     """Sets of indices of moves: every chosen move alone, and the first 2, 4, 8 ... chosen moves that share no rank.
 
-    Where the number of shards of a unit is limited, the moves of a set share no unit either, because two splits of one
-    unit could exceed its limit.
+    If the number of shards of any unit is limited, the shards that the moves of a set take from their sources are of
+    different units, because two splits of one unit could exceed its limit.
     """
     disjoint: list[int] = []
     used: set[tuple[str, int]] = set()

@@ -24,7 +24,7 @@ def pack_by_size(
     Args:
         sizes: bytes of every shard; equal sizes keep their order.
         limits: bytes of every rank; ranks with equally many free bytes are taken in order.
-        allowed: (N, W) whether a shard may be placed on a rank, or None where every shard may be placed everywhere;
+        allowed: (N, W) whether a shard may be placed on a rank, or None if every shard may be placed everywhere;
             shards with fewer ranks to choose from are placed first.
 
     Returns:
@@ -66,7 +66,8 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
 
     Raises:
         DoesNotFitError: all tables need more bytes than all ranks have; or the tables restricted to some ranks need
-            more than these ranks have; or the narrowest shard of a table needs more than any rank allowed for it has.
+            more than these ranks have; or a table has a shard that needs more than any rank allowed for it has, even if
+            the table is split as far and as evenly as allowed.
     """
     limits = memory.limits(task)
     units = units_of(task)
@@ -82,7 +83,7 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
 
 
 def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Refuse a unit if none of its allowed ranks has enough memory for its narrowest shard."""
+    """Refuse a unit if no rank allowed for it has memory for its widest shard after the finest and most even split."""
     width = unit.finest[0]
     narrowest = unit.bytes(width, task, memory)
     roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
@@ -117,7 +118,7 @@ def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel
 def make_room(problem: Problem) -> IntArray:
     """Halve shards until packing by size finds a rank for each; returns the kinds (`problem`) of the shards.
 
-    A round halves the shards that were left over. Where none of these can be halved, it halves the largest twentieth
+    A round halves the shards that were left over. If none of these can be halved, it halves the largest twentieth
     (at least one) of the shards that can be halved; equally large shards are taken in placement order.
 
     Raises:
@@ -164,8 +165,8 @@ def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
     missing = int(problem.bytes[left_over].sum())
     return DoesNotFitError(
         f"{task.task_id}: no arrangement was found for {len(left_over)} of the shards, {missing} bytes in all, among "
-        f"them one of table {name!r} ({int(problem.bytes[left_over[0]])} bytes), although every table was split "
-        f"as far as allowed; {_remedy(task, problem.memory)}"
+        f"them one of table {name!r} ({int(problem.bytes[left_over[0]])} bytes), although no shard "
+        f"can be halved any more; {_remedy(task, problem.memory)}"
     )
 
 

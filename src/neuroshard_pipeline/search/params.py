@@ -1,6 +1,6 @@
 """Parameters of the searches, and their defaults: the values of conf/base/parameters_search.yml.
 
-The package ships that file (a symbolic link beside this package's `__init__.py`), so that Python and `kedro run` search
+The package ships that file (a symbolic link in the folder `neuroshard_pipeline`), so that Python and `kedro run` search
 with the same values.
 """
 
@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class SearchParams(Parameters):
-    """Beam search over column splits around a greedy grid search [Zha2023] §3.3; N, K, L and M are its letters.
+    """Beam search over column splits around a greedy grid search [Zha2023] §3.3, with the paper's letters N, K, L, M.
 
     Attributes:
         num_candidates: N; each step tries to halve the N largest and the N most expensive shards.

@@ -12,15 +12,15 @@ every rank:
                    host_row_wise (popular rows that every host has): all_reduce of dense gradients among the ranks at
                    the same position on their hosts;
                    replica groups: all_reduce of weights and optimizer state, divided by sync_interval
-    all-to-all     of pooled rows, backward of their gradients: one per group of column_wise, table_row_wise or
-                   grid_shard tables, and per group of sequence tables of any type except data_parallel; among the
-                   ranks of each host if it is host_row_wise.
+    all-to-all     of looked-up rows or their sums, backward of their gradients: one per group of column_wise,
+                   table_row_wise or grid_shard tables, and per group of sequence tables of any type except
+                   data_parallel; for a host_row_wise group, among the ranks of each host.
                    A float takes 2 bytes in reduce_scatter, all_gather and all-to-all if the task says so
     module         what TorchRec's module adds to these (`StepCostModel.prices`), and the updates by dense gradients
 
-Where models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
+If models have no step cost model, only column-wise plans have a cost: lookups and all-to-all, as in [Zha2023].
 
-Shapes: W ranks, H numbers that describe a shard's cost (shard embedding), M all-to-alls.
+Shapes: W ranks, S shards, D distinct shards, H numbers that describe a shard's cost (shard embedding).
 """
 
 from collections import defaultdict
@@ -58,8 +58,8 @@ class Parts:
         compute_bounds_ms: for every kernel, predicted forward + backward ms (W,) and its prediction interval (W, 2).
         dim_sums: for every group, the 4-byte words that each rank sends per sample in the group's all-to-all, (W,). If
             each host has its own all-to-all: per sample of the host, (hosts, ranks per host).
-        input_dist_ms, module_ms: (W,) each, or None where nothing prices them.
-        reduction_ms: (W,), or None where the plan has no reductions.
+        input_dist_ms, module_ms: (W,) each, or None if there is no step cost model.
+        reduction_ms: (W,), or None if the plan has no reductions.
         reduction_bounds_ms: prediction intervals of `reduction_ms`, (W, 2); bounds of all reductions are added.
         exchanges_ids: whether all ranks exchange ids between the backward and the forward lookups.
     """
@@ -75,7 +75,7 @@ class Parts:
 
     @property
     def own_ms(self) -> FloatArray:
-        """(W,) all costs of a rank except all-to-alls; these delay its next forward all-to-all."""
+        """(W,) sum of a rank's costs without all-to-alls; this work delays its start of the next forward all-to-all."""
         further = [ms for ms in (self.input_dist_ms, self.module_ms, self.reduction_ms) if ms is not None]
         return np.asarray(sum(further, start=self.compute_ms.sum(axis=-1)))
 
@@ -83,7 +83,7 @@ class Parts:
 def step_parts(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], models: Models, embed: Embed | None = None
 ) -> Parts:
-    """The parts of a step under `shards[i]` on `ranks[i]`, which need not be all shards of the task.
+    """The parts of a step with `shards[i]` on `ranks[i]`. The shards need not be all shards of the task.
 
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
@@ -202,8 +202,7 @@ class GroupReduction:
 
     Attributes:
         collective: which one.
-        size_bytes: (W,) the whole buffer of the collective that each rank takes part in (`cost_models.reductions`); 0
-            for a rank that takes part in none.
+        size_bytes: (W,) whole buffer of each rank's collective (`cost_models.reductions`); 0 for a rank without one.
         num_ranks: ranks of each collective.
         ranks_per_host: largest number of these ranks on one host.
         interval: number of steps from one such collective to the next.
@@ -221,8 +220,9 @@ class GroupReduction:
     def priced_as(self) -> tuple[Reduction, FloatArray, int, int]:
         """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
 
-        If every rank of a host takes part in a collective between hosts, these share the host's cards and send as much
-        as one collective of all ranks. Cost models know only that one; the lab prices it 1.0 to 1.5 times as high.
+        If every rank of a host takes part in a collective between hosts, these collectives share the host's network
+        cards. Together, they send as much as one collective of all ranks. Cost models have a price only for the latter;
+        in the lab, it takes 1.0 to 1.5 times as long as the former on H100.
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host

@@ -1,6 +1,6 @@
 """Greedy grid search for the placement of shards [Zha2023] §3.3, for all caps and all states in lockstep.
 
-Each attempt places one state (a multiset of kinds) under one cap on the columns of a rank, its dimension sum. It takes
+Each attempt places one state (a multiset of kinds) under one cap on the dimension sum (`price`) of a rank. It takes
 the shards in descending order of the cost that each has alone on a rank (ties: the table that comes first in the task,
 then the wider shard). It puts each shard on the feasible rank with the lowest predicted compute cost so far (ties: the
 lowest rank). A rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints
@@ -60,7 +60,7 @@ def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedStat
         caps: (M,) ascending caps on the dimension sum.
 
     Returns:
-        S placed states, None where a state has no placement.
+        S placed states; None for a state without a placement.
     """
     sequences = problem.in_placement_order(states)  # (S, N)
     best = _best_of_runs(sequences, problem, caps)
@@ -74,7 +74,7 @@ def placed_state(kinds: IntArray, ranks: Sequence[int], problem: Problem) -> Pla
 
 
 def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list[PlacedState | None]:
-    """The cheapest greedy run of every state, or None where all runs of a state failed."""
+    """The cheapest greedy run of every state, or None for a state whose runs all failed."""
     from neuroshard_pipeline.search.greedy_runs import run_greedily  # imported late: importing numba takes 0.3 s
 
     best: list[PlacedState | None] = [None] * len(sequences)

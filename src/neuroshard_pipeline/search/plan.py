@@ -59,14 +59,14 @@ class PlanCost:
     """Cost of a plan in ms, one number per rank and part.
 
     The cost of a rank is the sum of its parts. The embedding cost is the cost of the most expensive rank [Zha2023] §2.
-    The published cost has the first four parts. The other parts are empty where no step cost model has priced them.
+    The published cost has the first four parts. The other parts are empty if no step cost model has priced them.
 
     Attributes:
         forward_compute_ms: lookups.
         backward_compute_ms: backward pass of the lookups, with the optimizer.
-        forward_comm_ms: all-to-all of pooled rows.
+        forward_comm_ms: all-to-all of looked-up rows or their sums.
         backward_comm_ms: all-to-all of their gradients.
-        input_dist_ms: exchange of the ids, and the second wait (`price.predicted_cost`); 0 where the trainer hides it.
+        input_dist_ms: exchange of the ids, and the second wait (`price.predicted_cost`); 0 if the trainer hides it.
         reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise, and averages of
             replica groups; empty without any.
         module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies, and the dense gradients
@@ -118,17 +118,17 @@ class RejectedChange:
 class Plan:
     """Shards that cover every table exactly once, and a rank for each, within the memory of the ranks.
 
-    Instead, a `data_parallel` table has a whole shard on every rank; a `host_row_wise` table is covered on each host.
+    Two types differ: a `data_parallel` table is whole on every rank; a `host_row_wise` table is covered on each host.
 
     Attributes:
         task: the sharding task.
         shards: every shard.
         ranks: `ranks[i]` is the rank of `shards[i]`.
         sharder: name of the sharder that made the plan.
-        predicted: predicted cost, or None where no cost model has priced the plan.
+        predicted: predicted cost, or None if no cost model has priced the plan.
         memory: memory model of a rank; by default the one of `parameters_search.yml`.
         interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
-            empty where no cost model has priced the plan. `==` ignores this attribute and the next three.
+            empty if no cost model has priced the plan. `==` ignores this attribute and the next three.
         rejected: the best single changes that the plan does not make; empty if none were sought or found.
         caveats: sentences about the predicted costs: which training costs were modelled, and what is extrapolated.
         compute_device: kind of device that the cost models were measured on, or None if they do not say.
@@ -240,9 +240,9 @@ class Plan:
     ) -> ShardingPlan:
         """The plan as the `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
 
-        The extra `torchrec` is required. A table that is not cut is written as `column_wise` with a single shard
+        TorchRec must be installed. A table that is not cut is written as `column_wise` with a single shard
         (reason: see `torchrec_plan.writer`).
-        If a table has shards of different widths on one rank, its shards on every rank are written as a single shard,
+        If a table has shards of different widths on one rank, each rank's shards of the table are joined into one,
         because TorchRec needs equal widths (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its
         outputs by rank, so a model must select them by name.
 

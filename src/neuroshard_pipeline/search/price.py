@@ -145,9 +145,10 @@ def priced(plan: Plan, models: Models) -> Plan:
 
 
 def halves_ms(parts: Parts, models: Models, batch_size: int) -> FloatArray:
-    """(W, 2) time of every rank between the exchange of the ids and the forward all-to-all, and that of its other work.
+    """(W, 2) time of every rank in both halves of a step, without the forward all-to-all.
 
-    The other work is the backward all-to-all, the backward lookups and the reductions.
+    The first half is the input dist, the forward lookups and all of the module's work. The second half is the backward
+    all-to-all, the backward lookups and the reductions.
     """
     return _halves(parts, _backward_comm_ms(parts, models, batch_size))
 
@@ -155,8 +156,9 @@ def halves_ms(parts: Parts, models: Models, batch_size: int) -> FloatArray:
 def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     """The cost of a plan from its parts.
 
-    The start skews of the first forward all-to-all let the ranks wait for the sums of both halves. If they exchange
-    ids in between, they wait twice; what the step gets longer by this is added to the input dist of all ranks.
+    In the first forward all-to-all, the ranks wait for the rank with the largest sum of both halves (`halves_ms`). If
+    they exchange ids between the halves, they wait twice. The time that this adds to the step is part of the input dist
+    of all ranks.
     """
     backward_ms = _backward_comm_ms(parts, models, batch_size)
     forward_ms = np.zeros(len(parts.compute_ms))
@@ -188,14 +190,14 @@ def _halves(parts: Parts, backward_ms: FloatArray) -> FloatArray:
 
 
 def _samples(dims: FloatArray, batch_size: int) -> int:
-    """Samples of the ranks of one all-to-all with these dimension sums (W,), or (hosts, ranks per host)."""
+    """Samples of all ranks of one all-to-all; `dims` are (W,), or (hosts, ranks per host) for one in every host."""
     return batch_size * dims.shape[-1] // dims.size
 
 
 def _forward_exchanges(parts: Parts, backward_ms: ArrayLike) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Dimension sums and start skews of every forward all-to-all.
 
-    Only the first all-to-all of all ranks has skews. If there are only all-to-alls inside hosts, the first of them has.
+    Only the first all-to-all among all ranks has skews. If every all-to-all is inside hosts, the first one has them.
     """
     groups = list(parts.dim_sums.values())
     first = next((number for number, dims in enumerate(groups) if dims.ndim == 1), 0)

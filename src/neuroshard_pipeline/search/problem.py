@@ -35,11 +35,12 @@ class Problem:
         task: the sharding task.
         models: the cost models; with `prices`, their compute costs include the prices.
         memory: the memory model.
-        background_ms: (W,) costs of shards that are not part of the problem, on every rank.
-        prices: prices of the whole step, or None where the cost is the published one: lookups and all-to-all.
+        background_ms: (W,) further costs of every rank: of shards that are not part of the problem, and fixed costs of
+            groups of tables (`spread.column_problem`).
+        prices: prices of the whole step, or None if the cost is the published one: lookups and all-to-all.
         limits: (W,) bytes that shards may use on each rank.
         units: the units of the task, in the order of their first tables.
-        rank_allowed: (U, W) whether a unit may be placed on a rank, or None where no constraint names ranks.
+        rank_allowed: (U, W) whether a unit may be placed on a rank, or None if no constraint names ranks.
         min_width: (U,) columns of the narrowest shard allowed.
         max_shards: (U,) largest number of shards allowed.
         limits_shards: whether the number of shards of any unit is limited.
@@ -95,7 +96,7 @@ class Problem:
 
     @property
     def shared_ms(self) -> FloatArray:
-        """(Y,) ms that a shard of every kind adds to all ranks, such as the ids that every rank sends."""
+        """(Y,) ms that a shard of every kind adds to all ranks, for example for the ids that every rank sends."""
         self._embed_new_kinds()
         return self._shared_ms
 
@@ -173,7 +174,7 @@ class Problem:
         return np.bincount(unit, minlength=len(self.units))[unit] < self.max_shards[unit]
 
     def allowed_on(self, state: IntArray) -> BoolArray | None:
-        """(N, W) whether each shard of `state` may be placed on a rank, or None where no constraint names ranks."""
+        """(N, W) whether each shard of `state` may be placed on a rank, or None if no constraint names ranks."""
         return None if self.rank_allowed is None else self.rank_allowed[self.unit[state]]
 
     def in_placement_order(self, states: IntArray) -> IntArray:

@@ -19,7 +19,7 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Shard
 
-_BYTES_PER_NUMBER = 4  # every column counts like one of a pooled column-wise table in fp32
+_BYTES_PER_NUMBER = 4  # every column counts like a column of a pooled column-wise table in fp32
 
 _MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
 

@@ -1,6 +1,7 @@
 """Refuses tasks whose search would need more memory than this machine has left, or more time than anybody waits.
 
-Without this check, the kernel kills the process. The numbers of bytes are upper bounds of what was measured.
+If a search took more memory than is left, the kernel would kill the process. The numbers of bytes are upper bounds of
+what was measured.
 """
 
 from neuroshard_pipeline.errors import TooLargeError

@@ -33,7 +33,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Sharding types that a table may have in a problem.
 Usable = Callable[[Table, Problem], tuple[ShardingType, ...]]
 
-#: Number of prefixes whose cost is estimated in each of two passes: over all sizes, and around the best one.
+#: Number of prefixes of an order of tables whose cost as replicas is estimated in each of two passes: over all sizes of
+#: prefixes, and around the best one.
 _NUM_PREFIXES = 16
 
 #: Numbers of the most expensive tables whose rows may be cut; another choice is all tables.
@@ -142,7 +143,7 @@ class SpreadChoice:
     def _prefixes(
         self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray, ranked: IntArray, least: int
     ) -> list[Candidate]:
-        """Candidates in which the first tables of `ranked`, at least `least`, are replicas; other `rows` are cut."""
+        """Candidates: the first tables of `ranked`, at least `least`, are replicas, and the rest of `rows` is cut."""
         counts = _counts_that_fit(self._problem, estimate, ranked, least)
 
         def priced(count: int) -> Candidate:

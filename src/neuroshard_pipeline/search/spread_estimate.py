@@ -8,7 +8,7 @@ of one host.
 
 Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those that describe a shard's cost (shard
 embedding) and, as the last number, the *own ms*, which input dist and TorchRec's own work for the shard add to the cost
-of its rank (`step_prices`).
+of its rank (`step_prices`). S shards, Q quantities of work.
 """
 
 from collections.abc import Sequence

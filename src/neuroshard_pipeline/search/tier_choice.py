@@ -34,7 +34,7 @@ _STEPS = (4.0, 2.0, 2.0**0.5, 1.1)
 #: The lowest multiple that fits the memory is sought by halving the range of multiples this often.
 _HALVINGS = 6
 
-#: Multiples of the best price of hot rows alone that are tried beside host rows.
+#: Without host rows, one price of hot rows is best. Beside host rows, these multiples of it are tried as well.
 _FEWER_HOT = (4.0, 16.0)
 
 #: More than the estimate of any step.
@@ -103,8 +103,9 @@ class _TierSearch:
     def _filling(self, hot_price: float | None) -> float:
         """About the lowest multiple whose cuts fit the memory, between the ends of `_MULTIPLES`.
 
-        It is that of host rows beside this price of hot rows, or that of hot rows alone (None). Few copies may cost
-        more than none, and the next cheaper multiple of the grid may need too much memory.
+        It is a multiple of the price of host rows beside hot rows of this price, or of the price of hot rows without
+        host rows (None). The grid may miss good cuts: one of its multiples may give so few popular rows that they cost
+        more than none, and the next lower multiple may give more rows than fit the memory.
         """
         low, high = _MULTIPLES[0], _MULTIPLES[-1]
         for _ in range(_HALVINGS):

@@ -1,16 +1,17 @@
 """Prices of tiers per row and per id, and the cuts of all sequence tables that follow from them.
 
 A row in a hot tier (on every rank) or host tier (on every host) costs the reduction of its gradient in every step, and
-saves the exchange of its ids and of their rows. Both are nearly proportional to the columns of the table. Let n be the
+saves the exchange of its ids and of its values. Both are nearly proportional to the columns of the table. Let n be the
 number of ids per step that look up a row and that ranks send each other (with `index_dedup`, every rank sends an id
 once). A row is worth a place
 
     in the host tier     if n * (exchange among all ranks - exchange inside a host) >= gradient in the host tier
     in the hot tier      if n * exchange inside a host >= gradient in the hot tier - gradient in the host tier
 
-or, without a host tier, if n * exchange among all ranks >= gradient in the hot tier. One price per tier thus cuts every
-table where the slope of its popularity curve falls to n. Because costs are not linear, and memory may allow fewer rows,
-`search.tier_choice` tries several multiples of the prices, which give nested cuts.
+or, without a host tier, if n * exchange among all ranks >= gradient in the hot tier. One price per tier thus gives
+every table a least n. In the order of popularity, the tier ends before the first row with a lower n. Because costs are
+not linear, and memory may allow fewer rows, `search.tier_choice` tries several multiples of the prices, which give
+nested cuts.
 
 Shape: K segments of a popularity curve.
 """
