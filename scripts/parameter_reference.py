@@ -129,7 +129,7 @@ def values_and_notes() -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
 
 
 def _leaves(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-    """The dotted name of every key, and the line and column after its value, where a comment on the key stands."""
+    """The dotted name of every key, and the line and column behind which a comment on the key or its value stands."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:

@@ -1,4 +1,4 @@
-"""Draws everything that is measured and solved: the table pool, its variations, samples, and sharding tasks.
+"""Draws the table pool, its variations, samples of lookups and collectives to measure, and sharding tasks to solve.
 
 A sample is what one measurement runs: the lookups of one rank, or one collective.
 

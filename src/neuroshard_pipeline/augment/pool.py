@@ -78,7 +78,7 @@ def base_pool(params: PoolParams) -> pd.DataFrame:
 def generate_pool(params: PoolParams) -> pd.DataFrame:
     """Generate a pool of tables; `params.dlrm_dataset` has no effect here.
 
-    Tables differ widely, as real tables do; means over tables and the reuse histogram of all are the published ones.
+    Tables differ widely, as real tables do; means over tables and their total reuse histogram are the published ones.
     Pooling factors and lookups per unique row have heavy-tailed distributions. The histogram of a table is the
     published one, tilted towards more or less reuse so that the table has its own mean reuse. The bins are then
     reweighted until their means over tables are the published ones. Rounding to whole rows nearly keeps these means.
@@ -139,7 +139,7 @@ def _fit_rows(
     """Rows per table and reuse bin (T, 17), close to the targets; the means over tables are the published ones."""
     tables = len(indices)
     bins = np.arange(len(per_table))
-    # Tables differ in more than their mean reuse: some have a few hot rows and many cold ones, others have neither.
+    # Tables of equal mean reuse differ, too: some have a few hot and many cold rows, others have rows of similar reuse.
     highest = int(np.flatnonzero(per_table)[-1])
     bend = 0.02 * rng.standard_normal(tables)[:, None] * (bins - highest / 2) ** 2
     weight = per_table * np.exp(bend)

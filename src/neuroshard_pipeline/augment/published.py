@@ -41,7 +41,7 @@ _LEVEL_WITHIN_BIN = 0.385
 #: Mean number of lookups of a row in each reuse bin, (17,).
 MEAN_COUNTS: FloatArray = LOWEST_COUNTS + _LEVEL_WITHIN_BIN * (HIGHEST_COUNTS - LOWEST_COUNTS)
 
-#: Below this bin, the number of rows follows from the published share of unique rows; in higher bins, from the ids.
+#: Below this bin, the number of rows follows from the published share of unique rows; from this bin on, from the ids.
 _FIRST_BIN_FROM_INDICES = 7
 
 

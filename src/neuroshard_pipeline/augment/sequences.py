@@ -31,7 +31,7 @@ POPULARITIES: tuple[str, ...] = ("published", *ZIPF_EXPONENTS)
 
 #: Lookups per batch of a row, for each class of equally popular rows: from 1/256 to beyond the edge of the last bin.
 _CLASS_COUNTS: FloatArray = 2.0 ** np.arange(-8, 16.5, 0.5)
-#: Weights of terms in the fit of the classes: their ids sum to 1, their rows sum to the table's, their ids are smooth.
+#: Weights of terms of the fit: the classes' shares of ids sum to 1, their rows to the table's, the shares are smooth.
 _SUM_WEIGHT, _ROWS_WEIGHT, _SMOOTHNESS = 10.0, 0.3, 0.1
 
 
@@ -149,7 +149,7 @@ class SequenceIds:
         return self.rows_at(np.arange(min(count, self.table.num_embeddings)))
 
     def draw(self, batch_size: int, seed: int) -> TableIds:
-        """The ids of one batch; table, popularity, batch size and `seed` determine every id."""
+        """The ids of one batch; the fields of this object, `batch_size` and `seed` determine every id."""
         rng = np.random.default_rng([seed, crc32(self.table.name.encode()), batch_size])
         places = self.popularity.draw(batch_indices(self.table.pooling_factor, batch_size), rng)
         lengths = bag_lengths(len(places), batch_size, rng)
