@@ -61,7 +61,7 @@ def plans_of(models: CostModels, name: str, data: Path) -> list[Plan]:
 
 
 def main() -> None:
-    """Print measured and predicted means, and the ratio with its interval."""
+    """Print the measured means, their ratio with its interval, and the noise of the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of both runs")
     parser.add_argument("--campaigns", type=int, default=2, help="number of measurements of every plan")

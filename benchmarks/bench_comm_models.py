@@ -52,7 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 #: Numbers of rank orders and of samples from which the least error of a model that is blind to the order of ranks is
-#: estimated. They determine it to half a percentage point.
+#: estimated. With these numbers, the estimate is accurate to half a percentage point.
 ORDERS, ORDERED_SAMPLES = 60, 20
 
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
@@ -140,9 +140,9 @@ def comm_figures(
 def order_blind_floors(drawn: pd.DataFrame, topology: NetworkParams) -> list[dict[str, Any]]:
     """Least mean error of a model that treats all ranks alike, per direction and world size of a modelled cluster.
 
-    The cost of a rank also depends on which ranks share its host. The best prediction of a permutation-equivariant
-    model is the median over all orders of the ranks. Here, it is the median over `ORDERS` random orders, for at most
-    `ORDERED_SAMPLES` samples.
+    The cost of a rank also depends on which ranks share its host. A permutation-equivariant model does not know them,
+    and its best prediction is about the median over all orders of the ranks. Here, it is the median over `ORDERS`
+    random orders, for at most `ORDERED_SAMPLES` samples.
     """
     rows = []
     for world, members in drawn[~drawn["sample_id"].str.startswith("batch-")].groupby("world_size"):

@@ -4,11 +4,11 @@ Reads the newest versions of a run from the catalog and prints, part by part, ta
 are met. Parts:
 
 - `compute`: all models on held-out samples, on the shards that searches chose, and on every kind of evaluation samples:
-  tables, table sets and batch sizes without training samples, row shards, replicas. The paper's network is trained
-  twice: on this project's mix of samples, which is far wider than the paper's, and on samples of the paper's kind only
-  (batch size 512, fp32, SGD, generated tables).
+  tables, table sets and batch sizes without training samples, row shards, replicas. Our model and the paper's network
+  are trained twice: on this project's mix of samples, which is far wider than the paper's, and on samples of the
+  paper's kind only (batch size 512, fp32, SGD, generated tables).
 - `learning`: error by number of samples; also written to `cost_model_learning_curve.html` in the folder `--out`
-- `comm`: error on measured collectives, and on the modelled cluster with world sizes without training samples
+- `comm`: error on measured collectives and on the modelled cluster, for world sizes with and without training samples
 - `ablation`: error after training on partly wrong costs, with and without self-distillation
 
     .venv/bin/kedro run
@@ -70,12 +70,12 @@ PARTS = ("compute", "learning", "comm", "ablation")
 
 @dataclass(frozen=True)
 class Job:
-    """A fit in one process.
+    """Work of one process: a fit, or the floor of an order-blind model.
 
     Attributes:
         part: one of `PARTS`.
         name: text of the progress line.
-        run: fits, and returns the rows of every table.
+        run: does the work, and returns the rows of every table.
     """
 
     part: str
@@ -157,7 +157,7 @@ def compute_jobs(inputs: ComputeInputs, params: Any, seeds: Sequence[int], parts
 
 
 def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, seeds: Sequence[int]) -> Iterator[Job]:
-    """Fits of communication models to measured collectives and to the modelled cluster."""
+    """Fits of communication models to measured collectives and to the modelled cluster, and the order-blind floor."""
     settings = SETTINGS["topology"]
     drawn = draw(pool, params["augment"]["comm_samples"], settings)
     costs = topology_costs(comm_samples_from_frame(drawn), params["topology"].network)

@@ -1,11 +1,12 @@
-"""Compares the measured costs of plans of `neuroshard` and of `neuroshard_plus` with several limits of its rounds.
+"""Compares the measured costs of plans of `neuroshard` with those after local searches of several numbers of rounds.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py                 # after `make run`; about 4 minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_plus_measured.py --campaigns 3   # narrower intervals
 
 A campaign measures the cost of every plan. The plans of one task are measured at about the same time, so that the
 machine's drift affects every sharder alike. Ranks with equal shards are measured once. Intervals are 95 % bootstrap
-confidence intervals of the mean paired difference.
+confidence intervals of the mean paired difference. The local search is that of `neuroshard_plus` without a step cost
+model: it changes column shards, and minimises the cost of lookups and all-to-alls.
 """
 
 from __future__ import annotations

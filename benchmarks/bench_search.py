@@ -10,9 +10,9 @@ r"""Benchmark of the search: speed against a plain implementation, quality again
 Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), for which a tight lower
 bound is proved. With `--models data/06_models`, costs come from trained models. The times of the search are compared
 with `ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The
-runs for scaling use these models and random tables. After a `make run`, they are repeated with the trained models and
-HugeCTR's tables; the times of the repetition are those of a real search. Two processes of one thread each (`--jobs`)
-work on the tasks. Measured costs need the data of a `make run`.
+runs for scaling use the same models and random tables. After a `make run`, they are repeated with its trained models
+and HugeCTR's tables; the times of the repetition are those of a real search. Two processes of one thread each
+(`--jobs`) work on the tasks. Measured costs need the data of a `make run`.
 """
 
 from __future__ import annotations

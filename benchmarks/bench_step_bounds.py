@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 def report(tasks: Iterable[ShardingTask], models: Models) -> None:
     """Print the bound and the plan of every task, and the mean gap."""
-    print("task                 bound ms   plan ms     gap | the bound's parts | the plan's means over ranks")
+    print("task                 bound ms   plan ms     gap | bound's parts | plan's means over ranks | bound's types")
     gaps = []
     for task in tasks:
         plan = shard(task, models)

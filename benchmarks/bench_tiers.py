@@ -9,20 +9,20 @@ Tiers are parts of a table by popularity: the hot tier has a copy on every rank,
 
 Tasks are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: that of
 `neuroshard_plus`, that of TorchRec's planner, and that of `neuroshard_plus` if every rank sends each id of its samples
-once (`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: of `neuroshard_plus`, with and without `dedup`, and
-`fewest bytes`, which gives copies to the same rows as the bound of bytes (`fewest_bytes.py`). In the lab also `least
-comm`, which gives copies to the same rows as the bound of communication time (`least_communication.py`).
+once (`dedup`, TorchRec's `use_index_dedup`). Plans with tiers: those of `neuroshard_plus`, with and without `dedup`,
+and `fewest bytes`, which chooses rows for copies as the bound of bytes does (`fewest_bytes.py`). The lab also has
+`least comm`, which chooses them as the bound of communication time does (`least_communication.py`).
 
 In the lab (formulas for modelled GPUs), the search knows the reuse profile of one batch, or the popularity curve of
 `--batches` batches; tiers hold the rows that the stated distribution makes most popular, and the distribution gives
-their lookups. Measured tiers hold the rows that were most popular in eight other batches, whose popularity curve the
+their lookups. On gloo, tiers hold the rows that were most popular in eight other batches, whose popularity curve the
 search knows.
 
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
-- `gloo`, `hosts`: bytes are those of recorded collectives. `comm` repeats the collectives of a step alone; `step` is
-  the whole step of the modules. With one host, every rank counts as a host. `wire` is what the kernel counted there.
-- `GiB/rank`: weights and optimizer state of the fullest rank, which the memory limit bounds; `+ buffers`: also the
-  ids and rows that ranks exchange.
+- `gloo`, `hosts`: bytes are those of recorded collectives; with one host, every rank counts as a host. `comm` repeats
+  the collectives of a step alone; `step` is the whole step of the modules. `wire`: the kernel's count of sent bytes.
+- `GiB/rank`: memory of the fullest rank, which the limit bounds: weights, optimizer state, and dense gradients of
+  copies with their index; `+ buffers`: also the ids and rows that ranks exchange.
 - `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`); the first number
   counts the reductions of gradients, the second one does not.
 - `comm bound`, in the lab: no plan needs less time for communication (`communication_bound.py`), with the memory of the
@@ -275,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", choices=("lab", "gloo", "hosts"))
     parser.add_argument("--popularities", nargs="+", choices=POPULARITIES, default=list(POPULARITIES))
-    parser.add_argument("--plans", nargs="+", choices=list(PLANS), help="default: all, but those of the lab only there")
+    parser.add_argument("--plans", nargs="+", choices=list(PLANS), help="default: all; the last two only in the lab")
     parser.add_argument("--scales", nargs="+", choices=("lab-16", "lab-128"), default=["lab-16", "lab-128"])
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--mbit", type=float, default=None, help="bandwidth between emulated hosts")

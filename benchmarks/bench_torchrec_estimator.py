@@ -12,7 +12,7 @@ planners to whole tables and column splits.
 | `torchrec_data_sheet` | the bandwidths of NVIDIA's data sheet and of one 400 Gbit/s card per GPU |
 | `torchrec_fitted` | `torchrec_perf_config`, fitted to drawn tables |
 | `torchrec_fitted_to_task` | `torchrec_perf_config`, fitted to the tables of each task |
-| these names, except `torchrec_data_sheet`, with `_by_cost` | the same; places expensive tables first, not large ones |
+| these, except `torchrec_data_sheet`, with `_by_cost` | the same numbers; it places expensive, not large tables first |
 
 The cost models predict the embedding costs of all plans, and the lab's formulas for modelled GPUs judge them. Intervals
 are 95 % paired bootstrap confidence intervals of the ratio of the mean cost to that of `torchrec`.

@@ -42,7 +42,7 @@ def draw_pool(params: PoolParams, seed: int, processes: int) -> PoolStatistics:
 
 
 def print_statistics(statistics: PoolStatistics) -> None:
-    """Print means and cumulative histograms, published and drawn."""
+    """Print means with their differences from the published ones, and both cumulative histograms."""
     pooling, rows = shape.mean_pooling_factor(statistics), shape.unique_rows_per_table(statistics)
     pooling_error, rows_error = shape.pooling_error(statistics), shape.unique_rows_error(statistics)
     print(f"{'':24}{'drawn':>14}{'difference':>12}{'allowed':>10}")

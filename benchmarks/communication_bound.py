@@ -1,8 +1,8 @@
 """A lower bound on the communication time of a step of sequence tables by the lab's formulas, for every plan.
 
 The time is that of `bench_tiers.collectives_ms`: all collectives of a step on the slowest rank, without waiting. The
-bound holds with tiers, with `index_dedup`, and with neither. Setting: H hosts of L ranks, W = H L ranks. Rows of one
-table that are equally popular form a class. A plan puts each row into one of three states:
+bound holds with and without tiers, and with and without `index_dedup`. Setting: H hosts of L ranks, W = H L ranks. Rows
+of one table that are equally popular form a class. A plan puts each row into one of three states:
 
 - cold: one rank holds it. All ranks together send n ids of the row to this rank, get n rows, and send n gradients.
 - host: every host holds it. The n ids, rows and gradients stay inside the hosts. The gradients of its copies are added
@@ -48,7 +48,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts
 
 _US_PER_MS = 1e3
-#: Prices of memory that are tried first, as shares of one at which no row has copies.
+#: Prices of memory that are tried first: the least, as a share of one at which no row has copies, and their number.
 _LEAST_PRICE, _NUM_PRICES = 1e-9, 28
 
 

@@ -1,7 +1,7 @@
 """Lines below the cost of the collectives of sequence tables, by the lab's formulas, for each state of rows.
 
 Setting, states and modules are those of `communication_bound`. Averaged over ranks, the collectives of one module and
-state cost at least the smallest of several lines, a constant plus a rate times the number of bytes:
+state cost at least the smallest of several lines, each a constant plus a rate times the number of bytes:
 
 1. All-to-alls across hosts, for cold rows: if several hosts have cold rows, every rank exchanges data with ranks of
    other hosts and pays the constant, which contains `peer_us` for all W - L of them. On average, a rank sends 1 / W of
@@ -10,7 +10,7 @@ state cost at least the smallest of several lines, a constant plus a rate times 
    makes the rate H times as large.
 2. All-to-alls on one host, and those of host rows: every rank exchanges data with the rank that has most of it, which
    has at least the mean.
-3. Reductions: the lines of `lab_bounds.reduction_lines`, of the smaller one of ring and tree.
+3. Reductions: the lines of `lab_bounds.reduction_lines`, which hold for the faster one of ring and tree.
 
 The sizes of messages are announced by one more all-to-all, which always costs the same.
 """
@@ -41,9 +41,9 @@ class Line(NamedTuple):
 
     Attributes:
         fixed_us: constant of all collectives of the state.
-        id_us: per id that ranks send each other, of any width.
-        float_us: per number of a row that ranks exchange, forward and backward together.
-        gradient_us: per number of a row with copies.
+        id_us: per id that ranks send each other, whatever the width of its table.
+        float_us: per float of a row that ranks exchange, forward and backward together.
+        gradient_us: per float of a row with copies.
     """
 
     fixed_us: float

@@ -87,7 +87,7 @@ def _chosen_aims(name: str, figures: pd.Series, held_out: pd.Series) -> list[Aim
 
 
 def learning_aims(learning: pd.DataFrame) -> list[Aim]:
-    """The aim of the learning curve: mean MAPE over seeds by model, one column per number of samples, ascending."""
+    """The aim of the learning curve; `learning`: mean MAPE by model, one column per number of samples, ascending."""
     few, every = learning.loc["universal"].iloc[0], learning.loc["paper"].iloc[-1]
     return [Aim("MAPE with a tenth of the samples, the paper network's with all", few, high=every)]
 
