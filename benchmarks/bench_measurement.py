@@ -37,7 +37,7 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 
 BATCH_SIZE = 512
 ARENA_BYTES = 2**29
-#: Tables of the pool that training samples use, samples, and most tables of a sample in the environment thorough.
+#: In the environment thorough: tables from which training samples are drawn, samples, and most tables of a sample.
 PROFILE_TABLES, PROFILE_SAMPLES, PROFILE_MAX_TABLES = 3424, 5960, 15
 NAIVE_WARMUP, NAIVE_ITERATIONS = 5, 10
 VISITS = (1, 2, 4, 6, 8, 12)
@@ -66,7 +66,7 @@ def draw_samples(count: int, seed: int) -> list[ComputeSample]:
 
 
 def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> ComputeMeasureParams:
-    """The protocol of conf/base/parameters_measure.yml with other iterations, visits and chunks."""
+    """The protocol of conf/base/parameters_measure.yml with other iterations, visits, chunks and time limits."""
     return ComputeMeasureParams(
         backend="fbgemm_cpu",
         engine="local",

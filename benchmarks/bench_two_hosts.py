@@ -1,7 +1,7 @@
 """Costs of gloo's all-to-all between two emulated hosts, depending on the bandwidth between them.
 
 Each host is a network namespace, and the second one also has a monotonic clock of its own. The wire is a pair of veth
-devices, whose rate `tc` (token bucket) limits in both directions. It needs Linux, root, iproute2 and util-linux.
+devices, whose rate `tc` (token bucket) limits in both directions. The script needs Linux, root, iproute2, util-linux.
 
     python benchmarks/bench_two_hosts.py --mbit 25 50 100      # ten seconds per rate on two cores
 
