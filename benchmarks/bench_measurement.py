@@ -86,6 +86,7 @@ def protocol_params(iterations: int, visits: int = 1, least_visits: int = 1) -> 
         ids_folder=None,
         chunk_samples=50,
         noise_floor_share=0.03,
+        time_budget_s=None,
         timeout_s=60.0,
     )
 

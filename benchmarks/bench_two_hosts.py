@@ -58,6 +58,7 @@ PROTOCOL = {
     "reduction_visits": 1,
     "chunk_samples": 5,
     "noise_floor_share": 0.0,
+    "time_budget_s": None,
     "timeout_s": 60.0,
 }
 

@@ -195,6 +195,7 @@ def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:
         ids_folder=str(args.out / "ids"),
         chunk_samples=args.chunk_samples,
         noise_floor_share=0.03,
+        time_budget_s=None,
         timeout_s=1800.0,
     )
 

@@ -27,6 +27,7 @@ COMPUTE = {
     "ids_folder": None,
     "chunk_samples": 4,
     "noise_floor_share": 0.1,
+    "time_budget_s": None,
     "timeout_s": 60.0,
 }
 COMM = {
@@ -45,6 +46,7 @@ COMM = {
     "reduction_visits": 1,
     "chunk_samples": 3,
     "noise_floor_share": 0.1,
+    "time_budget_s": None,
     "timeout_s": 20.0,
 }
 

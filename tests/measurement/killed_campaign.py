@@ -41,6 +41,7 @@ PARAMS = ComputeMeasureParams(
     ids_folder=None,
     chunk_samples=3,
     noise_floor_share=0.1,
+    time_budget_s=None,
     timeout_s=60.0,
 )
 SAMPLES = [

@@ -37,6 +37,7 @@ OTHER_COMPUTE = {
     "ids_folder": "ids",
     "chunk_samples": 5,
     "noise_floor_share": 0.2,
+    "time_budget_s": 9.0,
     "timeout_s": 61.0,
 }
 OTHER_COMM = {

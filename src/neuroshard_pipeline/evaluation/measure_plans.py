@@ -30,6 +30,7 @@ from neuroshard_pipeline.evaluation.plan_samples import (
     measured_comm_ms,
     measured_compute_ms,
     measured_reduction_ms,
+    one_way,
     own_costs_ms,
     rank_compute_samples,
     reduction_samples,
@@ -117,7 +118,7 @@ class PlanMeasurement:
 
     @cached_property
     def _backward(self) -> PlanSamples[CommSample]:
-        return backward_comm_samples(self.plans, self._marks)
+        return one_way(backward_comm_samples(self.plans, self._marks), "backward")
 
     @cached_property
     def _reductions(self) -> PlanSamples[ReductionSample]:
@@ -135,7 +136,7 @@ class PlanMeasurement:
         compute_ms = measured_compute_ms(self._ranks, compute_costs)
         backward_ms = measured_comm_ms(self._backward, backward_costs, "backward")
         own_ms = own_costs_ms(self.plans, compute_ms, self._reduction_ms(backward))
-        return forward_comm_samples(self.plans, own_ms, backward_ms, self._marks)
+        return one_way(forward_comm_samples(self.plans, own_ms, backward_ms, self._marks), "forward")
 
     def _reduction_ms(self, backward: Records) -> RankCosts | None:
         """Measured costs of the reductions, None if no plan has any."""

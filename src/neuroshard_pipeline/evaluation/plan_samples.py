@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.parts import GroupReduction, all_to_alls, reduct
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import start_skew_ms
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
-from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, ReductionSample
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, Direction, ReductionSample
 from neuroshard_pipeline.tables.step_work import Kernel, kernel_of
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -115,7 +115,7 @@ def forward_comm_samples(
     """All-to-alls with the start skews that follow from the work of each rank before its first forward all-to-all.
 
     Args:
-        plans: P plans.
+        plans: plans of any tasks.
         own_ms: all costs of a rank except all-to-alls, per plan and rank (`own_costs_ms`); NaN if a measurement failed.
         backward_comm_ms: cost of the backward all-to-alls per plan and rank; NaN if a measurement failed.
         marks: see `session_marks`.
@@ -127,6 +127,11 @@ def forward_comm_samples(
     return _collectives(plans, skews, marks)
 
 
+def one_way(pairs: PlanSamples[CommSample], direction: Direction) -> PlanSamples[CommSample]:
+    """The samples of only one collective of every pair; a campaign that times both takes almost twice as long."""
+    return replace(pairs, samples=[pair.one_way(direction) for pair in pairs.samples])
+
+
 def own_costs_ms(
     plans: Sequence[Plan], compute_ms: Sequence[Sequence[float]], reduction_ms: Sequence[Sequence[float]] | None
 ) -> RankCosts:
@@ -135,8 +140,8 @@ def own_costs_ms(
     Input dist and the module's own work are not measured. Their predicted costs are added, as in predicted start skews.
 
     Args:
-        plans: P plans.
-        compute_ms: cost per plan and rank, measured or predicted.
+        plans: plans of any tasks.
+        compute_ms: compute cost per plan and rank, measured or predicted.
         reduction_ms: cost of the reductions, ignored for a plan without reductions; None if no plan has any.
     """
     found = []
@@ -157,7 +162,7 @@ def reduction_samples(
     """One sample per reduction and rank. Reductions inside a host may have other sizes than those inside other hosts.
 
     Args:
-        plans: P plans.
+        plans: plans of any tasks.
         hosts_of: maps a number of ranks to the number of hosts on which they are measured (`CommCampaign.hosts_of`).
         marks: see `session_marks`.
     """
@@ -244,7 +249,7 @@ def _collectives(
 
 
 def volumes(plan: Plan) -> list[tuple[int, ...]]:
-    """Floats per training example that every rank sends in each all-to-all of a plan, rounded to whole numbers."""
+    """4-byte words per training example that every rank sends in each all-to-all of a plan, rounded to integers."""
     found = all_to_alls(plan.task, plan.shards, plan.ranks).values()
     return [tuple(np.rint(dims).astype(int).tolist()) for dims in found]
 

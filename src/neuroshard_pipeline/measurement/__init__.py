@@ -11,6 +11,7 @@ Start with `campaign`. The other files follow in the order in which a reader mee
     chunks          the order of the measurements, and the keys of their records
     failures        logs failed samples, and stops a campaign whose first samples all fail
     pools           the teams of worker processes that measure chunks
+    time_budget     which rounds of visits a slow machine still starts
     preparation     draws ids before the first visit, and logs the plan of a campaign on a GPU
     id_files        drawn ids in files
     device_memory   the GPU memory that a campaign needs

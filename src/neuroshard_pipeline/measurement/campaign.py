@@ -35,6 +35,7 @@ from neuroshard_pipeline.measurement.modelled import modelled_costs, require_dev
 from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.pools import comm_pool, compute_pool, measured
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
+from neuroshard_pipeline.measurement.time_budget import TimeBudget
 from neuroshard_pipeline.measurement.topology import (
     TopologyParams,
     require_topology,
@@ -126,7 +127,8 @@ class _Campaign(ABC, Generic[Sample]):
         # disable=None: no progress bar unless the output is a terminal
         with tqdm(total=total, initial=len(visits), unit="visit", disable=None, desc=description) as bar:
             watch, held = FailureWatch(failed_samples(records)), list[tuple[str, pd.DataFrame]]()
-            for chunk, record in measured(samples, missing, pool):
+            budget = TimeBudget(self.params.time_budget_s, [chunk.visit for chunk in missing])
+            for chunk, record in measured(samples, missing, pool, budget):
                 watch.look_at(record)
                 held.append((chunk.key, record.assign(identity=described)))
                 if watch.any_success:

@@ -29,12 +29,14 @@ class Chunk:
 
     Attributes:
         key: key of the record, `<campaign>/<visit>/<content>`.
+        visit: number of the round of visits, from 0.
         indices: positions of the chunk's samples among all samples, in the order in which they are measured.
         group: world size of the collectives, which determines the team that measures them; 0 for compute samples.
         replica: whether the chunk belongs to the second, independent measurement for the noise floor.
     """
 
     key: str
+    visit: int
     indices: tuple[int, ...]
     group: int
     replica: bool
@@ -108,7 +110,7 @@ def planned_chunks(
             for indices in _cut(missing, params.chunk_samples):
                 name = digest(*sorted(known[index] for index in indices))
                 key = f"{campaign}/visit-{visit:03d}/w{group}-{name}{'-replica' * replica}"
-                of_visit.append(Chunk(key, tuple(sorted(indices, key=place.__getitem__)), group, replica))
+                of_visit.append(Chunk(key, visit, tuple(sorted(indices, key=place.__getitem__)), group, replica))
         order = np.random.default_rng([seed, visit]).permutation(len(of_visit))
         chunks += [of_visit[number] for number in order]
     return chunks

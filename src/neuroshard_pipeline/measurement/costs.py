@@ -83,7 +83,7 @@ def reduce_rows(
     """
     rows = _rows_of(rows[rows["replica"].astype(bool) == replica], samples, may_miss=replica)
     good = rows[rows["error"].isna()]
-    total_ms = good["forward_ms"].astype(float) + good["backward_ms"].astype(float)
+    total_ms = good[["forward_ms", "backward_ms"]].astype(float).sum(axis=1)
     grouped = good.assign(total_ms=total_ms).groupby(_BY_RANK)
     directions = grouped[["forward_ms", "backward_ms"]]
     costs = directions.quantile(_LOWER_QUARTILE) if statistic == "lower_quartile" else directions.agg(statistic)
@@ -139,7 +139,7 @@ def relative_disagreement(
     for name, columns in _COMPARED.items():
         first = both[columns].astype(float).sum(axis=1)
         second = both[[f"{column}_again" for column in columns]].astype(float).sum(axis=1).to_numpy()
-        difference = ((first - second).abs() / ((first + second) / 2)).to_numpy()
+        difference = ((first - second).abs() / ((first + second) / 2)).dropna().to_numpy()
         median, p90 = (float(np.quantile(difference, q)) if len(difference) else None for q in (0.5, 0.9))
         floor[name] = {"median": median, "p90": p90}
     return floor

@@ -40,6 +40,7 @@ NOT_IDENTIFYING = {
     "thorough_lookup_bytes",  # determines the number of visits of a sample; see `visits`
     "least_visits",  # see `visits`
     "reduction_visits",  # see `visits`
+    "time_budget_s",  # limits the number of rounds; see `visits`
     "noise_floor_share",  # determines how many samples are measured a second time; see `visits`
     "visit_statistic",  # reduces the visits to a cost after they were stored
     "chunk_samples",  # untimed visits or collectives come first, so that no timing includes the start of a chunk

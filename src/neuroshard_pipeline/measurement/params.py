@@ -41,6 +41,8 @@ class CampaignParams(Parameters):
             one task, are then measured in the same state of the machine.
         noise_floor_share: share of the samples that are measured a second time, independently of the first time. The
             noise floor is the relative difference between both measurements.
+        time_budget_s: no round of visits starts that would end later than this many seconds after the start of the
+            campaign; the first half of the rounds always starts. The next run measures the rest. Null: no limit.
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
 
@@ -53,6 +55,7 @@ class CampaignParams(Parameters):
     chunk_samples: int = Field(ge=1, le=100_000)
     shuffle: Literal["samples", "chunks"]
     noise_floor_share: float = Field(ge=0, le=1)
+    time_budget_s: float | None = Field(ge=0)
     timeout_s: float = Field(gt=0)
 
     def of_visit(self, timed_ms: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.preparation import prepare
+from neuroshard_pipeline.measurement.time_budget import TimeBudget
 from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
@@ -32,8 +33,10 @@ PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measure
 _GIVE_UP_AFTER = 3
 
 
-def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) -> Iterator[tuple[Chunk, pd.DataFrame]]:
-    """Measure chunks in the given order and yield each with its record as it finishes.
+def measured(
+    samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool, budget: TimeBudget
+) -> Iterator[tuple[Chunk, pd.DataFrame]]:
+    """Measure chunks in the given order and yield each with its record as it finishes, until the time budget ends.
 
     Until a sample succeeds, one chunk is measured at a time, so that a caller can stop a campaign that cannot work.
     If the worker of a chunk dies or hangs, the chunk's samples are measured one by one. A sample that fails alone
@@ -46,14 +49,14 @@ def measured(samples: Sequence[AnySample], chunks: Sequence[Chunk], pool: Pool) 
     any_success = False
 
     def items() -> Iterator[Item]:
-        while waiting and not failed and (any_success or not handed):
+        while waiting and not failed and (any_success or not handed) and budget.starts(waiting[0].visit):
             chunk = waiting.popleft()
             left = tuple(index for index in chunk.indices if (index, chunk.replica) not in deadly)
             if left:
                 handed.append(replace(chunk, indices=left))
                 yield Item(left, chunk.group)
 
-    while waiting:
+    while waiting and not budget.is_over:
         handed.clear()
         failed.clear()
         for outcome in pool.run(items(), ATTEMPTS if any_success else 1):

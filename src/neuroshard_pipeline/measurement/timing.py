@@ -8,8 +8,8 @@ class Timing(NamedTuple):
     """One visit of one sample on one rank.
 
     Attributes:
-        forward_ms: forward cost, NaN if the visit failed.
-        backward_ms: backward cost, NaN if the visit failed.
+        forward_ms: forward cost, NaN if the visit failed or timed only the other direction.
+        backward_ms: backward cost, NaN if the visit failed or timed only the other direction.
         seconds: duration of the whole visit.
         error: why the visit failed, or None.
         permanent: whether every later visit would fail in the same way, because the sample is invalid or too large for
