@@ -87,7 +87,7 @@ def test_the_table_names_every_plan_and_every_failure():
 def test_losses_that_differ_are_named_with_their_plans():
     good = steps({"first": [1, 1, 1]})
     wrong = steps({"second": [1, 1, 1]}, [1.0, 0.9, 0.8, 0.7, 0.6, 0.51, 0.4, 0.3, 0.2])
-    message = r"at step 5 0\.500000 under first, 0\.510000 under second, a relative difference of 0\.02"
+    message = r"step 5 the loss is 0\.500000 under first and 0\.510000 under second; the relative difference of 0\.02"
     with pytest.raises(TrainCheckError, match=message):
         check_losses(pd.concat([good, wrong]), 1e-3)
     assert check_losses(pd.concat([good, wrong]), 0.1) == pytest.approx(0.02)

@@ -9,7 +9,7 @@ from torch import nn
 from neuroshard_pipeline.errors import PlanError
 
 #: Bytes of optimizer state of a parameter, by the class of the optimizer that `apply_optimizer_in_backward` attached:
-#: fp32 numbers, one per row for row-wise Adagrad and two per weight for Adam. Any other class counts as one per weight.
+#: fp32 numbers, none for SGD, one per row for row-wise Adagrad, two per weight for Adam. Other classes: one per weight.
 _STATE_BYTES = {
     "SGD": lambda _: 0,
     "RowWiseAdagrad": lambda shape: 4 * shape[0],

@@ -43,7 +43,7 @@ class MeasuredSteps(NamedTuple):
 
     @classmethod
     def from_frames(cls, tasks: pd.DataFrame, plans: pd.DataFrame, costs: pd.DataFrame) -> Self:
-        """Read the frames of the measure stage: of `tasks_to_frame`, of `plans_frame` and of `measure_step_costs`."""
+        """Read what `tasks_to_frame`, `plans_frame` and `measure_step_costs` returned in the measure stage."""
         by_name = {task.task_id: task for task in tasks_from_frame(tasks)}
         found = []
         for _, rows in plans.groupby(["task_id", "sharder"], sort=False):
@@ -94,7 +94,7 @@ class StepData:
         )
 
     def take(self, plans: NDArray[np.bool_]) -> Self:
-        """The steps of some plans, a mask (P,)."""
+        """The steps of those plans for which the mask `plans` (P,) is True."""
         names = ("batch_size", "work", "input_dist_ms", "step_ms", "task")
         parts = tuple(each for each, taken in zip(self.parts, plans, strict=True) if taken)
         return replace(self, parts=parts, **{name: getattr(self, name)[plans] for name in names})
@@ -179,7 +179,7 @@ def _fit(data: StepData) -> PricesOfParts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted ms of held-out plans: the whole step (P,), and input dist and module with dense gradients (P, W)."""
+    """Predicted ms of held-out plans: whole steps (P,), input dists (P, W), and module plus dense gradients (P, W)."""
 
     step_ms: FloatArray
     input_dist_ms: FloatArray

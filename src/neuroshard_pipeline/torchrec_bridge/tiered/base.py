@@ -49,7 +49,7 @@ class TieredContext(Multistreamable):
         requests: the requests for host rows.
         features: the ids in the order of the tables.
         inverse: (N,) for every id its place among the distinct ids, or None if ids are not deduplicated.
-        pooling: for pooled tables by width, the bag of every id and its weight, if ids are weighted.
+        pooling: for pooled tables by width, the bags (N,) of the ids, and their weights (N,) or None.
     """
 
     cold: Any

@@ -13,8 +13,8 @@ order of the ids.
 
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
 module: cold rows by its fused form in FBGEMM, hot and host rows by its dense form. SGD, Adagrad and row-wise Adagrad
-compute the same in both forms; but row-wise Adagrad of a column shard sums its own columns only. Adam differs: its
-dense form also updates rows that no id of the batch looks up. `optimizer_state` has the state of the optimizer.
+compute the same in both forms; but row-wise Adagrad of a column shard averages its own columns only. Adam differs: its
+dense form also updates rows that no id of the batch looks up. The module `optimizer_state` saves the optimizer's state.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def tiered_embeddings(
     options = options or TierOptions()
     is_pooled = isinstance(module, EmbeddingBagCollection)
     if is_pooled and options.index_dedup:
-        raise PlanError("index_dedup is for EmbeddingCollections; an EmbeddingBagCollection does not exchange rows")
+        raise PlanError("index_dedup is for EmbeddingCollections only; set it to false for an EmbeddingBagCollection")
     configs = module.embedding_bag_configs() if is_pooled else module.embedding_configs()
     tables = tiered_tables({config.name: config.num_embeddings for config in configs}, cuts, popular_rows)
     _check_tables(configs, tables, groups)

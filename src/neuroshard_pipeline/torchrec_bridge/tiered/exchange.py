@@ -38,7 +38,7 @@ class RowRequest(Multistreamable):
 
 
 class CountsInFlight(Awaitable[Awaitable[RowRequest]]):
-    """The exchange of the numbers of ids. `wait` starts the exchange of ids and returns an awaitable of the request.
+    """The exchange of the counts of ids. `wait` starts the exchange of ids and returns an awaitable of the request.
 
     Args:
         rows: (N,) numbers of host rows.

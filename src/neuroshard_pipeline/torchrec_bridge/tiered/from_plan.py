@@ -38,10 +38,10 @@ def put_tiers(
 ) -> ShardingPlan:
     """Replace every collection of `model` that has tiers in `plan`; return TorchRec's plan of the other collections.
 
-    `DistributedModelParallel(model, plan=...)` then shards the other collections. This is a collective.
+    `DistributedModelParallel(model, plan=...)` then shards the other collections. `put_tiers` is a collective.
 
     Args:
-        model: the unsharded model. An optimizer is attached to its tables by `apply_optimizer_in_backward`.
+        model: the unsharded model, to whose tables `apply_optimizer_in_backward` has attached an optimizer.
         plan: a plan of its tables, some of which have tiers.
         popular_rows: for every table with tiers, its most popular ids, the most popular first.
         groups: the process groups; their hosts must have as many ranks as the hosts of the plan's task.

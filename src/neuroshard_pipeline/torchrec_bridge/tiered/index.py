@@ -122,12 +122,12 @@ class TierIndex:
         """
         ordered, order = keys.sort()  # on CPUs, ordered keys are searched several times faster
         found = torch.searchsorted(self._keys, ordered)
-        below = torch.empty_like(found).scatter_(0, order, found)  # popular ids of any table that are smaller
+        below = torch.empty_like(found).scatter_(0, order, found)  # number of smaller popular keys
         popular = self._keys.index_select(0, below) == keys
         places = self._places.index_select(0, below).long()
         is_hot = places < self.num_hot
         hot_at, host_at, cold_at = (which.nonzero()[:, 0] for which in (popular & is_hot, popular & ~is_hot, ~popular))
-        # The row of a cold id is its key minus the first key of its table minus the smaller popular ids of its table.
+        # A cold id's row is its key minus the first key of its table and the number of the table's smaller popular ids.
         bases = (self._offsets - self._popular_before).index_select(0, table.index_select(0, cold_at))
         cold = keys.index_select(0, cold_at) - below.index_select(0, cold_at) - bases
         return TierRows(hot_at, places[hot_at], host_at, places[host_at] - self.num_hot, cold_at, cold)
@@ -173,8 +173,8 @@ def tiered_tables(
             first.
 
     Raises:
-        PlanError: cuts of an unknown table, more popular rows than the table has, or popular ids that are too few,
-            not unique or outside the table.
+        PlanError: cuts name an unknown table or take more rows than their table has, or popular ids are too few, not
+            unique or outside the table.
     """
     for name in sorted(cuts.keys() - rows.keys()):
         raise PlanError(f"cuts name the table {name!r}, which the module does not have; it has {', '.join(rows)}")

@@ -3,7 +3,7 @@
 States have the names that TorchRec's fused optimizers use, such as `items.momentum1` of the table `items`. SGD has no
 state.
 
-Shapes: R rows of a whole table; d values per row: 1 for row-wise Adagrad, D for Adagrad.
+Shapes: R rows of a whole table, D columns.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ def optimizer_state(module: TieredState) -> OptimizerState:
     The states of a table are (R,) with row-wise Adagrad, and (R, D) with Adagrad.
 
     Raises:
-        PlanError: the optimizer or the sharding of cold rows does not allow it.
+        PlanError: the optimizer is not supported, or row-wise Adagrad updates column shards of cold rows.
     """
     found: OptimizerState = {parts.key: {} for parts in module.parts}
     for parts, name, stored in _stored(module):
@@ -101,7 +101,7 @@ def _cold(parts: TableParts, weight: Any, state: Any, width: int) -> Iterator[Co
     for shard in shards_of(weight, [of.view(len(of), -1) for of in values]):
         if width == 1 and shard.sizes[1] < parts.tiers.embedding_dim:
             raise PlanError(
-                f"{parts.key}: row-wise Adagrad has a state for every column shard of a row, so that there is none per "
-                "row to save; shard the cold rows table_wise or row_wise"
+                f"{parts.key}: row-wise Adagrad has a state for every column shard of a row, but one state per whole "
+                "row is needed; shard the cold rows table_wise or row_wise"
             )
         yield shard if width > 1 else shard._replace(sizes=(shard.sizes[0], 1))

@@ -30,7 +30,7 @@ class PooledFeature:
         output: name of its output.
         width: place of the table's width among all widths.
         table: place of the table among the tables of its width.
-        is_mean: whether rows are pooled to their mean.
+        is_mean: whether a mean is computed as a sum in which every id weighs 1 / (number of ids in its bag).
         cold_feature: name of the feature in the module of cold rows, or None if the table has no cold rows.
         is_popular: whether the table has hot or host rows.
     """

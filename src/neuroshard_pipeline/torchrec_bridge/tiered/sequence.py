@@ -1,4 +1,6 @@
-"""A sharded `EmbeddingCollection` whose tables have tiers: hot rows on every rank, host rows on every host, cold rows.
+"""A sharded `EmbeddingCollection` whose tables have tiers.
+
+Hot rows are on every rank, host rows on every host, and cold rows are sharded by TorchRec.
 
 Shapes: F features (a feature that looks up several tables counts once per table), B samples of this rank, N ids of
 this rank, U rows that are looked up for them, D columns.
@@ -29,7 +31,7 @@ class TieredEmbeddingCollection(TieredModule):
         tiers: hot and host rows of all tables.
         cold: TorchRec's sharded module of the cold rows, whose tables have one feature of the same name; None if
             there are no cold rows.
-        cold_names: name of every table in `cold`, or None for a table without cold rows.
+        cold_names: for every table, its name in `cold`, or None if it has no cold rows.
         index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once.
     """
 

@@ -54,7 +54,7 @@ class ColdShard(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The values of this rank's rows of a table: weights, or a state of their optimizer.
+    """Tensors of this rank that hold the values of a table's rows: weights, or a state of their optimizer.
 
     Attributes:
         hot: values of the hot rows of all tables in `TableParts.tiers`; None without hot rows.
@@ -70,7 +70,7 @@ class StoredRows:
 
 
 class TieredState(nn.Module):
-    """Adds the state of the unsharded module to a module with tiers."""
+    """Lets a module with tiers save and load its weights as the state of the unsharded module."""
 
     parts: Sequence[TableParts]
     cold: Any
@@ -78,7 +78,7 @@ class TieredState(nn.Module):
     def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Collect the tables one after the other on every rank. This is a collective.
 
-        Use it instead of `state_dict` where the memory of a host cannot hold all tables at once.
+        Use it instead of `state_dict` if the memory of a host cannot hold all tables of all its ranks at once.
 
         Yields:
             The name of a table's weights in the state of the unsharded module, and the weights (R, D) in host memory.

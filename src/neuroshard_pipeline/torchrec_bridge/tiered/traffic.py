@@ -82,8 +82,9 @@ class _TimedWork(dist.Work):
 def recorded_traffic() -> Iterator[list[Collective]]:
     """Record the collectives of `_RECORDED` that Python code of this process starts in this context.
 
-    TorchRec and this package start no others in a training step. `DistributedDataParallel`, which TorchRec uses for
-    dense parameters and for `data_parallel` tables, starts its collectives in C++; they are not recorded.
+    If all ranks have the same batch size, Python code of TorchRec and of this package starts no others in a step.
+    `DistributedDataParallel`, which TorchRec uses for dense parameters and for `data_parallel` tables, starts its
+    collectives in C++; they are not recorded.
     """
     calls: list[Collective] = []
     originals = {name: getattr(dist, name) for name in _RECORDED}

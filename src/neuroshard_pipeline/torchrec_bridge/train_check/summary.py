@@ -66,9 +66,9 @@ def check_losses(steps: pd.DataFrame, tolerance: float) -> float:
     if difference[worst] > tolerance:
         low, high = int(table[worst].argmin()), int(table[worst].argmax())
         raise TrainCheckError(
-            f"the plans train to different losses: at step {losses.index[worst]} {table[worst, low]:.6f} under "
-            f"{losses.columns[low]}, {table[worst, high]:.6f} under {losses.columns[high]}, a relative difference of "
-            f"{difference[worst]:.2g} where loss_tolerance is {tolerance:g}"
+            f"the plans train to different losses: at step {losses.index[worst]} the loss is {table[worst, low]:.6f} "
+            f"under {losses.columns[low]} and {table[worst, high]:.6f} under {losses.columns[high]}; the relative "
+            f"difference of {difference[worst]:.2g} exceeds loss_tolerance {tolerance:g}"
         )
     return float(difference[worst])
 

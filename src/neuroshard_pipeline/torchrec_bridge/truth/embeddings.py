@@ -63,7 +63,8 @@ def _collection(tables: Sequence[Table]) -> EmbeddingBagCollection | EmbeddingCo
 class RankIds:
     """This rank's ids of one global batch.
 
-    Every step builds new `KeyedJaggedTensor`s from them, because such a tensor keeps the sums of lengths of a step.
+    Every step builds new `KeyedJaggedTensor`s from them, because such a tensor caches the sums of its lengths, which a
+    training step computes for every batch.
     """
 
     def __init__(self, tables: Sequence[Table], ids: Sequence[TableIds], part: slice, device: torch.device) -> None:

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 class Group(NamedTuple):
-    """Plans of one task whose modules the ranks hold at the same time, and the ids of the task's batches."""
+    """Plans of one task whose modules the ranks hold at the same time, and the global batches of the task."""
 
     plans: tuple[Plan, ...]
     batches: tuple[Batch, ...]

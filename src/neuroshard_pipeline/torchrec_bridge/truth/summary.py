@@ -147,8 +147,8 @@ def _parts(timed: pd.DataFrame, plans: Sequence[Plan], quantile: float) -> dict[
 
     The measured part of a rank is the quantile of its timed steps. It includes the time in which a collective waits for
     other ranks. `output dist, reductions` is the forward of the output dist and the whole backward without the lookups.
-    A predicted value is None where nothing predicts the part. A measured value is None where the times of other parts
-    contain the part.
+    A predicted value is None if nothing predicts the part. A measured value is None if the part is contained in the
+    times of other parts.
     """
     timed = timed.assign(other_backward_ms=timed["backward_ms"] - timed["lookup_backward_ms"])
     names = list({name for _, columns in PARTS.values() for name in columns})

@@ -81,7 +81,7 @@ def _shards(table: Table, sharding_type: ShardingType, world_size: int) -> list[
 
 
 def _priced(plan: Plan, models: Models) -> Plan:
-    """The plan with its price, or without one where the models cannot price its sharding types."""
+    """The plan with its price, or without one if the models cannot price its sharding types."""
     try:
         return priced(plan, models)
     except CostModelError:
