@@ -135,7 +135,7 @@ def _id_bytes(shard: Shard, task: ShardingTask, in_tiers: bool) -> float:
 
 
 def _outputs(sharding_type: ShardingType, placed: Placed, task: ShardingTask) -> FloatArray:
-    """Bytes of forward outputs from rank i to rank j of one group, (W, W)."""
+    """Bytes of the forward outputs of one group of shards from rank i to rank j, (W, W)."""
     samples, local = task.batch_size / task.world_size, task.ranks_per_host
     of_rank = defaultdict[int, float](float)
     is_sequence = placed[0][0].table.pooling == "none"

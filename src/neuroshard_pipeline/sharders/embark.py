@@ -39,7 +39,8 @@ class EmbarkSharder:
 
     With a step cost model, tables of few rows are replicated, and the rows of other tables are split. A range of rows
     reads its share of the ids, but sends all columns. The plan that splits the rows of all tables over all ranks is one
-    of the candidates, as in HugeCTR. If no placement has room beside the replicas, nothing is replicated.
+    of the candidates, as in HugeCTR. If no placement has room beside the replicas, only tables that may have no other
+    type are replicated.
 
     Attributes:
         network_slowdown: time of a byte sent between ranks, divided by the time of a byte read from memory.
@@ -55,7 +56,8 @@ class EmbarkSharder:
 
         Raises:
             DoesNotFitError: shards have no room and nothing can be split any more.
-            NeuroShardError: the constraints on a table allow neither the whole table, nor ranges of rows, nor replicas.
+            NeuroShardError: the constraints on a table allow neither the whole table nor ranges of rows, and the table
+                is not replicated.
         """
         if problem.models.step is not None:
             return self._by_rows(problem)

@@ -50,7 +50,7 @@ class Found:
 
     Attributes:
         state: (U,) the form of every unit.
-        first_rank: (U,) the first rank of every unit; -1 for replicas, and where there is no room.
+        first_rank: (U,) the first rank of every unit; -1 for replicas and for units that have no room.
         without_rank: indices of the units that have no room.
         busiest: load of the busiest rank.
     """
@@ -67,7 +67,7 @@ class EmbarkRows:
     Args:
         problem: the task, the models and the memory model.
         network_slowdown: see `EmbarkSharder`.
-        replica_rows_per_sample: see `EmbarkSharder`; 0 replicates nothing.
+        replica_rows_per_sample: see `EmbarkSharder`; with 0, only tables that may have no other type are replicated.
 
     Raises:
         NeuroShardError: the constraints allow none of EMBark's forms for a table.
@@ -91,10 +91,10 @@ class EmbarkRows:
         return self._replica_bytes <= int(self._problem.limits.min())
 
     def place(self, state: IntArray) -> Found:
-        """Place every unit in its form `state` (U,), units on most ranks first, then by descending load.
+        """Place every unit in its form `state` (U,): first the units that need most ranks, then by descending load.
 
-        Of the ranks, or hosts, with room, the one with the lowest load is chosen. Replicas add the same load to all
-        ranks, which is left out.
+        Of the ranks, or hosts, with room, the one with the lowest load is chosen. The load of replicas is left out,
+        because it is the same on all ranks.
         """
         free, carried = self._problem.limits - self._replica_bytes, np.zeros(self._problem.task.world_size)
         chosen = [forms[at] if forms else None for forms, at in zip(self.forms, state, strict=True)]
@@ -116,7 +116,7 @@ class EmbarkRows:
     def next_split(self, found: Found) -> int | None:
         """The unit to split: the one of highest load or, if some units have no room, the largest of these.
 
-        If none of the units without room can be split, it is the largest of all that can; None if there is none.
+        If none of the units without room can be split, it is the largest of all that can; None if no unit can be split.
         """
         state, without_rank = found.state, found.without_rank
         can = state < self.splits

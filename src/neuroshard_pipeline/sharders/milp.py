@@ -30,7 +30,7 @@ _INFEASIBLE = 2
 class MilpSharder:
     """Places whole tables. Minimises the largest cost of a rank, the sum of the predicted compute costs of its tables.
 
-    Each table's cost is predicted as if the table were alone on a rank, so that the sum is more than the cost of one
+    Each table's cost is predicted as if the table were alone on a rank. The sum is therefore more than the cost of one
     fused lookup of all tables. Communication has no cost. With enough time, the plan is optimal up to `gap` for this
     sum. The plan is deterministic unless `time_limit_seconds` ends the search.
 

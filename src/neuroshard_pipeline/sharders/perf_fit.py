@@ -3,8 +3,8 @@
 The fit minimises the squared logarithms of the ratios of costs. Without a step cost model, there is nothing to fit the
 costs of reduce_scatter, all_gather and all_reduce to; only column shards and all-to-alls then get numbers.
 
-Shapes: N shard sets, each like the shards of one rank; D = 2 directions (forward, backward); bytes of 3 kinds: ids,
-rows that are read, and outputs.
+Shapes: N shard sets, each like the shards of one rank, or N collectives; D = 2 directions (forward, backward); bytes of
+3 kinds: ids, rows that are read, and outputs.
 """
 
 from collections.abc import Sequence
@@ -120,7 +120,7 @@ def _reduction_bandwidths(models: Models, cluster: Cluster, dim_sums: FloatArray
 
 
 def _groups(cluster: Cluster) -> dict[bool, int]:
-    """The numbers of ranks of collectives inside a host (False) and over all hosts (True), if there are several."""
+    """Numbers of ranks of collectives: inside a host with several ranks (False), and over several hosts (True)."""
     local = min(cluster.local_world_size, cluster.world_size)
     groups = {False: local} if local > 1 else {}
     return groups | ({True: cluster.world_size} if cluster.world_size > local else {})
@@ -133,7 +133,7 @@ def fit_lookups(sets: ShardSets, batch_size: int, costs_ms: FloatArray) -> Looku
 
 
 def _fitted(sets: ShardSets, batch_size: int, costs_ms: FloatArray, least_width: int) -> LookupFormula:
-    """The bandwidth that fits forward lookups best if all coefficients are 1, then the coefficients."""
+    """Fit the bandwidth to forward lookups as if all coefficients were 1, and then fit the coefficients."""
     forward, backward = (summed_bytes(sets, batch_size, least) for least in (least_width, 0))
     bytes_per_ms = float(np.exp(np.log(forward.sum(axis=1) / costs_ms[:, 0]).mean()))
     coefficients = [_coefficients(forward, costs_ms[:, 0] * bytes_per_ms)]

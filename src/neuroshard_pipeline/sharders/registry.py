@@ -194,7 +194,7 @@ class Solutions:
 
     Attributes:
         plans: every plan found, with its predicted cost.
-        attempts: one row per task and sharder, `task_id, sharder, seconds, error`; `error` is None where a plan was
+        attempts: one row per task and sharder, `task_id, sharder, seconds, error`; `error` is None if a plan was
             found, and the message of the `DoesNotFitError` otherwise.
     """
 

@@ -38,8 +38,8 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
             + (
                 "cost models without a step cost model cannot price; train one with: kedro run --pipeline pretrain"
                 if problem.models.step is None
-                else f"TorchRec cannot train for {table.num_embeddings} rows and {table.pooling} pooling; allow "
-                "column_wise or data_parallel"
+                else f"TorchRec cannot train for {table.num_embeddings} rows and {table.pooling} pooling, or which "
+                "needs several hosts; allow column_wise or data_parallel"
             )
         )
     return usable

@@ -26,7 +26,7 @@ from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.sharders.whole_step import whole_step_placements
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Returns promising variants of a problem's task, without the task itself; none where the choice does not arise.
+#: Returns promising variants of a problem's task, without the task itself; none if the choice does not arise.
 Maker = Callable[[Problem], list[ShardingTask]]
 
 #: The makers, in the order of their turns.

@@ -3,7 +3,7 @@
 Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
 (`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
 the best of these placements, and a local search improves the results. Another one cuts and moves the tables on single
-hosts, and a last one balances forward and backward lookups (`search.halves`).
+hosts, and a last one balances both halves of the step (`search.halves`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 _NUM_SEARCHED = 3
 
 #: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches,
-#: one of them without spread tables if those fit. Otherwise, it improves the best result only.
+#: one of them without spread tables if the task fits without them. Otherwise, it improves the best result only.
 _SMALL = 500
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the

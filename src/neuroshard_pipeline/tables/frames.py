@@ -35,7 +35,7 @@ POOL_COLUMNS: tuple[str, ...] = tuple(column for column in TABLE_COLUMNS if colu
 
 TASK_COLUMNS: tuple[str, ...] = (*TASK_ONLY_COLUMNS, *TABLE_COLUMNS)
 
-#: Settings of a compute sample, and their values where a frame has none.
+#: Settings of a compute sample, and their values if a frame has none.
 _SETTINGS = ("optimizer", "sharding_type", "world_size")
 _DEFAULT_SETTINGS: tuple[str, ShardingType, int] = (DEFAULT_OPTIMIZER, "column_wise", 1)
 
@@ -119,8 +119,8 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     if any value is not the default.
 
     Raises:
-        TaskError: the ranks of a task differ in memory, or a task has constraints or tiers; the frame has no columns
-            for them.
+        TaskError: the ranks of a task differ in memory, a task has constraints, or a table is a tier; the frame has no
+            columns for them.
     """
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
@@ -170,7 +170,7 @@ def _task(task_id: str, rows: pd.DataFrame) -> ShardingTask:
 
 
 def _task_value(value: Any, default: Any) -> Any:
-    """A value of a column of `TASK_DEFAULTS`, in the type of the default; numbers if the default is None."""
+    """A value of a column of `TASK_DEFAULTS` in the type of the default (int if this is None); None if it is empty."""
     if pd.isna(value):
         return None
     return int(value) if default is None else type(default)(value)

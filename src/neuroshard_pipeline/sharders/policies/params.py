@@ -11,8 +11,8 @@ class PolicyTrainParams(Parameters):
     """Parameters of the training of one policy.
 
     Attributes:
-        reward: `cost`, the negative predicted embedding cost of a finished plan [Zha2022b], or `balance`, the smallest
-            predicted compute cost of its ranks divided by the largest [Zha2022a].
+        reward: `cost`, the negative predicted embedding cost of a finished plan [Zha2022b], divided by that of the best
+            greedy plan, or `balance`, the smallest predicted compute cost of a rank divided by the largest [Zha2022a].
         hidden: width of the networks.
         steps: number of updates of the weights.
         tasks_per_step: training tasks played per update.
