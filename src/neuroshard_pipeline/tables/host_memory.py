@@ -30,7 +30,7 @@ HOT_LOOKUPS = 4
 
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(HOT_LOOKUPS) + 1
 
-#: Halvings of an interval of 100 on a logarithmic scale.
+#: How often `_solved` halves its interval, which at first spans 100 in the natural logarithm of the argument.
 _BISECTIONS = 26
 
 #: Bytes of Adam's moments per weight. FBGEMM leaves them in host memory and does not cache them.
@@ -38,7 +38,7 @@ _ADAM_BYTES_PER_WEIGHT = 8
 
 
 def cache_slots(num_rows: int, load_factor: float) -> int:
-    """Rows that the cache of `num_rows` rows has room for: whole sets, at least one."""
+    """Number of rows for which the cache of a table with `num_rows` rows has room: whole sets, at least one."""
     return SLOTS_PER_SET * max(1, math.ceil(math.ceil(num_rows * load_factor) / SLOTS_PER_SET))
 
 

@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard, ShardingType, Table
 
 _COUNTS_PER_BIN = 16
-#: A shard that expects less than one unique row per batch still has a reuse profile.
+#: Least expected number of unique rows per batch that a stand-in table gets. It is above 0, as tables require.
 _LEAST_UNIQUE_ROWS = 1e-3
 
 

@@ -36,7 +36,7 @@ LEAST_LOOKUPS = 3
 #: probability of 3e-5 (normal distribution).
 _STANDARD_ERRORS = 4.0
 
-#: Number of thresholds, and thus of points of a curve, per factor of 2 in the number of lookups.
+#: Number of thresholds per factor of 2 in the number of lookups, in curves of counted ids.
 _POINTS_PER_OCTAVE = 4
 #: Largest slope of a reuse bin (`_slopes`): nearly all rows then have counts close to the lowest count of the bin.
 _STEEPEST = 30.0
@@ -110,7 +110,7 @@ def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
     """The curve that the reuse profile of one batch supports (see the top of this file).
 
     The thresholds are the lowest counts of the reuse bins. The profile lacks two numbers that Good's estimate needs.
-    The first is the number of rows that have exactly the lowest count of a bin; `_slopes` gives it, with `is_steep`.
+    The first is the number of rows that have exactly the lowest count of a bin; the steep slopes of `_slopes` give it.
     The second is the number of ids that look up the rows of a bin; `rows_and_ids` estimates it. The sum of these ids
     over all bins from a threshold on is lowered by two standard errors (`_deviations`).
 

@@ -74,7 +74,7 @@ class Record:
         return int(value)
 
     def flag(self, column: str) -> bool:
-        """The value of `column` as true or false; text in any case and the numbers 1 and 0 are accepted.
+        """The value of `column` as true or false; 1, 0 and text in upper or lower case are accepted, too.
 
         Raises:
             TableFileError: the cell is empty or holds another value.
@@ -168,7 +168,7 @@ def _decoded(path: Path, content: bytes) -> str:
 
 
 def _csv_records(path: Path, content: bytes) -> list[Record]:
-    """Records of CSV lines. Lines are counted from 1, with the header and with blank lines, which are skipped."""
+    """Records of CSV lines. Line numbers start at 1 and count header and blank lines, which give no records."""
     reader = csv.reader(io.StringIO(_decoded(path, content), newline=""), strict=True)
     records: list[Record] = []
     header: list[str] = []

@@ -97,8 +97,9 @@ class ReductionSample:
     Attributes:
         sample_id: name.
         collective: one of `REDUCTIONS`.
-        size_bytes: the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather
-            and reduce_scatter. Every rank has an equal share.
+        size_bytes: size of the whole buffer, as in nccl-tests. all_reduce and reduce_scatter add up one such buffer
+            from every rank; reduce_scatter gives each rank an equal share of the sum. all_gather joins equal shares of
+            all ranks into one such buffer.
         world_size: number of ranks.
         hosts: number of hosts, with the same number of ranks on each.
     """

@@ -32,7 +32,7 @@ QUANTITIES: dict[str, str] = {
     "weighted": "floats of rows that the rank looks up with a weight",
     "averaged": "floats of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
-    "reordered": "floats of `returned` in groups with a table of several column shards, which permute all outputs",
+    "reordered": "floats of `returned` in groups that have a table of several column shards and permute all outputs",
     "joined": "floats of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
     "expanded": "floats of rows that the rank copies to their places after ids were sent once, or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",
@@ -59,7 +59,7 @@ def group_of(shard: Shard) -> Group:
 def kernel_of(shard: Shard) -> Kernel:
     """The lookup kernel of a shard on its rank [torchrec embedding_sharding.py `group_tables`].
 
-    FBGEMM looks up sequences of one width only in one kernel.
+    All sequence tables of one kernel of FBGEMM have the same width.
     """
     table = shard.table
     width = shard.embedding_dim if table.pooling == "none" else None
@@ -144,7 +144,7 @@ def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
 
 
 def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
-    """The work of every rank (W, Q) that holds `placed`."""
+    """The work of every rank (W, Q) if the ranks hold the shards `placed`."""
     works = np.array([shard_work(shard, task) for shard in placed.shards]).reshape(-1, 2, len(QUANTITIES))
     own, everywhere = works[:, 0], placed.times[:, None] * works[:, 1]
     work: FloatArray = placed.per_rank(own) + everywhere.sum(axis=0)

@@ -195,8 +195,8 @@ def whole(table: Table, sharding_type: ShardingType = "column_wise") -> Shard:
 def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[str] = ()) -> str:
     """The `repr` of a table or shard without the `hidden` fields, and without `optional` fields of default value.
 
-    Measured samples are recognised by a hash of this text. A field that is added with a default keeps stored
-    measurements valid.
+    Measured samples are recognised by a hash of this text. Stored measurements therefore stay valid if a new field is
+    `optional`.
     """
     values = ((field, getattr(record, field.name)) for field in fields(record) if field.name not in hidden)
     shown = (f"{f.name}={value!r}" for f, value in values if f.name not in optional or value != f.default)

@@ -50,12 +50,12 @@ class ShardingTask:
         optimizer: one of `OPTIMIZERS`; its state takes part of the memory.
         task_id: name of the task in frames and errors.
         constraints: further conditions that plans must meet; none by default.
-        local_world_size: ranks per host, a divisor of `world_size`; None where all ranks are on one host, or where the
+        local_world_size: ranks per host, a divisor of `world_size`; None if all ranks are on one host, or if the
             cost models of a modelled cluster give the number (`on_hosts`).
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one, as
             TorchRec's `TrainPipelineSparseDist` does. The input dist then costs no time.
-        host_memory_bytes: host memory for embeddings per rank; None if no table may be in host memory. Where tables do
-            not fit otherwise, `neuroshard_plus` moves some of them there if it has a step cost model.
+        host_memory_bytes: host memory for embeddings per rank; None if no table may be in host memory. If the
+            tables do not fit into GPU memory, `neuroshard_plus` with a step cost model moves some to host memory.
         comm_precision: number format of looked-up rows and their gradients in all_to_all, reduce_scatter and
             all_gather, a key of `COMM_BYTES`. The gradients of replicas are fp32 in any case.
         num_replica_groups: number of groups of `world_size` ranks in TorchRec's two-dimensional parallelism
@@ -108,7 +108,7 @@ class ShardingTask:
 
     @property
     def ranks_per_host(self) -> int:
-        """Ranks per host, which is `world_size` where all ranks are on one host."""
+        """Ranks per host, which is `world_size` if all ranks are on one host."""
         return self.world_size if self.local_world_size is None else self.local_world_size
 
     @property

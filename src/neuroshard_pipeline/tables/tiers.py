@@ -235,10 +235,10 @@ def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
 def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     """The most popular `num_rows` rows of a part, which get `share` of its ids, and the other rows of the part.
 
-    It is not known exactly which rows of a batch belong to the popular rows. The popular rows are fewest if they are
-    taken from the reuse bins hottest first, until they have their ids. They are many if `share` of the rows of each bin
-    is taken. The result is a mixture of both. It has the number of distinct rows that one batch is expected to look up
-    if all popular rows are equally popular.
+    The profile does not tell which of a batch's distinct rows are popular ones. Their number is smallest if they are
+    taken from the reuse bins hottest first, until they have their ids. It is larger if `share` of the rows of each bin
+    is taken. The result is a mixture of both. Its popular rows are as many as one batch is expected to look up if all
+    popular rows are equally popular.
     """
     if num_rows in (0, part.num_rows):
         none = _Part(0, np.zeros_like(part.rows), np.zeros_like(part.ids))

@@ -104,7 +104,7 @@ def _translated(entry: ModuleTable, constraint: ParameterConstraints) -> TableCo
         raise PlanError(f"table {table.name!r}: its constraint sets is_weighted, but its collection is not weighted")
     if constraint.feature_names and sorted(constraint.feature_names) != sorted(entry.feature_names):
         raise PlanError(
-            f"table {table.name!r}: its constraint has the feature_names {constraint.feature_names}, but the model "
+            f"table {table.name!r}: its constraint has the feature_names {constraint.feature_names}, but the model has "
             f"{list(entry.feature_names)}"
         )
     min_width = max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY)

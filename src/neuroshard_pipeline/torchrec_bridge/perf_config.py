@@ -49,15 +49,16 @@ def torchrec_perf_config(
 ) -> FittedPerfConfig:
     """TorchRec's cost formulas, fitted to what the cost models predict for random sets of shards.
 
-    The fit minimises the squared logarithms of the ratios of costs. With a step cost model, the lookups of row shards
-    and replicas have coefficients of their own, and reduce_scatter, all_gather and all_reduce their own bandwidths.
-    Without one, TorchRec prices them with the numbers of column shards and the bandwidths of all-to-alls.
+    The fit minimises the squared logarithms of the ratios of TorchRec's costs to those of the models. With a step cost
+    model, the lookups of row shards and replicas have coefficients of their own, and reduce_scatter, all_gather and
+    all_reduce their own bandwidths. Without one, they get the coefficients of column shards, and the bandwidths of
+    all-to-alls.
 
     Args:
         models: cost models of the hardware that the topology describes, as `load_cost_models` returns them.
         topology: TorchRec's topology with ranks and ranks per host.
         batch_size: samples per rank, as for TorchRec's planner.
-        tables: the tables to be planned, with their reuse profiles where known. If none are given, tables are drawn.
+        tables: the tables to be planned, with their reuse profiles if known. If no tables are given, some are drawn.
         optimizer: the optimizer of the tables.
 
     Raises:

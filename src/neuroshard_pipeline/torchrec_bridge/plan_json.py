@@ -24,8 +24,8 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
     predicted           the fields of `PlanCost`, each a list of ms per rank (empty where it was not priced); or null
     memory              parameters of the memory model that the plan was made with
 
-Version 1 knew only column shards: `shards` end with the rank, and the task has neither `local_world_size` nor
-`pipelines_input_dist`. Such documents are still read.
+Version 1 knew only column shards: an entry of `shards` ends with the rank, and the task has neither
+`local_world_size` nor `pipelines_input_dist`. Such documents are still read.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ SCHEMA_VERSION = 2
 _READABLE_VERSIONS = (1, SCHEMA_VERSION)
 
 #: Fields that tables did not have in version 1, and their defaults. They are written only where they differ from these,
-#: so that the hash of other tables is the same in both versions.
+#: so that a table whose new fields have these defaults has the same hash in both versions.
 _NEW_TABLE_FIELDS: Json = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"} | {
     "tier": None,
     "popularity": None,

@@ -42,8 +42,8 @@ class StepPlanParams(Parameters):
             quarter of them if the task has mean pooling, too.
         mean_share: share of tasks in which, on average, half of the tables have mean pooling.
         half_precision_share: share of tasks with fp16 communication.
-        max_weight_bytes: largest total size of the tables of a task; the largest drawn tables that exceed it are left
-            out.
+        max_weight_bytes: largest total size of the tables of a task; the largest drawn tables are left out until the
+            others fit.
         spread_share: share of plans in which tables may be row-wise or data-parallel.
         max_replica_bytes: largest size of a data-parallel table.
         seed: seed of all draws.
@@ -104,8 +104,8 @@ def _draw_task(
     count = round(np.exp(rng.uniform(np.log(params.min_tables), np.log(params.max_tables))))
     if count > len(candidates):
         raise TaskError(
-            f"measure.step_plans: {count} tables of batch size {batch_size} are needed, but the pool has "
-            f"{len(candidates)}; lower max_tables, or choose batch sizes of augment.variation.batch_sizes"
+            f"measure.step_plans: {count} fp32 tables of batch size {batch_size} and several rows are needed, but the "
+            f"pool has {len(candidates)}; lower max_tables, or choose batch sizes of augment.variation.batch_sizes"
         )
     weights = candidates["pooling_factor"].to_numpy() ** rng.choice(_POOLING_POWERS)
     order = rng.choice(len(candidates), size=count, replace=False, p=weights / weights.sum())
