@@ -78,6 +78,19 @@ def test_a_balanced_placement_and_one_without_an_exchange_of_ids_stay():
     assert balanced_halves(hidden, placement) is placement
 
 
+def test_exchanges_stay_within_host_memory():
+    """Every rank has one table in host memory, which has no room for another one."""
+    _, placement = apart()
+    hosted = [Table(f"hosted{rank}", 100_000, 16, 0.1, compute_kernel="fused_uvm") for rank in range(RANKS)]
+    problem = problem_of([*BACKWARD, *FORWARD, *hosted], host_memory_bytes=hosted[0].weight_bytes)
+    placement = Placement(tuple(map(whole, problem.task.tables)), (*placement.ranks, *range(RANKS)))
+    found = balanced_halves(problem, placement)
+    assert placement_cost_ms(problem, found) < 0.95 * placement_cost_ms(problem, placement)
+    Plan(problem.task, found.shards, found.ranks, "test", memory=WEIGHTS_AND_OPTIMIZER)
+    beyond = problem_of(problem.task.tables, host_memory_bytes=1)
+    assert balanced_halves(beyond, placement).ranks == found.ranks, "ranks beyond their limit may stay as they are"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_plans_are_valid_and_never_dearer_within_memory_and_constraints(seed):
     rng = np.random.default_rng(seed)

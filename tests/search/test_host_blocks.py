@@ -2,6 +2,8 @@
 overloads its host is cut.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import joined, spread_tables
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
@@ -69,6 +72,19 @@ def test_plans_are_valid_and_never_dearer_within_memory_and_constraints(seed):
     assert placement_cost_ms(problem, found) <= placement_cost_ms(problem, first)
     if constraints:
         assert all(len(blocks_of(found, table.name)) in (1, 3) for table in tables)  # 3: a replica, on all hosts
+
+
+def test_blocks_stay_within_host_memory():
+    """Every host has one table in host memory, which has no room for half of another one."""
+    in_host = [Table(name, 10**7, 128, ids, compute_kernel="fused_uvm") for name, ids in (("a", 10.0), ("b", 1.0))]
+    tables = [*in_host, replace(in_host[1], name="c"), replace(HEAVY, pooling_factor=60.0)]
+    task = replace(problem_of([HEAVY]).task, tables=tables, host_memory_bytes=HEAVY.weight_bytes // 8)
+    problem = Problem(task, MODELS, WEIGHTS_AND_OPTIMIZER)
+    shards = [shard for table in tables for shard in row_shards(table, "table_row_wise", 8)]
+    first = Placement(tuple(shards), tuple(8 * host + place for host in (0, 1, 2, 0) for place in range(8)))
+    found = improved_on_hosts(problem, first, usable_types)
+    assert placement_cost_ms(problem, found) < 0.95 * placement_cost_ms(problem, first)
+    Plan(task, found.shards, found.ranks, "test", memory=WEIGHTS_AND_OPTIMIZER)
 
 
 def test_a_placement_without_tables_on_hosts_stays():

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
-from neuroshard_pipeline.search.cover import constraint_violations
 from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings, step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import halves_ms, placement_cost_ms
@@ -74,6 +73,7 @@ class _Exchanges:
 
     def __init__(self, problem: Problem, placement: Placement, movable: BoolArray, of_ranks_ms: FloatArray) -> None:
         self._problem, self._given, self._places = problem, placement, np.flatnonzero(movable)
+        self._host_limits = problem.host_limits(placement)
         shards, world_size = [placement.shards[place] for place in self._places], problem.task.world_size
         self.rank = np.array(placement.ranks, dtype=np.int64)[self._places]
         embeddings = shard_embeddings(shards, problem.task, problem.models)
@@ -111,7 +111,7 @@ class _Exchanges:
             ranks[found.shard[best]] = pair[1]
             if found.back[best] >= 0:
                 ranks[found.back[best]] = pair[0]
-            if self._is_allowed(self.placement(ranks)):
+            if self._problem.allows(self.placement(ranks), self._host_limits):
                 self.rank, self._sums[pair], self._load_ms[pair] = ranks, sums[best], pair_ms[best]
                 return True
         return False
@@ -161,13 +161,6 @@ class _Exchanges:
 
     def _dims_of_ranks(self) -> FloatArray:
         return np.asarray(np.bincount(self.rank, self._dims[:-1], self._problem.task.world_size), dtype=np.float64)
-
-    def _is_allowed(self, placement: Placement) -> bool:
-        """Whether the placement fits into memory and satisfies the constraints."""
-        task = self._problem.task
-        used = self._problem.memory.bytes_of_ranks(placement.shards, placement.ranks, task)
-        fits = bool((used <= self._problem.limits).all())
-        return fits and not any(constraint_violations(task, placement.shards, placement.ranks))
 
 
 def _norm(load_ms: FloatArray, power: float) -> float:

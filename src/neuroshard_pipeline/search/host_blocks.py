@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.search.cover import constraint_violations
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
@@ -64,6 +63,7 @@ class _HostSearch:
 
     def __init__(self, problem: Problem, placement: Placement, usable: Usable) -> None:
         self._problem, self._usable, task = problem, usable, problem.task
+        self._host_limits = problem.host_limits(placement)
         on_hosts = {n for n, t in spread_of(placement).types.items() if t in ("table_row_wise", _GRID)}
         self._tables = {
             table.name: table for table in task.tables if table.name in on_hosts and _GRID in usable(table, problem)
@@ -99,9 +99,7 @@ class _HostSearch:
                 at += width
         own = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
         found = joined(self._problem, own, self._others)
-        used = self._problem.memory.bytes_of_ranks(found.shards, found.ranks, task)
-        fits = (used <= self._problem.limits).all()
-        return found if fits and not any(constraint_violations(task, found.shards, found.ranks)) else None
+        return found if self._problem.allows(found, self._host_limits) else None
 
     def changes(self, blocks: Blocks, hosts: IntArray) -> Iterator[Blocks]:
         """Blocks after each change; `hosts` are in descending order of load."""

@@ -81,6 +81,12 @@ class MemoryModel(Parameters):
         sizes = [self.shard_bytes(shard, task) for shard in placed.shards]
         return placed.per_rank(np.array(sizes, dtype=np.int64))
 
+    def host_bytes_of_ranks(self, shards: Sequence[Shard], ranks: Sequence[int], task: ShardingTask) -> IntArray:
+        """Sum of `host_bytes` over the shards of every rank, (W,); shard `shards[i]` is on rank `ranks[i]`."""
+        placed = placed_shards(shards, ranks, task.world_size)
+        sizes = [self.host_bytes(shard, task) for shard in placed.shards]
+        return placed.per_rank(np.array(sizes, dtype=np.int64))
+
     def rank_bytes(self, shards: Iterable[Shard], task: ShardingTask) -> int:
         """Bytes that the shards of one rank need together.
 

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.search.cover import constraint_violations
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models, quantised
 from neuroshard_pipeline.search.parts import outputs_per_sample
@@ -130,6 +131,18 @@ class Problem:
         """(Y,) predicted cost of every kind alone on a rank, in 1e-9 ms, without collectives or `shared_ms`."""
         self._embed_new_kinds()
         return self._cost
+
+    def host_limits(self, placement: Placement) -> IntArray:
+        """(W,) host memory for changes of a placement: that of the task, or more where a rank already uses more."""
+        used = self.memory.host_bytes_of_ranks(placement.shards, placement.ranks, self.task)
+        return np.maximum(used, self.task.host_memory_bytes or 0)
+
+    def allows(self, placement: Placement, host_limits: IntArray) -> bool:
+        """Whether a placement fits into memory, uses at most `host_limits` (W,), and satisfies the constraints."""
+        placed = placement.shards, placement.ranks
+        fits = (self.memory.bytes_of_ranks(*placed, self.task) <= self.limits).all()
+        fits_host = (self.memory.host_bytes_of_ranks(*placed, self.task) <= host_limits).all()
+        return bool(fits and fits_host) and not any(constraint_violations(self.task, *placed))
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
         """(N, H) shard embeddings; one call of the model computes all that are not yet known."""

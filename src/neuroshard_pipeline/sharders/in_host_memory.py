@@ -70,8 +70,8 @@ def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) ->
     """The placements that the search finds for a task, without those that exceed the host memory of a rank."""
 
     def fits(placement: Placement) -> bool:
-        sizes = [problem.memory.host_bytes(shard, task) for shard in placement.shards]
-        return max(np.bincount(placement.ranks, sizes, task.world_size)) <= (task.host_memory_bytes or 0)
+        used = problem.memory.host_bytes_of_ranks(placement.shards, placement.ranks, task)
+        return bool(used.max() <= (task.host_memory_bytes or 0))
 
     try:
         return [placement for placement in search(Problem(task, problem.models, problem.memory)) if fits(placement)]
