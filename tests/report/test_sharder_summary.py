@@ -56,6 +56,19 @@ def test_headline_says_predicted_if_nothing_was_measured():
     assert cost_note(summary).endswith("No plan was measured.")
 
 
+def test_the_cost_note_admits_measured_plans_without_a_task_that_was_measured_for_every_sharder():
+    """Such a table compares predicted costs, while figures and pairs compare measured ones."""
+    rows = [("neuroshard", 3, 3, None, 0.81, 1.0), ("dim_greedy", 3, 3, None, 1.01, 0.001)]
+    errors = {"compute": {"count": 4}, "embedding_cost": {"count": 1}}
+    note = cost_note(summary_of(*rows, measured=0) | {"prediction_on_plans": errors, "costs_are": {"comm": "modelled"}})
+    assert "No plan was measured" not in note
+    assert "no task has measured costs of every sharder, so this table compares predicted costs" in note
+    assert "Figures" in note
+    assert note.endswith("communication costs are modelled.")
+    only_parts = {"prediction_on_plans": {"compute": {"count": 4}}}
+    assert cost_note(summary_of(*rows, measured=0) | only_parts).endswith("No plan was measured.")
+
+
 def test_headline_without_a_common_task():
     rows = [("neuroshard", 3, 3, None, None, 1.0), ("random", 0, 3, None, None, 0.1)]
     text = headline(summary_of(*rows, common=0))

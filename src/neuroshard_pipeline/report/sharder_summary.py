@@ -67,9 +67,14 @@ def cost_note(summary: Mapping[str, Any]) -> str:
             " Measured and predicted costs have the same parts: lookups, all-to-all and reductions. The predicted step "
             "adds the input dist and TorchRec's own work, which only the pipeline truth measures."
         )
-    if not measured:
+    if not measured and "embedding_cost" not in summary.get("prediction_on_plans", {}):
         return f"{note} No plan was measured."
-    if measured != common:
+    if not measured:
+        note += (
+            " Some plans were measured, but no task has measured costs of every sharder, so this table compares "
+            "predicted costs. Figures and comparisons of two sharders use the measured costs that there are."
+        )
+    elif measured != common:
         note += f" Measured costs are means over {measured} of these tasks: those measured for every sharder."
     return f"{note} {origin_note(summary.get('costs_are', {}))}".strip()
 
