@@ -94,3 +94,11 @@ def test_failed_samples_are_left_out_and_too_few_are_refused():
     costs.loc[samples["size_bytes"] > 10_000, "error"] = "out of memory"
     with pytest.raises(CostModelError, match=r"reduce_scatter on 2 ranks has 2 usable sizes.*num_sizes"):
         fit_reductions(samples, costs)
+
+
+def test_a_collective_without_any_usable_sample_is_refused():
+    samples = grid()
+    costs = modelled(samples)
+    costs.loc[samples["collective"] == "all_gather", ["cost_ms", "error"]] = [np.nan, "not supported"]
+    with pytest.raises(CostModelError, match=r"all_gather has no usable size.*error column of measure.reduction_costs"):
+        fit_reductions(samples, costs)

@@ -42,7 +42,7 @@ def fit_reductions(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Reductio
         None unless three groups have the same number of ranks per host, or are all on one host.
 
     Raises:
-        CostModelError: a group has fewer than three usable sizes.
+        CostModelError: a collective has no usable size, or a group with usable sizes has fewer than three.
     """
     rows = samples.merge(costs, on="sample_id")
     rows = rows[rows["error"].isna()]
@@ -75,6 +75,8 @@ def _points(collective: Reduction, rows: pd.DataFrame) -> Points:
             )
         sizes, costs = (group[name].to_numpy(dtype=np.float64) for name in ("size_bytes", "cost_ms"))
         points[Group(world_size, hosts)] = (sizes, costs)
+    if not points:
+        raise CostModelError(f"{collective} has no usable size: look at the error column of measure.reduction_costs")
     return points
 
 
