@@ -31,6 +31,15 @@ def test_prices_describe_plans_that_they_were_not_fitted_to(model):
             assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.25, (part, world_size)
 
 
+def test_every_part_has_an_error_even_if_no_held_out_plan_has_the_part():
+    """On 40 ranks, none of the two held-out plans of eight has replicas."""
+    samples = step_samples(DEVICE, NETWORK, 40, 8, np.random.default_rng(40))
+    assert not (samples.cost_ms["dense"][samples.plan % 4 == 0] > 0).any()
+    few = modelled_step_model(DEVICE, NETWORK, (40,), 320, {"device": "cuda"})
+    assert set(few.errors) == set(PARTS)
+    assert all(0 < error < 1 for error in few.errors.values())
+
+
 def test_reductions_cost_what_the_network_says(model):
     sizes = np.array([1e4, 3e6, 5e8])
     for collective in REDUCTIONS:

@@ -97,8 +97,10 @@ def _prices(part: str, samples: StepSamples) -> dict[str, float]:
 
 
 def _error(part: str, prices: Mapping[str, float], samples: StepSamples) -> float:
-    """Mean relative error on plans that the prices were not fitted to."""
-    chosen = (samples.cost_ms[part] > 0) & (samples.plan % _HELD_OUT == 0)
+    """Mean relative error on plans that the prices were not fitted to; on all plans if none of those has the part."""
+    paid = samples.cost_ms[part] > 0
+    held_out = paid & (samples.plan % _HELD_OUT == 0)
+    chosen = held_out if held_out.any() else paid
     predicted = samples.work[chosen] @ np.array([prices.get(name, 0.0) for name in QUANTITIES])
     return float(np.abs(predicted / samples.cost_ms[part][chosen] - 1.0).mean())
 
