@@ -105,6 +105,17 @@ def test_a_fit_without_rows_is_refused(published):
         fit_cluster(noisy, "h100-ib400", network_preset("h100-ib400"), SHEETS)
 
 
+def test_rows_of_one_rank_say_nothing_about_a_cluster(published):
+    """A modelled collective of one rank takes no time, so its relative error is unknown."""
+    start = network_preset("h100-efa")
+    rows = [row for row in published if row.ranks == 16 and row.cluster.name == "h100-efa"]
+    alone = [replace(row, ranks=1, hosts=1) for row in rows]
+    for fit in (fit_cluster, from_other_sizes):
+        assert str(fit(rows + alone, "h100-efa", start, SHEETS)) == str(fit(rows, "h100-efa", start, SHEETS))
+    with pytest.raises(MeasurementError, match=r"h100-efa: none of \d+ measurements .* at least two GPUs"):
+        fit_cluster(alone, "h100-efa", start, SHEETS)
+
+
 def test_a_preset_reads_back_as_it_was_printed():
     import yaml
 

@@ -147,23 +147,26 @@ def fit_cluster(
     """One cluster, fitted to its own measurements.
 
     Args:
-        rows: measured collectives of this cluster.
+        rows: measured collectives of this cluster; noisy ones and those of a single rank are left out.
         name: its cluster sheet.
         start: where the fit starts, usually the preset of the sheet. The fit is penalised for leaving it, so that
             numbers that the rows do not determine keep its values.
         sheets: data sheets.
 
     Raises:
-        MeasurementError: there are no rows, or all are noisy.
+        MeasurementError: no row is left.
     """
     card = sheets.clusters[name].card_gb_per_s
-    quiet = tuple(row for row in rows if not row.noisy)
-    if not quiet:
-        raise MeasurementError(f"{name}: none of {len(rows)} measurements is free of noise; give a log of nccl-tests")
+    used = tuple(row for row in rows if not row.noisy and row.ranks > 1)
+    if not used:
+        raise MeasurementError(
+            f"{name}: none of {len(rows)} measurements is free of noise and of several ranks; give a log of nccl-tests "
+            "on at least two GPUs"
+        )
     numbers = _numbers(start, sheets, name)
     places = np.arange(len(numbers))[:, None]
     spread = np.exp(np.concatenate([_logs(sheets.fit.host_spread), _logs(sheets.fit.fabric_spread)]))
-    found = _minimise(numbers, spread, [(_Group(name, card, _Columns.of(quiet)), places)], sheets)
+    found = _minimise(numbers, spread, [(_Group(name, card, _Columns.of(used)), places)], sheets)
     return _params(found, sheets, name, card)
 
 
@@ -173,7 +176,7 @@ def from_other_sizes(
     """Prediction of every row by a fit of its cluster to the other sizes; every fifth size is left out in turn.
 
     Args:
-        rows: measured collectives of one cluster.
+        rows: measured collectives of one cluster; those of a single rank are left out.
         name: its cluster sheet.
         start: where the fits start, and what they are penalised for leaving.
         sheets: data sheets.
@@ -181,6 +184,7 @@ def from_other_sizes(
     Returns:
         The rows for which other sizes exist, and their predicted times.
     """
+    rows = [row for row in rows if row.ranks > 1]
     fold = np.array([round(np.log2(row.size_bytes)) % _FOLDS for row in rows])
     tested: list[MeasuredCollective] = []
     times = [np.zeros(0)]
