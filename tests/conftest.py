@@ -53,7 +53,7 @@ def _pickled_merge(both: bytes) -> bytes:
 
 
 def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], _path: str | None = None) -> dict[str, Any]:
-    """Kedro's merge of two environments, section by section, so that it merges a section once that no test changes."""
+    """Kedro's merge of two environments, section by section. A section that no test changes is merged only once."""
     merged = {}
     for name in {**config, **env_config}:
         both = [{name: values[name]} if name in values else {} for values in (config, env_config)]
@@ -69,7 +69,7 @@ sys.modules.setdefault("ibis", None)
 
 @functools.cache
 def bootstrap() -> None:
-    """Tell Kedro of this project, once, because every time it registers all pipelines again."""
+    """Tell Kedro of this project, only once, because each `bootstrap_project` registers all pipelines again."""
     bootstrap_project(ROOT)
 
 
@@ -107,7 +107,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
-    """In a parallel run, start the server that forks worker processes and programs with the modules of all tests.
+    """In a parallel run, start a fork server with the modules of all tests, for worker processes and programs.
 
     A program has one fork server. Without this call, it would import only what the first team of workers needs, and
     every worker of another team would import its own modules for seconds. A run of few tests needs no such server.

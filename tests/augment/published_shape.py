@@ -38,7 +38,7 @@ def unique_rows_error(statistics: PoolStatistics) -> float:
 
 
 def histogram_errors(statistics: PoolStatistics) -> dict[str, float]:
-    """Largest difference of the cumulative histograms over all bins, for `unique_rows` and `indices`."""
+    """Largest difference between the drawn and the published cumulative shares of a bin, by name of the histogram."""
     shares = statistics.cumulative_shares.items()
     return {name: float(np.abs(drawn - published).max()) for name, (published, drawn) in shares}
 

@@ -46,7 +46,7 @@ def test_ids_of_a_scaled_pool_have_the_published_statistics(scaled_pool):
 
 
 def test_ids_drawn_from_full_scale_tables_have_their_profile(full_pool):
-    """A sample of tables at full scale; all of them are checked by benchmarks/check_table_pool.py."""
+    """A sample of tables at full scale; benchmarks/check_table_pool.py draws the ids of all and checks their sums."""
     rng = np.random.default_rng(0)
     affordable = full_pool[full_pool["pooling_factor"] < 8]
     chosen = affordable.iloc[rng.choice(len(affordable), size=24, replace=False)]
@@ -66,7 +66,7 @@ def test_full_scale_profiles_sum_to_the_published_ones(full_pool):
 
 
 def test_ids_of_some_full_scale_tables_are_distributed_as_published(full_pool):
-    """Ids are drawn for every 30th table by pooling factor; the ids per row of every bin give those of all tables."""
+    """Ids are drawn for some tables. Their ids per row in each bin, times the rows of all tables, estimate all ids."""
     rows = full_pool[list(REUSE_COLUMNS)].mul(full_pool["unique_rows"], axis=0).to_numpy()
     order = np.argsort(full_pool["pooling_factor"].to_numpy())
     sample = [at for at in order[15::30] if full_pool["pooling_factor"][at] < 25]

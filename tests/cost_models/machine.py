@@ -33,7 +33,10 @@ def true_compute_ms(shards: tuple[Shard, ...], batch_size: int) -> np.ndarray:
 
 
 def true_comm_ms(sample: CommSample) -> np.ndarray:
-    """Costs of every rank: wait for the last rank, latency, the larger of send and receive volume, the total volume."""
+    """Costs of every rank, from latency, the larger of send and receive volume, and the total volume.
+
+    The forward cost also contains the wait for the last rank.
+    """
     dims, skew = np.array(sample.dim_sums, dtype=float), np.array(sample.start_skew_ms)
     unit = sample.batch_size / sample.world_size * 4 / 2**20
     out, into = dims * unit * (sample.world_size - 1), (dims.sum() - dims) * unit

@@ -16,7 +16,7 @@ PURPOSES = ("training", "shop", "batch_extrapolation")
 
 @pytest.fixture(scope="module")
 def frames(compute_training):
-    """Samples of which every tenth is for evaluation only, alternately in the two other groups of `PURPOSES`."""
+    """Samples of which every tenth is for evaluation only, alternately in the last two groups of `PURPOSES`."""
     rows, settings, costs = [], [], []
     for index, sample in enumerate(compute_training.samples):
         purpose = PURPOSES[0 if index % 10 else 1 + index // 10 % 2]

@@ -70,7 +70,7 @@ def test_optimizer_state_adds_work():
     shard = Shard(Table("t", 4096, 64, 2.0, 1024.0, ONCE), 0, 64)
     sgd, rowwise, adam = (columns([shard], optimizer=name) for name in ("sgd", "rowwise_adagrad", "adam"))
     assert sgd["state_lines"][0] == 0.0 < rowwise["state_lines"][0] < adam["state_lines"][0]
-    assert rowwise["state_lines"][0] * 2**20 <= 4096 * 4 / 64  # all states fit these lines
+    assert rowwise["state_lines"][0] * 2**20 <= 4096 * 4 / 64  # lines of the states of all 4096 rows
     assert adam["log_state"][0] == pytest.approx(np.log(1 + 2 * 4 * 64))
     assert sgd["stateless_bytes"][0] == sgd["lookup_bytes"][0]
     assert rowwise["stateless_bytes"][0] == adam["stateless_bytes"][0] == 0.0

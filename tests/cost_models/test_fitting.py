@@ -20,7 +20,7 @@ def params(**changes):
 
 
 def towards(target):
-    """Loss of a line through the origin whose slope should be `target`, one per member."""
+    """Loss of every member: each is a line through the origin, whose slope should be `target`."""
     x = torch.arange(20, dtype=torch.float32)
     return lambda weights, rows: ((weights["slope"][:, 0] * x[rows] - target * x[rows]) ** 2).mean(dim=1)
 

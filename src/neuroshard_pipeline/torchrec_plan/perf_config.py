@@ -26,7 +26,7 @@ from torchrec.distributed.planner.types import (  # noqa: E402
     ShardEstimator,
 )
 
-#: TorchRec's default numbers. Its formulas for collectives take the bandwidths of the topology.
+#: TorchRec's default numbers. Its formulas for collectives use the bandwidths of the `ShardPerfContext` instead.
 _DEFAULT = EmbeddingPerfEstimatorConfig()
 
 

@@ -95,7 +95,7 @@ def with_compute_kernel(table: Table, compute_kernel: str, load_factor: float | 
 
 
 def parameter_sharding(form: ParameterForm) -> ParameterSharding:
-    """TorchRec's structure for the form of a table that `torchrec_form` writes."""
+    """TorchRec's `ParameterSharding` of one table, made from the fields that `torchrec_form` returns for it."""
     spec, cache = form["sharding_spec"], form.get("cache_params")
     if spec is not None:
         spec = EnumerableShardingSpec([ShardMetadata(**shard) for shard in spec["shards"]])

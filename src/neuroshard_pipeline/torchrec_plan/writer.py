@@ -54,7 +54,7 @@ class Devices:
 
     Attributes:
         world_size: number of ranks.
-        local_world_size: ranks per host, or None where all ranks are on one host.
+        local_world_size: ranks per host, or None if all ranks are on one host.
         compute_device: `cuda` or `cpu`.
 
     Raises:
@@ -128,9 +128,9 @@ def with_equal_widths(placed: _Placed) -> _Placed:
 
     TorchRec 1.8 assumes that all shards of a table on one rank are as wide as the first of them
     (`batched_embedding_kernel._gen_named_parameters_by_table_fused`). If they are not, `DistributedModelParallel`
-    fails, or an `init_fn` overwrites other tables. If any rank has shards of several widths, every rank with shards
-    of the table gets a single shard of the same total width. Ranks may then hold other columns, which does not
-    change their cost. The dimension sums stay the same, and no rank needs more memory.
+    fails, or an `init_fn` overwrites other tables. If any rank has shards of several widths, the shards that a rank
+    has of the table are joined into one of their total width, on every rank. Ranks may then hold other columns, which
+    does not change their cost. The dimension sums stay the same, and no rank needs more memory.
 
     Args:
         placed: the table's shards and their ranks, in the order of their columns.

@@ -11,7 +11,7 @@ _FREE_CORE_WAIT_S = 20.0
 
 
 def settle_on_core(rank: int, size: int | None = None) -> None:
-    """Pin this process to core number `rank` modulo the number of usable cores; see `_settle`.
+    """Pin this process to one of the usable cores, number `rank` modulo their count; see `_settle`.
 
     Args:
         rank: number of this process.

@@ -15,7 +15,7 @@ from typing import Any, final
 
 from neuroshard_pipeline.workers.team import JobServer, SetUp, TeamFailedError, read_reply
 
-#: Workers are forked from a server process that has imported the needed modules and inherits nothing from this process.
+#: Workers are forked from a server that has imported the needed modules, but has no threads or locks of this process.
 START_METHOD = "forkserver"
 _ALWAYS = ("neuroshard_pipeline.workers", "torch")
 _EXIT_GRACE_S = 5.0

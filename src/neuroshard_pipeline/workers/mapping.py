@@ -83,7 +83,7 @@ def _set_up(_: int, function: Callable[[Any], Any], sharing: int | None) -> Call
 
     Args:
         function: what the worker applies to its items.
-        sharing: number of workers that share the threads, None if their number is limited already.
+        sharing: number of workers that share the threads, None if each worker's number of threads is limited already.
     """
     if sharing is not None:
         import torch  # takes seconds; the server that forks local workers has imported it

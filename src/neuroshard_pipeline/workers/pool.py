@@ -38,7 +38,7 @@ class Outcome(Generic[Value]):
 
     Attributes:
         index: position of the item among the given items.
-        value: the result, or None where the item failed.
+        value: the result, or None if the item failed.
         error: why the item failed, or None.
     """
 
