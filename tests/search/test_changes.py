@@ -11,7 +11,7 @@ from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan, priced
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
-from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.small_models import small_models
 from search.small_step import step_models
@@ -63,6 +63,26 @@ def test_the_named_change_is_the_cheapest_of_all(seed, make_models):
         f"best single change not made: {change.text}; the predicted cost would be {change.cost_ms:.3f} ms"
         in found.explain()
     )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_cheapest_change_within_host_memory_is_named(seed):
+    """Two tables are in host memory, which has room for the larger one only."""
+    task, models = narrow_task(seed), small_models(seed)
+    tables = [dataclasses.replace(t, compute_kernel="fused_uvm") if i < 2 else t for i, t in enumerate(task.tables)]
+    task = dataclasses.replace(task, tables=tables, host_memory_bytes=max(t.weight_bytes for t in tables[:2]))
+    plan = priced(Plan(task, tuple(map(whole, tables)), (0, 1, 0, 0, 1), "by hand"), models)
+    allowed = [change.cost_ms for change in with_changes(plan, models).rejected if not change.hindrance]
+    assert allowed == pytest.approx([min(relocations_and_swaps(plan, models))])
+
+
+def test_a_merge_within_a_rank_needs_no_further_host_memory():
+    table = Table("a", 1000, 8, 5.0, compute_kernel="fused_uvm")
+    pinned = Constraints([TableConstraint("a", ranks=[0])])
+    task = ShardingTask([table], 2, 512, 2**30, constraints=pinned, host_memory_bytes=table.weight_bytes)
+    plan = priced(Plan(task, (Shard(table, 0, 4), Shard(table, 4, 4)), (0, 0), "by hand"), small_models())
+    changes = with_changes(plan, small_models()).rejected
+    assert [change.hindrance for change in changes if change.text.startswith("merge")] == [""]
 
 
 def test_a_cheaper_change_without_memory_is_named_with_the_missing_bytes():

@@ -1,6 +1,6 @@
 """The best single changes that could be made to a plan, for the explanation of the plan.
 
-Shapes: P moves, W ranks.
+Shapes: P moves, W ranks, Y kinds.
 """
 
 import numpy as np
@@ -15,6 +15,7 @@ from neuroshard_pipeline.search.moves import (
     bytes_added,
     constraints_allow,
     feasible,
+    fits,
     layout_of,
     loads_after,
     propose,
@@ -23,7 +24,7 @@ from neuroshard_pipeline.search.plan import Placement, RejectedChange
 from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_part, column_problem, joined, spread_of
-from neuroshard_pipeline.tables.placed import placed_shards
+from neuroshard_pipeline.tables.table import whole
 
 #: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
 #: Only shifts of columns and merges may put them on any rank (`moves.propose`).
@@ -51,6 +52,8 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     if columns is None:
         return ()
     layout = layout_of(*columns.kinds_of(column_part(placement)), columns)
+    used = problem.memory.host_bytes_of_ranks(placement.shards, placement.ranks, problem.task)
+    host_free = problem.host_limits(placement) - used
 
     def cost_ms(moves: Moves) -> float:
         changed = apply_moves(layout, moves, columns)
@@ -58,21 +61,17 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
 
     return tuple(
         RejectedChange(_text(move, layout, columns), found_ms, hindrance)
-        for move in _changes_of(layout, columns, count)
-        for hindrance in [_hindrance(move, layout, columns, _free_host_bytes(problem, placement))]
+        for move in _changes_of(layout, columns, count, host_free)
+        for hindrance in [_hindrance(move, layout, columns, host_free)]
         if (found_ms := cost_ms(move)) < placement_cost_ms(problem, placement) or not hindrance
     )
 
 
-def _free_host_bytes(problem: Problem, placement: Placement) -> IntArray:
-    """Bytes of host memory that the placement leaves free on every rank, (W,)."""
-    placed = placed_shards(placement.shards, placement.ranks, problem.task.world_size)
-    sizes = [problem.memory.host_bytes(shard, problem.task) for shard in placed.shards]
-    return (problem.task.host_memory_bytes or 0) - placed.per_rank(np.array(sizes, dtype=np.int64))
+def _changes_of(layout: Layout, problem: Problem, count: int, host_free: IntArray) -> list[Moves]:
+    """The cheapest allowed and the cheapest forbidden move; the cost of at most `count` of each kind is predicted.
 
-
-def _changes_of(layout: Layout, problem: Problem, count: int) -> list[Moves]:
-    """The cheapest allowed and the cheapest forbidden move; the cost of at most `count` of each kind is predicted."""
+    `host_free` (W,) are the free bytes of host memory.
+    """
     price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims
     order = np.argsort(-load, kind="stable")
@@ -80,7 +79,8 @@ def _changes_of(layout: Layout, problem: Problem, count: int) -> list[Moves]:
     moves = propose(layout, problem, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], MAX_MOVES, rng)
     if not len(moves):
         return []
-    loads, allowed = loads_after(layout, moves, problem), feasible(layout, moves, problem)
+    allowed = feasible(layout, moves, problem) & fits(layout, moves, _host_bytes(problem), host_free)
+    loads = loads_after(layout, moves, problem)
     gain = potential_gain(load, moves, loads, price)
     found = []
     for which in (np.flatnonzero(allowed), np.flatnonzero(~allowed)):
@@ -117,38 +117,24 @@ def _name(problem: Problem, kind: int) -> str:
 
 def _hindrance(move: Moves, layout: Layout, problem: Problem, host_free: IntArray) -> str:
     """Why the move is forbidden: missing bytes of each rank, and constraints. Empty if the move is allowed."""
-    source, target = int(move.source[0]), int(move.target[0])
-    to_source, to_target = bytes_added(layout, move, problem)
-    added = dict.fromkeys((source, target), 0)
-    added[target] += int(to_target[0])
-    added[source] += int(to_source[0])
-    reasons = [
-        f"rank {rank} would need {more - int(layout.free[rank])} bytes more than it has"
-        for rank, more in added.items()
-        if more > layout.free[rank]
-    ]
-    reasons += [
-        f"rank {rank} would need {more - int(host_free[rank])} bytes of host memory more than it has"
-        for rank, more in _host_bytes_added(move, layout, problem).items()
-        if more > max(host_free[rank], 0)
-    ]
+    source, target, reasons = int(move.source[0]), int(move.target[0]), list[str]()
+    for of, sizes, free in (("", problem.bytes, layout.free), (" of host memory", _host_bytes(problem), host_free)):
+        to_source, to_target = bytes_added(layout, move, sizes)
+        added = dict.fromkeys((source, target), 0)
+        added[target] += int(to_target[0])
+        added[source] += int(to_source[0])
+        reasons += [
+            f"rank {rank} would need {more - int(free[rank])} bytes{of} more than it has"
+            for rank, more in added.items()
+            if more > free[rank]
+        ]
     if not constraints_allow(move, problem)[0]:
         reasons.append("constraints forbid it")
     return " and ".join(reasons)
 
 
-def _host_bytes_added(move: Moves, layout: Layout, problem: Problem) -> dict[int, int]:
-    """Additional bytes of host memory that each rank of a move needs."""
-    source, target, other = int(move.source[0]), int(move.target[0]), int(move.other[0])
-    leaving = int(layout.kinds[move.shard[0]])
-    added = {source: _host_bytes(int(move.to_source[0]), problem) - _host_bytes(leaving, problem)}
-    replaced = NONE if other == NONE else int(layout.kinds[other])
-    return added | {target: _host_bytes(int(move.to_target[0]), problem) - _host_bytes(replaced, problem)}
-
-
-def _host_bytes(kind: int, problem: Problem) -> int:
-    """Bytes of host memory that a shard of a kind needs; 0 for `NONE`."""
-    if kind == NONE:
-        return 0
-    shards = problem.placement(np.array([kind]), np.array([0])).shards
-    return sum(problem.memory.host_bytes(shard, problem.task) for shard in shards)
+def _host_bytes(problem: Problem) -> IntArray:
+    """(Y,) bytes of host memory that a shard of every kind needs; they are proportional to its columns."""
+    tables = [[whole(problem.task.tables[index]) for index in unit.members] for unit in problem.units]
+    of_units = np.array([sum(problem.memory.host_bytes(each, problem.task) for each in of) for of in tables])
+    return of_units[problem.unit] * problem.width // problem.width[problem.whole_tables][problem.unit]

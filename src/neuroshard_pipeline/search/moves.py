@@ -1,6 +1,6 @@
 """Moves of the local search: changes of the shards of two ranks, and the loads of these ranks afterwards.
 
-Shapes: N shards of a layout, P moves, W ranks, H numbers that describe a shard's cost (shard embedding).
+Shapes: N shards of a layout, P moves, W ranks, Y kinds, H numbers that describe a shard's cost (shard embedding).
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def propose(
     return _concatenated([_at_most(moves, max_moves, rng) for moves in parts])
 
 
-def bytes_added(layout: Layout, moves: Moves, problem: Problem) -> tuple[IntArray, IntArray]:
+def bytes_added(layout: Layout, moves: Moves, bytes_of_kinds: IntArray) -> tuple[IntArray, IntArray]:
     """(P,) bytes that each move adds to its source and to its target; negative where it frees memory."""
-    sizes = np.append(problem.bytes, 0)  # the last entry belongs to NONE
-    shard_sizes = np.append(problem.bytes[layout.kinds], 0)
+    sizes = np.append(bytes_of_kinds, 0)  # the last entry belongs to NONE
+    shard_sizes = np.append(bytes_of_kinds[layout.kinds], 0)
     to_source = sizes[moves.to_source] - shard_sizes[moves.shard]
     to_target = sizes[moves.to_target] - shard_sizes[moves.other]
     return to_source, to_target
@@ -143,10 +143,15 @@ def bytes_added(layout: Layout, moves: Moves, problem: Problem) -> tuple[IntArra
 
 def feasible(layout: Layout, moves: Moves, problem: Problem) -> BoolArray:
     """(P,) whether both ranks stay within their memory limits and the constraints allow the kinds they receive."""
-    to_source, to_target = bytes_added(layout, moves, problem)
+    return fits(layout, moves, problem.bytes, layout.free) & constraints_allow(moves, problem)
+
+
+def fits(layout: Layout, moves: Moves, bytes_of_kinds: IntArray, free: IntArray) -> BoolArray:
+    """(P,) whether both ranks have enough `free` bytes (W,) for each move; kinds need `bytes_of_kinds` (Y,)."""
+    to_source, to_target = bytes_added(layout, moves, bytes_of_kinds)
     within = moves.source == moves.target
-    source_fits = layout.free[moves.source] >= to_source + np.where(within, to_target, 0)
-    return source_fits & (within | (layout.free[moves.target] >= to_target)) & constraints_allow(moves, problem)
+    source_fits = free[moves.source] >= to_source + np.where(within, to_target, 0)
+    return source_fits & (within | (free[moves.target] >= to_target))
 
 
 def constraints_allow(moves: Moves, problem: Problem) -> BoolArray:
