@@ -2,7 +2,7 @@
 
 The benchmark compares implementations of `Estimator`: the product's model, the paper's network, and baselines. Each
 `fit_*` function is a job that runs in one process. A job fits one model, or several that need the same data, and
-returns the rows of every result table, by the table's name.
+returns its rows of the result tables, by the name of the table.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def split_by(data: Measured[Any], params: FitParams) -> Split:
 
 
 def _figures(test: ComputeData, fitted: Fitted) -> Row:
-    """Accuracy of the total cost, with coverage and width of the intervals where the model has them."""
+    """Accuracy of the total cost; if the model has prediction intervals, also their coverage and width."""
     measured, predicted = test.costs_ms.sum(axis=1), fitted.predict(test.samples).sum(axis=1)
     found = accuracy(measured, predicted, None)
     figures = {"count": len(test.samples), **{name: found[name] for name in FIGURES}}

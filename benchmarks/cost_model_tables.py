@@ -21,7 +21,7 @@ def introduction(compute: ComputeInputs, comm: CommInputs) -> str:
         [
             f"compute: {len(compute.data.samples)} samples, {compute.data.left_out} left out, noise floor "
             f"{in_words(compute.floors)}",
-            f"shard sets of the searches' measured plans: {chosen}; the machine's drift since the samples: {drift}",
+            f"shard sets of the searches' measured plans: {chosen}; drift since the samples were measured: {drift}",
             f"communication: {len(comm.data.samples)} samples, noise floor {in_words(comm.floors)}",
         ]
     )
@@ -117,7 +117,7 @@ def learning_curve(learning: pd.DataFrame, noise_floor: float | None) -> go.Figu
 
     Args:
         learning: by model, one column per number of samples.
-        noise_floor: drawn as a line where it is known.
+        noise_floor: drawn as a line if it is known.
     """
     counts = [int(count) for count in learning]
     figure = go.Figure()

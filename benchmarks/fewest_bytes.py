@@ -1,9 +1,9 @@
-"""Plans of sequence tables with tiers that send the fewest bytes between hosts, and then the fewest inside hosts.
+"""Plans with tiers for sequence tables. They send the fewest bytes between hosts, and then the fewest inside hosts.
 
 The plans are for networks that no cost models describe, such as a limited wire between two emulated hosts. A table has
-up to three tiers, as far as memory allows: hot rows, which every rank looks up often enough, have a copy on every rank;
-host rows, which only every host looks up often enough, have one copy per host; all other rows are sharded row-wise.
-With one host, there are no host rows.
+up to three tiers, as far as memory allows. Hot rows have a copy on every rank, because each rank looks them up often
+enough. Host rows have one copy per host, because only all ranks of a host together look them up often enough. All other
+rows are cold and sharded row-wise. With one host, there are no host rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plan_with_cuts(
 
 
 def _cuts(table: Table, task: ShardingTask, curve: PopularityCurve, factor: float, of_hot: float) -> Cuts:
-    """Sizes of the hot and the host tier: the rows that a rank, and that only a host, looks up often enough."""
+    """Numbers of hot rows, which each rank looks up often enough, and of host rows, which only a whole host does."""
     width = OUTPUT_BYTES * table.embedding_dim
     least = factor * 2 * width / (ID_BYTES + 2 * width)
     visits = task.batch_size * table.pooling_factor * np.diff(curve.shares) / np.diff(curve.rows)

@@ -262,7 +262,7 @@ def check_device(args: argparse.Namespace, params: ComputeMeasureParams) -> None
 
 
 def stored(folder: Path) -> dict[str, partial[pd.DataFrame]]:
-    """The records of earlier runs, by key; a function reads each of them."""
+    """All records in the folder, by key; each value is a function that reads one."""
     paths = [path for path in sorted(folder.rglob(f"*{_SUFFIX}")) if not path.name.startswith(".")]
     return {path.relative_to(folder).as_posix().removesuffix(_SUFFIX): partial(pd.read_parquet, path) for path in paths}
 

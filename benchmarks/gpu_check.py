@@ -247,7 +247,7 @@ def kernel_error(setup: Setup, sample: ComputeSample) -> float:
         for shard in sample.shards
     ]
     bench = make_bench(_small(setup.params), _SEED, 0)
-    bench.learning_rate = _LEARNING_RATE / 100  # a row has up to a hundred ids in this batch
+    bench.learning_rate = _LEARNING_RATE / 100  # up to a hundred ids of this batch are the same row
     output, updated = bench.run_once(sample, [weight.to(setup.device) for weight in weights])
     expected_output, expected_weights = reference(sample, weights, bench.learning_rate)
     errors = [(output.cpu().double() - expected_output).abs().max()]

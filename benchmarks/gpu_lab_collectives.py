@@ -22,11 +22,11 @@ from neuroshard_pipeline.lab.published_collectives import MeasuredCollective, re
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published"
 OURS = (PUBLISHED / "collectives.csv", PUBLISHED / "collectives_further.csv")
-OTHER_SIZES = "other sizes"  # the cluster was fitted to the other sizes of the same rows
+OTHER_SIZES = "other sizes"  # the cluster was fitted to its rows of other sizes
 
 AIM_SEEN = Aim("collectives from 1 MB on, cluster fitted on other sizes", {"median": 0.12})
 AIM_UNSEEN = Aim("collectives from 1 MB on, cluster never seen", {"median": 0.25})
-AIM_FLOOR = Aim("floors below 64 KB, cluster never seen, host noise excluded", {"median factor": 1.5})
+AIM_FLOOR = Aim("floors below 64 KiB, cluster never seen, host noise excluded", {"median factor": 1.5})
 
 _SIZES = ((2**16, "below 64 KiB"), (2**20, "64 KiB to 1 MiB"), (float("inf"), "from 1 MiB"))
 _LARGE_BYTES = 1e6

@@ -25,7 +25,7 @@ class Point:
     """One published time and its prediction.
 
     Attributes:
-        source: column `source` of the published file; for collectives, its publisher.
+        source: column `source` of the published file; for collectives, the publisher of this source.
         device: preset of the lab; for collectives, cluster and collective.
         size: size class, such as `50 us to 1 ms`.
         published_us: published time.

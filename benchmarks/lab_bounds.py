@@ -11,8 +11,8 @@ smallest sum of such numbers that any type of the set and any column split give.
   mean volume. Across hosts, a rank needs at least the time in which its own volume crosses its network card.
 - All-to-alls on one host, and reductions: they cost the minimum of several lines, each of which is a constant plus a
   rate times the bytes. Every choice of lines is tried, and the smallest result counts.
-- If no table is on a single host (`table_row_wise`, `grid_shard`), the mean is that of the ranks with column shards,
-  which launch all kernels. Otherwise it is that of all ranks, and the launches of one rank or host count.
+- Without `table_row_wise` and `grid_shard` tables, the mean is that of the ranks with column shards, which launch all
+  kernels. Otherwise it is that of all ranks; of kernels that not all ranks launch, those of one rank or host count.
 
 In a plan of cost C, no shard alone costs more than C or exceeds the memory of every rank. The result is the smallest C
 that is not below the bound without such shards. Waiting, imbalance, the memory that the shards of a rank take together,
@@ -50,7 +50,7 @@ class Line:
     Attributes:
         full_us: constant if every rank takes part.
         least_us: constant if only one rank, or the ranks of one host, take part.
-        blocks_us: (T, M + 1) numbers of blocks of i * 4 columns; infinite where impossible.
+        blocks_us: (T, M + 1) us of a block of i * 4 columns, infinite if impossible; from `_lines`, (T,) us of a table.
     """
 
     full_us: float
@@ -188,7 +188,7 @@ class LabBound:
         ]
 
     def _host_lines(self, lookups: FloatArray) -> list[Line]:
-        """Lines of tables on single hosts. There are several hosts: a rank works for 1 / hosts of them on average."""
+        """Lines of table_row_wise and grid_shard tables. On average, a rank works for 1 / hosts of their blocks."""
         job, terms, world, local = self._job, self._terms, self._job.world_size, self._job.ranks_per_host
         launch, hosts, batch = job.device.kernels.forward_launch_us, job.hosts, job.task.batch_size
         rows = ((local - 1) * lookups[..., 0] + lookups[..., 1]) / world
@@ -238,7 +238,7 @@ class LabBound:
         return host.launch_us + share * (fabric.hop_us + fabric.peer_us * (self._job.world_size - local))
 
     def _exchange_lines(self) -> list[tuple[float, float]]:
-        """Lines (us, us per byte) of an all-to-all on one host, or between hosts; bytes go to each other rank."""
+        """Lines (us, us per byte) of an all-to-all; the bytes are all that a rank sends to `_peers()` ranks."""
         host, fabric = self._job.network.host, self._job.network.fabric
         if self._job.hosts > 1:
             factor = fabric.alltoall_share ** np.log2(self._job.hosts)

@@ -1,7 +1,8 @@
 """Proves a lower bound on the cost in the lab of every plan on several hosts, by branching over cases (`lab_program`).
 
 The first cases are the sets of sharding types that a plan may use. The case with the lowest bound is divided. The
-finest cases are solved with a single type for every table. The result is the lowest bound of any case that is left.
+finest cases are solved again, and then no table may be divided among types. The result is the lowest bound of any case
+that is left.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import NetworkParams
 
-#: Shares of the bound that a reduction may lose before its bytes are divided: before and after all other ranges.
+#: The range of a reduction's bytes is divided if the line for its cost lies below the cost by more than this share of
+#: the bound: by the first share as long as something else can be divided, and by the second one after that.
 _COARSE, _PRECISION = 2e-2, 1e-3
 _NEAR = 1.05
 

@@ -1,8 +1,9 @@
 """Cases of plans, and linear expressions of a plan's variables, for `lab_segments`.
 
-Variables are y (T, K), the share of a table that has a type; x (T, M + 1) for types that may cut columns, the numbers
-of a table's blocks per width; the times of the segments of a step; and the times of lookups, added up over all ranks.
-An expression is an array (V + 1,) of coefficients and a constant, in us.
+Variables are y (K, T), the share of a table that has a type; x (T, M + 1) for types that may cut columns, the numbers
+of a table's blocks per width; the times of the segments of a step; and the times of lookups. These are sums over all
+ranks, but times of one rank for `data_parallel` and `row_wise`. `_block_rows` of `lab_program` has further variables.
+An expression is an array (V + 1,): the coefficients of the variables and a constant. Its value is in us or bytes.
 
 Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, V variables.
 """
@@ -18,8 +19,8 @@ from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, T
 from neuroshard_pipeline.arrays import FloatArray
 
 ON_HOSTS, CUT = (TABLE_ROW_WISE, GRID_SHARD), (COLUMN_WISE, GRID_SHARD)
-#: All ranks. A type stands for the ranks with shards of it, a type + `_K` for any one of these ranks, and a type +
-#: 2 `_K` for a rank with column shards on the busiest of the hosts with the type.
+#: Numbers stand for sets of ranks: `EVERY` for all ranks, a type for the ranks with shards of it, a type + `_K` for any
+#: one of these ranks, and a type + 2 `_K` for a rank with column shards on the busiest of the hosts with the type.
 EVERY = -1
 _K = len(KINDS)
 Range = tuple[float, float]
@@ -30,8 +31,8 @@ class Case(NamedTuple):
 
     Attributes:
         used: types of the plans.
-        spread: numbers of ranks (column_wise) or hosts (table_row_wise, grid_shard) with shards, by type.
-        reduced: bytes of the all_reduce of replicas, and of the reduction of row_wise tables, by type.
+        spread: range of the number of ranks (column_wise) or hosts (table_row_wise, grid_shard) with shards, by type.
+        reduced: range of the bytes of the all_reduce of replicas, and of the reduction of row_wise tables, by type.
         cut: whether a table is cut by columns, for column_wise and grid_shard; a missing type may be either.
         last: type whose ids are exchanged last; -1 if it may be any.
     """
@@ -108,11 +109,11 @@ class Expressions:
         return self.tables * (_K + CUT.index(kind) * self.widths)
 
     def stream(self, num_bytes: FloatArray, kernels: float) -> FloatArray:
-        """Kernels that move bytes; on a part of the ranks, `kernels` is the mean number."""
+        """Time of kernels that move bytes. If only some ranks launch them, `kernels` is the mean number per rank."""
         return self.constant(kernels * self.m.launch) + num_bytes / self.m.memory_rate
 
     def means(self, kind: int, ranks: int) -> tuple[float, float]:
-        """For means over some ranks: the least share with shards of `kind`, and the factor of sums over all ranks."""
+        """For a mean over `ranks`: the least share with shards of `kind`, and the factor of a sum over all ranks."""
         world, local = self.m.world, self.m.local
         if kind in (DATA_PARALLEL, ROW_WISE):
             return 1.0, 1.0 / world

@@ -1,10 +1,10 @@
 """A lower bound on the cost of a step in the lab across hosts: a linear program over all plans of a case.
 
 `lab_expressions` describes a case, `lab_segments` has the expressions of the program, and `lab_branching` covers all
-plans with cases. A segment takes at least as long as the mean of some ranks, and as long as the ranks that hold a
-table's most expensive block if they hold nothing else. A lookup takes at least each of the sums of which the largest
-counts. Numbers of column blocks need not be whole, and tables get a single type only on demand. The memory of all ranks
-together is limited.
+plans with cases. A segment takes at least as long as some ranks on average. It also takes at least as long as the ranks
+with a table's most expensive block would take if they had no other shards. A lookup takes at least each of the sums of
+which the largest counts. Numbers of column blocks need not be whole, and tables get a single type only on demand. The
+memory of all ranks together is limited.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Program:
         self._rows: list[FloatArray] = []  # expressions that are at most 0
 
     def least_us(self, is_integer: bool = False) -> tuple[float, FloatArray]:
-        """The bound in us, infinite if the case has no plan, and the variables; `is_integer` keeps tables whole."""
+        """The bound in us, infinite if the case has no plan, and the variables; `is_integer`: one type per table."""
         self._rows = []
         objective = self._objective()
         self._segment_rows()
@@ -75,7 +75,7 @@ class Program:
             self._block_rows(kind)
 
     def _block_rows(self, kind: int) -> None:
-        """The ranks with a block of a table; a table cut into blocks counts with the mean of its columns."""
+        """Rows for the ranks with a block of a table; its blocks count with their mean, weighted by columns."""
         s, one_rank = self._s, kind + _K
         share = np.arange(s.widths) / self._terms.widths[:, None]
         ids, gradients, outputs = (share * of for of in s.alone(kind))
@@ -97,7 +97,7 @@ class Program:
         self._rows.append(expression - self._s.one(place))
 
     def _lookup_rows(self) -> None:
-        """The variables of lookups are at least each of the sums of which the largest counts, over all ranks."""
+        """The variables of lookups are at least each of the sums of which the largest counts."""
         s = self._s
         for kind in s.case.used:
             of = s.lookups(kind)

@@ -1,14 +1,14 @@
 """The segments of a step in the lab across hosts as linear expressions of the plan (`lab_expressions`).
 
-The all_reduce of replicas, and the sizes that the groups announce to each other, divide a step into segments that all
-ranks start at the same time:
+The all_reduce of replicas, and the all-to-all of message sizes before the ids of each type, divide a step into segments
+that all ranks start at the same time:
 
-- gradients: output dists and lookups of the backward pass, up to the all_reduce
-- ids, one per sharded type: what follows the announced sizes, up to those of the next type
+- gradients: output dists and lookups of the backward pass
+- ids, one per sharded type: what follows the all-to-all of sizes, up to that of the next type
 - outputs: lookups and output dists of the forward pass; includes the exchange of the last ids
 
 A segment takes at least as long as the work and the transfers of some ranks on average: of all ranks, or of those with
-shards of one type, who launch all of its kernels. All other work is the same on all ranks (`equal_for_all`). The
+shards of one type, which launch all of its kernels. All other work is the same on all ranks (`equal_for_all`). The
 formulas are those of `lab_plans.evaluate`.
 
 Shapes: T tables, M widths in steps of 4 columns.
@@ -51,7 +51,7 @@ class Segments(Expressions):
         self._all_ids = sum(self.total(kind, self.each(terms.ids)) for kind in case.used)
 
     def _exchange(self, kind: int, ranks: int, total: FloatArray) -> FloatArray:
-        """Mean of an all-to-all in which a rank with shards has a message for each other; `total` adds these up."""
+        """Mean of an all-to-all in which a rank's shards exchange equal messages; `total` adds up one of each rank."""
         m, peers = self.m, self.m.world - self.m.local
         share, factor = 1.0, self.means(kind, ranks)[1]
         if (kind == COLUMN_WISE and ranks % _K != kind) or ranks == EVERY:
@@ -59,7 +59,7 @@ class Segments(Expressions):
         return self.constant(m.start + share * (m.hop + m.peer * peers)) + factor * peers / m.alltoall_card * total
 
     def _partners(self, kind: int, ranks: int) -> tuple[float, float]:
-        """Share of ranks that exchange data with column shards of other hosts, and the factor of all messages."""
+        """Share of `ranks` that exchange data with shards on other hosts, and the factor of the `total` of messages."""
         m, peers = self.m, self.m.world - self.m.local
         low = self.case.spread[kind][0] if kind == COLUMN_WISE else float(m.world)
         on_one_host = low <= m.local
@@ -68,7 +68,7 @@ class Segments(Expressions):
         if ranks >= 2 * _K:
             return 1.0, 0.0
         hosts = 1.0 if ranks >= _K else self.case.spread[ranks][0]
-        others = 1.0 - 1.0 / hosts  # the shards of a host exchange nothing with other ranks over its cards
+        others = 1.0 - 1.0 / hosts  # messages between ranks of the same host use no cards
         return others if on_one_host else 1.0, others / peers
 
     def _exchange_at_places(self, kind: int, ranks: int) -> FloatArray:
@@ -146,7 +146,7 @@ class Segments(Expressions):
         return found
 
     def ids_after(self, kind: int, ranks: int) -> FloatArray:
-        """Mean of the exchange of lengths and ids after their sizes, and of the order in which they are put."""
+        """Mean of the exchange of lengths and ids, which follows that of sizes, and of the kernels that order them."""
         m = self.m
         each = {COLUMN_WISE: 1, ROW_WISE: m.world}.get(kind, m.local)
         lengths = 4 * self._batch * each * self._features[kind]
@@ -190,16 +190,16 @@ class Segments(Expressions):
         return found
 
     def _scaled(self, kind: int, factor: float) -> float:
-        """Factor of a lookup's variable, which is that of one rank for types that lie on all ranks."""
+        """Factor of a lookup's variable; for types that lie on all ranks, the variable is the time of one rank."""
         return 1.0 if kind in (DATA_PARALLEL, ROW_WISE) else factor
 
     def _returned(self, kind: int) -> FloatArray:
-        """Copies of all outputs of a type on every rank: side by side, and in the order of the model."""
+        """Copies of a type's outputs on every rank: side by side and, if a table is cut, into the model's order."""
         returned = 8 * self._batch * self._columns[kind]
         return (1 + self.case.cut.get(kind, False)) * self.stream(returned, 1)
 
     def _sent(self, kind: int, ranks: int) -> FloatArray:
-        """Mean of the exchange of outputs, and of the copies and the reduction before it."""
+        """Mean of the exchange of outputs or their gradients, and of the copy and the reduction on the shards' side."""
         share, factor = self.means(kind, ranks)
         if kind == COLUMN_WISE:
             copy = self.stream(8 * self.m.batch * factor * self._columns[kind], share)

@@ -71,8 +71,9 @@ def terms_of(problem: Problem, device: ModelledDevice) -> Terms:
     alike = len({(table.embedding_module, table.data_type) for table in task.tables}) == 1
     if not (plain and alike) or task.comm_share < 1 or task.num_replica_groups > 1 or task.pipelines_input_dist:
         raise NeuroShardError(
-            f"{task.task_id}: terms are known for one module of pooled sums without weights, with fp32 communication "
-            "and one replica group only; evaluate its plans with lab.step instead"
+            f"{task.task_id}: terms are known only for one module of pooled sums with fused kernels, one data type, "
+            "unweighted ids, fp32 communication, one replica group and an input dist that is not pipelined; evaluate "
+            "plans of this task with lab.step instead"
         )
     usable = np.array([[kind in usable_types(table, problem) for kind in KINDS] for table in task.tables])
     widths = np.array([table.embedding_dim // COLUMN_GRANULARITY for table in task.tables])

@@ -1,8 +1,8 @@
-"""Plans of sequence tables with tiers whose collectives take the least time by the lab's formulas.
+"""Plans with tiers for sequence tables. Their collectives take the least time by the lab's formulas.
 
-The rows' states are those at which the bound of `communication_bound` is attained. They may exceed the memory by the
-rows of one class, and the tiers of every host must have equally many rows on every rank. All tiers are therefore
-shortened by the smallest share with which they fit. The bound tells how far from the best plan the result is at most.
+The tiers are those at which the bound of `communication_bound` is attained. They may exceed the memory by the rows of
+one class of equally popular rows, and a host tier must have equally many rows on every rank of a host. All tiers
+therefore keep the largest share of their rows that fits. The bound limits how far the result is from the best plan.
 """
 
 from __future__ import annotations

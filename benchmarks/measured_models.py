@@ -6,10 +6,10 @@ No trained cost model describes two emulated hosts. All ranks therefore time, at
 - FBGEMM's lookup of a sequence table, the dense optimizer, the copy of rows and the search for repeated ids.
 
 A collective costs what the curve through its sizes says; the size of an all-to-all is that of the rank with most rows.
-All-to-alls include the copies that put exchanged rows into the order of the ids, because rows of hot tiers, which are
-not exchanged, need only the copy that puts the rows of all tiers into this order.
-The other work is proportional to its floats or ids. Ids are priced like rows of the same number of bytes; each group of
-tables waits for two all-to-alls of ids besides, for the lengths and the ids. Collectives in which several sets of ranks
+An all-to-all includes the copy that puts exchanged rows into the order of the ids. Rows of hot tiers are not exchanged;
+they need only the later copy, which puts the rows of all tiers into this order.
+The other work is proportional to its floats or ids. Ids are priced like rows of the same number of bytes. Besides, each
+group of tables waits for two all-to-alls, one of lengths and one of ids. Collectives in which several sets of ranks
 share the wire are priced as one collective of all ranks (`search.parts.GroupReduction.priced_as`).
 
 Shapes: W ranks, K sizes, S shards, `...` any number of plans.
@@ -39,7 +39,7 @@ from neuroshard_pipeline.torchrec_bridge.ranks import join_ranks
 #: Sizes of the timed collectives as shares of the all-to-all of a task without tiers.
 _SHARES = (1 / 1024, 1 / 128, 1 / 32, 1 / 8, 1 / 2, 1.0)
 _REPEATS = 5
-#: Floats of the timed kernels, which is also the number of ids that are searched, and columns of their table.
+#: Number of floats of the timed kernels, and of ids that are searched for repetitions; columns of the kernels' table.
 _FLOATS, _WIDTH = 2**20, 64
 _MILLION, _ID_BYTES, _LENGTH_BYTES = 1e6, 8, 4
 
@@ -51,8 +51,8 @@ class MeasuredComm:
     Attributes:
         curves: by number of ranks.
         spread: mean relative deviation of repetitions from their median.
-        copied_ms: ms per million floats that a rank gets back, forward and backward together. The ranks get back as
-            many floats as they send on average.
+        copied_ms: ms per million floats that a rank gets back, forward and backward together. On average, a rank gets
+            back as many floats as it sends.
     """
 
     curves: Mapping[int, Curve]
@@ -163,7 +163,7 @@ def _slope(curve: Curve) -> float:
 
 
 def prices_of(curve: Curve, copied: float, dense: float, searched: float) -> dict[str, dict[str, float]]:
-    """Prices of a step (`cost_models.step`) with the all-to-alls of one curve; the others are ms per million."""
+    """Prices of a step (`cost_models.step`) from the `curve` of an all-to-all, and ms per million floats or ids."""
     per_byte = _slope(curve)
     sent = {"sent_ids": _ID_BYTES * per_byte * _MILLION, "sent_bags": _LENGTH_BYTES * per_byte * _MILLION}
     return {
@@ -174,7 +174,7 @@ def prices_of(curve: Curve, copied: float, dense: float, searched: float) -> dic
 
 
 def run_rank(folder: Path, rank: int, world_size: int, per_host: int) -> None:
-    """Time everything on this rank; the times of a quantity are (repeats, K) ms."""
+    """Time all collectives and kernels on this rank; store ms by name, (repeats, K sizes) or (repeats, 5 kernels)."""
     join_ranks(rank, world_size, PARAMS, str(folder / "store"), per_host)
     import torch.distributed as dist
 

@@ -10,8 +10,8 @@ from lab_plans import evaluate
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE
 from numba import njit
 
-#: Weights of the ranks' mean cost, and of the bytes above limits, which are added to the step; share of the trials that
-#: make two changes at once.
+#: Weights with which the ranks' mean cost, and the memory above limits as shares of the limits, are added to the step's
+#: cost; share of the trials that make two changes at once.
 _MEAN, _EXCESS, _TWICE = 0.02, 1e3, 0.3
 _MOST_HALVINGS = 4
 
