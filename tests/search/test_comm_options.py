@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.parts import all_to_alls, reductions, step_parts
 from neuroshard_pipeline.search.plan import Plan
@@ -118,6 +121,16 @@ def test_a_search_and_the_price_agree_on_half_precision_and_averaging():
         further = np.add(cost.input_dist_ms, cost.module_ms)[0] + (cost.reduction_ms[0] if cost.reduction_ms else 0.0)
         assert own + groups_ms == pytest.approx(further)
         assert Problem(task, models, WEIGHTS_AND_OPTIMIZER).dims[0] == 16 * task.comm_share
+
+
+def test_a_search_and_the_price_agree_on_averaging_between_hosts():
+    """Two of four groups share a host, and all four ranks of a group on that host use its network cards at once."""
+    models, tables = load_cost_models("h100"), [Table(f"t{at}", 10_000, 16, 2.0) for at in range(8)]
+    task = ShardingTask(tables, 8, 64, 2**40, local_world_size=4, num_replica_groups=4)
+    parts = step_parts(task, list(map(whole, tables)), range(8), models)
+    found = step_prices(models.step, task).own_ms([whole(tables[0])])
+    without = step_prices(models.step, replace(task, num_replica_groups=1)).own_ms([whole(tables[0])])
+    assert found - without == pytest.approx(parts.reduction_ms[0])
 
 
 def test_the_estimate_counts_the_copy_that_joins_several_types():

@@ -17,7 +17,7 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
-from neuroshard_pipeline.search.parts import shard_embeddings
+from neuroshard_pipeline.search.parts import GroupReduction, shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, shard_work
 from neuroshard_pipeline.tables.table import Shard, whole
@@ -88,9 +88,9 @@ def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
     mean = sum(synced_bytes(whole(table), task) for table in task.tables) / task.world_size
     if not mean:
         return 0.0
-    on_host = groups_on_host(task, ranks_per_host_of(step.provenance))
-    cost = step.reductions.predict_ms("all_reduce", mean, task.num_replica_groups, on_host)
-    return float(cost) / mean / task.sync_interval
+    copies, on_host = task.num_replica_groups, groups_on_host(task, ranks_per_host_of(step.provenance))
+    averaging = GroupReduction("all_reduce", np.array(mean), copies, on_host, at_once=task.ranks_per_host)
+    return float(step.reductions.predict_ms(*averaging.priced_as)) / mean / task.sync_interval
 
 
 @dataclass(frozen=True)
