@@ -72,6 +72,13 @@ def test_tables_pinned_to_too_few_ranks_are_named_with_the_missing_bytes():
     check_room(pinned_task(Constraints(pins[:1])), WEIGHTS_AND_OPTIMIZER)
 
 
+def test_tables_kept_together_count_as_several_tables():
+    pins = [TableConstraint(name, ranks=[1]) for name in ("t0", "t1", "t2")]
+    task = dataclasses.replace(pinned_task(Constraints(pins, together=[["t0", "t2"]])), memory_bytes=70_000)
+    with pytest.raises(DoesNotFitError, match=r"the 3 tables that may lie on ranks \[1\] only, .* 26000 bytes are m"):
+        check_room(task, WEIGHTS_AND_OPTIMIZER)
+
+
 def test_tables_kept_together_beyond_any_rank_are_named():
     together = Constraints(together=[["t0", "t2"]])
     with pytest.raises(DoesNotFitError, match=r"'t0 \+ t2' does not fit: .* 16 columns needs 64000 bytes, 24000 more"):

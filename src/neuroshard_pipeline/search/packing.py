@@ -108,8 +108,9 @@ def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel
         inside = [index for index, other in enumerate(masks) if not other & ~mask]
         needed, room = sum(sizes[index] for index in inside), sum(limits[rank] for rank in ranks)
         if needed > room:
+            count = sum(len(pinned[index].members) for index in inside)
             raise DoesNotFitError(
-                f"{task.task_id}: the {len(inside)} tables that may lie on ranks {list(ranks)} only, among them "
+                f"{task.task_id}: the {count} tables that may lie on ranks {list(ranks)} only, among them "
                 f"{pinned[inside[0]].name!r}, need {needed} bytes but these ranks have {room}: {needed - room} bytes "
                 f"are missing; allow more ranks for some of them"
             )
