@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.host_load import host_loads_ms
+from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.placement import placed_state
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_part, column_problem, joined, spread_of, spread_tables
+from neuroshard_pipeline.search.spread_choice import cut_tables
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table
@@ -150,6 +152,19 @@ def test_replicas_that_exceed_a_rank_are_refused():
     task = ShardingTask([Table("t0", 10_000, 64, 1.0), Table("t1", 10, 8, 1.0)], 2, 64, 3_000_000)
     with pytest.raises(DoesNotFitError, match="lacks"):
         spread_tables({"t0": "data_parallel"}, task, WEIGHTS_AND_OPTIMIZER)
+
+
+def test_the_rows_of_a_table_are_cut_if_no_split_by_columns_fits():
+    """At most two shards of 20 columns: 12 and 8 at best, and 1000 rows of 12 columns take 48,000 bytes."""
+    constraints = Constraints([TableConstraint("t0", max_shards=2)])
+    task = ShardingTask([Table("t0", 1000, 20, 1.0)], 4, 64, 48_000, constraints=constraints)
+    types = {"t0": ("column_wise", "row_wise")}
+    assert cut_tables(Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER), types) == {}
+    check_room(task, WEIGHTS_AND_OPTIMIZER)
+    tight = replace(task, memory_bytes=47_999)
+    assert cut_tables(Problem(tight, step_models(), WEIGHTS_AND_OPTIMIZER), types) == {"t0": "row_wise"}
+    with pytest.raises(DoesNotFitError, match="even a shard of 12 columns needs 48000 bytes"):
+        check_room(tight, WEIGHTS_AND_OPTIMIZER)
 
 
 def test_without_spread_tables_the_problem_has_the_task_itself():

@@ -2,8 +2,8 @@
 
 Three kinds of tables are spread:
 
-- Tables whose narrowest column shard exceeds the memory of every rank have their rows cut. Host tiers, the popular rows
-  of sequence tables that every host has, are cut by rows over the ranks of each host.
+- Tables that have a shard beyond the memory of every rank, however their columns are split, have their rows cut. Host
+  tiers, the popular rows of sequence tables that every host has, are cut by rows over the ranks of each host.
 - The few most expensive tables, or all tables, may have their rows cut, because each column shard would receive all ids
   of its table.
 - Some tables become replicas: in each candidate, the first tables of an order. There are two orders of tables: by what
@@ -172,8 +172,8 @@ def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArra
 
 def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) -> dict[str, ShardingType]:
     """The tables that cannot be column-wise and are not replicas on all ranks, and the type that cuts their rows."""
-    narrowest = problem.numbers((index, unit.finest[-1]) for index, unit in enumerate(problem.units))
-    least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[narrowest].tolist(), strict=True))
+    finest = problem.numbers((index, unit.finest[0]) for index, unit in enumerate(problem.units))
+    least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[finest].tolist(), strict=True))
     found: dict[str, ShardingType] = {}
     for table in problem.task.tables:
         own = types[table.name]
