@@ -80,7 +80,7 @@ def test_cost_models_of_another_device_than_the_training_are_refused(finished_ru
     ("params", "words"),
     [
         ({"compute": {"arena_bytes": 2**45}}, ["measure.compute.arena_bytes=35184372088832 (--params)", "all arenas"]),
-        ({"compute": {"arena_bytes": 2**22}}, ["arena_bytes=4194304", "the largest samples have 16777216 bytes"]),
+        ({"compute": {"arena_bytes": 2**22}}, ["arena_bytes=4194304", "samples may have 16777216 bytes of weights"]),
         ({"comm": {"buffer_bytes": 2**45}}, ["measure.comm.buffer_bytes", "all buffers (ranks: 2)", "left; lower"]),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_missing_extra_is_named_with_what_needs_it(finished_run, monkeypatch):
     monkeypatch.setitem(measuring.EXTRAS, "cluster", "a_module_that_nobody_has")
     (problem,) = problems(finished_run, "plan", {"plan": {"task": {"sharder": "torchrec"}}})
     assert problem.startswith("parameter plan.task.sharder='torchrec' (--params) needs a_module_that_nobody_has")
-    assert problem.endswith("install the project with the extra [torchrec]")
+    assert problem.endswith("install the extra [torchrec] as the docs describe")
     found = problems(finished_run, "measure", {"measure": {"compute": {"engine": "ray"}}})
     assert len(found) == 2
     assert any("measure.compute.engine='ray'" in problem for problem in found)

@@ -140,8 +140,8 @@ def cache_too_large(params: ComputeMeasureParams, cache_bytes: int | None) -> st
     return (
         f"cache_treatment is cold_rows, but arena_bytes {params.arena_bytes} is less than {_COLD_ARENA} times the "
         f"last-level cache of this machine, {cache_bytes} bytes: an iteration may find rows of an earlier iteration in "
-        f"the cache. If no other machine shares this cache, set arena_bytes to {_COLD_ARENA * cache_bytes} or more, "
-        "for samples and for plans"
+        f"the cache. If no other machine shares this cache, set arena_bytes to {_COLD_ARENA * cache_bytes} or more "
+        "in every stage that sets it"
     )
 
 

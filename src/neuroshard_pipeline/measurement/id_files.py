@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
     @property
     def dtype(self) -> type[np.signedinteger]:
-        """The smallest type that holds row numbers and offsets."""
+        """int32 if it holds all row numbers and offsets, otherwise int64."""
         return np.int32 if max(self.table.num_embeddings, self.num_ids) <= _LARGEST_INT32 else np.int64
 
     @property

@@ -150,7 +150,7 @@ class LookupBench(ABC):
         return self._params.of_visit(timed)
 
     def _place(self, operator: Any, sample: ComputeSample, at: int) -> None:
-        """Place the operator's weights and optimizer state as `_parts` does, at 0 if the weights do not fit at `at`."""
+        """Give the operator the tensors of `_parts` at float `at`, or at float 0 if the weights do not fit at `at`."""
         floats = _floats(sample)
         at = at if at + floats <= self._weights.numel() else 0
         for name, part in self._parts(sample, at).items():

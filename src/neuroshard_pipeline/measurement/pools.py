@@ -45,7 +45,7 @@ def measured(
     waiting = deque(chunks)
     handed: list[Chunk] = []
     failed: list[tuple[Chunk, str]] = []
-    deadly: set[tuple[int, bool]] = set()  # (index, replica): each of the two measurements needs rows
+    deadly: set[tuple[int, bool]] = set()  # (index, replica): the other measurement of a sample may succeed
     any_success = False
 
     def items() -> Iterator[Item]:

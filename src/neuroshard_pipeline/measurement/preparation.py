@@ -40,7 +40,7 @@ class CampaignPlan(NamedTuple):
         minutes: estimated duration of the visits, None if there is no model of the GPU.
         lab_device: the modelled GPU for which the duration is estimated, None if there is none.
         num_ids: number of ids of all batches of all tables.
-        ids_bytes: size of their files; 0 without a folder for them, so that the workers draw the ids.
+        ids_bytes: size of their files; 0 if there is no folder for them and the workers draw the ids.
         missing_bytes: size of the files that do not exist yet.
     """
 

@@ -36,13 +36,13 @@ class TimeBudget:
         self.is_over = False
 
     def starts(self, round_: int) -> bool:
-        """Whether a chunk of this round is measured. The rounds come in ascending order; after a refusal, `is_over`."""
+        """Whether a chunk of this round is measured. Rounds come in ascending order; a refusal sets `is_over`."""
         place = self._rounds.index(round_)
         if place > self._open and not self._fits(place):
             self.is_over = True
             _LOGGER.warning(
-                "%d of %d rounds of visits were measured in time_budget_s = %g; the next run measures the other "
-                "rounds. Costs are noisier with fewer visits",
+                "stopped after %d of %d rounds of visits, because one more would exceed time_budget_s = %g; the next "
+                "run measures the other rounds. Costs are noisier with fewer visits",
                 place,
                 len(self._rounds),
                 self._budget_s,

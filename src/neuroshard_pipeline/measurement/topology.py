@@ -51,7 +51,7 @@ class TopologyParams(Parameters):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Preset and numbers, for the record of a campaign's hardware."""
+        """Name of the preset and parameters of the cluster, for `measure.hardware`."""
         return {"preset": self.preset, **self.network.model_dump()}
 
 

@@ -76,7 +76,7 @@ class PlanParams(Parameters):
         constraints: path of a YAML or JSON file of constraints (`tables.constraint_file`), or null for none.
         links: path of a CSV file with the bandwidths between the ranks (`tables.read_bandwidths`), or null if all
             links are equal.
-        sharder: one of `sharders.SHARDERS`.
+        sharder: one of `sharders.registry.SHARDERS`.
         seed: seed of sharders that draw random numbers.
     """
 

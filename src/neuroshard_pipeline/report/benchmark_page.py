@@ -70,8 +70,9 @@ def _suite(name: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
 def group_table(verdict: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder, with the mean cost on the common tasks of each group of tasks.
 
-    A sharder that solves too few tasks (`least_success`) has a line without costs. Common tasks are those for which all
-    other sharders have a cost. The number of tasks solved follows in brackets if the sharder did not solve all.
+    A sharder that solves too few tasks (`least_success`) has a line without costs. Common tasks are those for which
+    every sharder that solves enough tasks has a cost. The number of tasks solved follows in brackets if the sharder did
+    not solve all.
     """
     groups = verdict["groups"]
     titles = [f"{name} ({values['common_tasks']} of {values['tasks']})" for name, values in groups.items()]

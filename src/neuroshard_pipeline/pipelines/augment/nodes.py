@@ -38,14 +38,14 @@ def gather_public_tables(
 def provide_table_pool(
     public: PublicTables, params: PoolParams, variation: VariationParams, recording: RecordingParams
 ) -> pd.DataFrame:
-    """The recording's pool, or else generated tables (or a file's), tables derived from them, and public ones."""
+    """The recording's pool, or else tables that are generated or read, tables derived from them, and public tables."""
     if recording.folder:
         return open_recording(recording).pool
     return varied_pool(base_pool(params), params.batch_size, public, variation)
 
 
 def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.DataFrame:
-    """Draw ids for the pool's tables and compare their reuse histograms with those that Meta published."""
+    """Draw ids for the pool's tables, except derived and public ones; compare their reuse with Meta's histograms."""
     return reuse_comparison_frame(pool, params.batch_size, params.seed)
 
 

@@ -101,7 +101,7 @@ def measure_steps(
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Tasks, plans and measured steps of random plans; empty frames if lookups or collectives are not measured."""
+    """Tasks, plans and measured steps of random plans; empty frames if steps are not measured (`measures_steps`)."""
     plans = random_plans(pool, drawing) if measures_steps(compute.backend, comm.backend, params) else []
     costs = measure_step_costs(
         plans, params, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)

@@ -45,7 +45,7 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
     else:
         yield from _memory_problems(arena, f"all arenas (workers: {workers})", workers * params.arena_bytes)
     if sample_bytes > params.arena_bytes:
-        yield f"{arena}: the largest samples have {sample_bytes} bytes of weights; use at least this number"
+        yield f"{arena}: samples may have {sample_bytes} bytes of weights; use at least this number"
 
 
 def comm_problems(run: PlannedRun, named: Named, params: CommMeasureParams, world_sizes: set[int]) -> Problems:
@@ -78,13 +78,13 @@ def gpu_problems(setting: str, backend: str, number: int) -> Problems:
 def extra_problems(extra: str, needed_by: str) -> Problems:
     """The problem of an extra that is not installed."""
     if importlib.util.find_spec(EXTRAS[extra]) is None:
-        yield f"{needed_by} needs {EXTRAS[extra]}, which is not installed; install the project with the extra [{extra}]"
+        yield f"{needed_by} needs {EXTRAS[extra]}, which is missing; install the extra [{extra}] as the docs describe"
 
 
 def _gpu_problems(setting: str, backend: str, number: int, needed_bytes: int) -> Problems:
     if not torch.cuda.is_available():
-        build = "" if torch.version.cuda else f", and torch {torch.__version__} is built without CUDA (extra [cuda])"
-        yield f"{setting}: this machine has no CUDA device{build}; use {ALTERNATIVES[backend]}"
+        build = "" if torch.version.cuda else f" (torch {torch.__version__} lacks CUDA; install the extra [cuda])"
+        yield f"{setting}: torch finds no CUDA device{build}; use {ALTERNATIVES[backend]}"
         return
     available = torch.cuda.device_count()
     if available < number:
@@ -100,7 +100,7 @@ def _memory_problems(setting: str, purpose: str, needed_bytes: int) -> Problems:
     if needed_bytes > available:
         yield (
             f"{setting}: {purpose} take {needed_bytes} bytes of memory, and this machine has {available} left; lower "
-            "this number, or use a machine with more memory"
+            "this parameter, or use a machine with more memory"
         )
 
 

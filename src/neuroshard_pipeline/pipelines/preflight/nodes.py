@@ -167,7 +167,7 @@ def _contest_in_workers(run: PlannedRun, node: Node) -> Problems:
 
 def _benchmark_contest(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, BenchmarkSharderParams)
-    others = [sharder for sharder in params.sharders if sharder not in LEARNED]  # LEARNED: their policies are inputs
+    others = [sharder for sharder in params.sharders if sharder not in LEARNED]  # LEARNED need policies as inputs
     yield from _sharder_problems(run, f"{name}.sharders", others)
 
 
