@@ -64,8 +64,15 @@ def test_training_depends_on_the_seed_alone(kind):
 
 def test_tasks_that_no_heuristic_fits_are_refused_with_the_remedy():
     tight = PolicyTasks(*[tuple(random_task(np.random.default_rng(0), 2, 4, 1.05) for _ in range(2)) for _ in range(2)])
-    with pytest.raises(PolicyError, match=r"0 of 2 training tasks.* and 0 of 2 validation tasks.*; raise memory"):
+    with pytest.raises(PolicyError, match=r"0 of 2 training tasks.* and 0 of 2 validation tasks.*, or raise memory"):
         train_policy("dreamshard", tight, MODELS, WEIGHTS_AND_OPTIMIZER, QUICK, {})
+
+
+def test_fewer_training_tasks_than_a_step_plays_are_refused():
+    easy, tight = (random_task(np.random.default_rng(0), 12, 4, share) for share in (0.3, 1.05))
+    tasks = PolicyTasks((easy, tight), (easy,))
+    with pytest.raises(PolicyError, match=r"1 of 2 training tasks.*; 2 \(tasks_per_step\) and 1 are needed; draw more"):
+        train_policy("dreamshard", tasks, MODELS, WEIGHTS_AND_OPTIMIZER, QUICK, {})
 
 
 def test_training_tasks_share_no_table_with_the_evaluation_pool():

@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.errors import CostModelError, TaskError
 from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
@@ -111,6 +111,13 @@ def test_known_prices_are_found_from_steps_of_held_out_plans(plans, models, nois
     assert found.provenance == {"run_id": "r"}
     assert found.prices[2]["dense"]["gradients"] == pytest.approx(2.0, rel=0.05 + 5 * noise)
     assert all(price >= 0 for of in found.prices[2].values() for price in of.values())
+
+
+def test_steps_of_a_single_task_are_refused(plans, models):
+    of_task = [plan for plan in plans if plan.task.task_id == plans[0].task.task_id]
+    measured = MeasuredSteps(tuple(of_task), steps_with(of_task, models, 0.0))
+    with pytest.raises(CostModelError, match=r"one task only.*measure.step_plans.tasks to at least 2"):
+        fit_step_costs(measured, models.compute, models.comm, models.step.reductions, {})
 
 
 def steps_with(plans: list[Plan], models: CostModels, noise: float) -> pd.DataFrame:

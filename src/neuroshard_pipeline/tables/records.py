@@ -94,7 +94,7 @@ class Record:
             if isinstance(value, str) and _parse_number(value.replace(",", "").replace("_", "")) is not None:
                 raise self.problem(column, "is not a plain number; write it without separators between digits")
             raise self.problem(column, f"is not a number; write digits only, such as {example}")
-        if not math.isfinite(number):
+        if not abs(number) < math.inf:
             raise self.problem(column, "is not a finite number; give the table's real value")
         return number
 

@@ -82,12 +82,12 @@ def train_policy(
         `validation_ratio` is `cost_ratio()` on the validation tasks, or null in a step without validation.
 
     Raises:
-        PolicyError: no greedy heuristic solves any training task, or any validation task.
+        PolicyError: greedy heuristics solve fewer than `tasks_per_step` training tasks, or no validation task.
     """
     started = time.perf_counter()
     training, held_out = (solvable_games(part, models, memory) for part in (tasks.training, tasks.validation))
-    if not training[0] or not held_out[0]:
-        raise _no_games(kind, tasks, len(training[0]), len(held_out[0]))
+    if len(training[0]) < params.tasks_per_step or not held_out[0]:
+        raise _few_games(kind, tasks, (len(training[0]), len(held_out[0])), params.tasks_per_step)
     best, best_ratio, frame = _train(_Learner(kind, *training, params), held_out, progress)
     stored = {
         **provenance,
@@ -99,11 +99,11 @@ def train_policy(
     return Policy(kind, best.weights, best.mean, best.scale, stored), frame
 
 
-def _no_games(kind: str, tasks: PolicyTasks, training: int, validation: int) -> PolicyError:
+def _few_games(kind: str, tasks: PolicyTasks, solved: tuple[int, int], tasks_per_step: int) -> PolicyError:
     return PolicyError(
-        f"{kind}: greedy heuristics solve {training} of {len(tasks.training)} training tasks with whole tables, and "
-        f"{validation} of {len(tasks.validation)} validation tasks; one of each is needed; raise memory_bytes or "
-        "lower memory_fill of augment.sharding_tasks"
+        f"{kind}: greedy heuristics solve {solved[0]} of {len(tasks.training)} training tasks with whole tables, and "
+        f"{solved[1]} of {len(tasks.validation)} validation tasks; {tasks_per_step} (tasks_per_step) and 1 are needed; "
+        "draw more tasks, or raise memory_bytes or lower memory_fill of augment.sharding_tasks"
     )
 
 

@@ -19,6 +19,7 @@ from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, Cos
 from neuroshard_pipeline.cost_models.metrics import Metrics
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_prices
+from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame
 from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Plan
@@ -145,11 +146,19 @@ def fit_step_costs(
     Returns:
         The model, and metrics by number of ranks: the relative errors of whole steps and of input dists of held-out
         tasks, and of whole steps that are predicted from lookups, all-to-alls and reductions alone.
+
+    Raises:
+        CostModelError: the steps on some number of ranks belong to a single task.
     """
     prices, metrics, errors = {}, Metrics(), []
     models = CostModels(compute, comm, StepCostModel({2: _UNPRICED}, reductions))
     for world_size in sorted({plan.task.world_size for plan in measured.plans}):
         data = StepData.of(measured.of_world_size(world_size), measured.costs, models)
+        if len(set(data.task.tolist())) < 2:
+            raise CostModelError(
+                f"steps on {world_size} ranks were measured for one task only, and the errors of the prices need "
+                "another one; set measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
+            )
         prices[world_size] = _fit(data)
         predicted = _held_out(data)
         metrics[str(world_size)] = _metrics(data, predicted)
