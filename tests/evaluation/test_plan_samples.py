@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.evaluation.plan_samples import (
     backward_comm_samples,
@@ -18,9 +19,12 @@ from neuroshard_pipeline.evaluation.plan_samples import (
 )
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame, plan_totals
 from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.tables.dedup import looked_up
+from neuroshard_pipeline.tables.ids import look_up_counts
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
 A, B, C = (Table(name, 100, 16, 2.0) for name in "abc")
 TASK = ShardingTask([A, B, C], world_size=3, batch_size=32, memory_bytes=2**20, task_id="first")
@@ -214,6 +218,37 @@ def test_plans_with_tables_in_host_memory_are_not_measured():
     plan = Plan(ShardingTask([managed], 1, 8, 2**20, host_memory_bytes=2**20), (whole(managed),), (0,), "one")
     with pytest.raises(MeasurementError, match=r"plan of one has table 'a' in host memory .* without host_memory_byt"):
         rank_compute_samples([plan])
+
+
+@pytest.mark.parametrize("samples", [rank_compute_samples, backward_comm_samples])
+def test_plans_with_host_tiers_are_not_measured(samples):
+    """Their all-to-alls and reductions are among some ranks only, for which no campaign has samples."""
+    tables = sequence_tables("steep", [20], [32], [5000], 512)
+    task = ShardingTask(tables, 4, 512, 2**40, local_world_size=2, tiers=True)
+    tiered = tiered_task(task, {tables[0].name: Cuts(10, 20)})
+    hot, host, cold = tiered.tables
+    shards = [whole(hot, "data_parallel")] * 4 + 2 * row_shards(host, "host_row_wise", 2)
+    shards += row_shards(cold, "row_wise", 4)
+    plan = Plan(tiered, tuple(shards), (0, 1, 2, 3) * 3, "tiered")
+    with pytest.raises(MeasurementError, match=rf"tiered has table '{host.name}' on every host .* without tiers"):
+        samples([plan])
+
+
+def test_the_measured_lookups_are_those_that_are_priced():
+    """With `index_dedup`, ranks send an id once, so a shard gets no id more often than there are ranks."""
+    (sequence,) = sequence_tables("steep", [20], [32], [5000], 512)
+    task = ShardingTask([A, sequence], 2, 512, 2**20, index_dedup=True)
+    shards = (whole(A), *row_shards(sequence, "row_wise", 2))
+    found = rank_compute_samples([Plan(task, shards, (0, 0, 1), "one")])
+    by_id = {sample.sample_id: sample for sample in found.samples}
+    kernels = [by_id[name] for names in found.sample_ids[0] for name in names if name is not None]
+    assert [(of.shards[0], of.batch_size) for of in kernels] == [looked_up(shard, task) for shard in shards]
+    assert len(kernels[1].shards) == 1
+    seen = kernels[1].shards[0].table
+    assert look_up_counts(seen, round(seen.pooling_factor * 512)).max() <= 2
+    every = look_up_counts(sequence, round(sequence.pooling_factor * 512))
+    assert every.max() > 20
+    assert seen.pooling_factor < 0.8 * sequence.pooling_factor / 2  # the shard has half of the rows
 
 
 def test_marks_know_types_and_rows():

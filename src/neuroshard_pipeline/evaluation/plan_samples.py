@@ -20,7 +20,7 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.search.parts import GroupReduction, all_to_alls, reductions
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import start_skew_ms
-from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample, Direction, ReductionSample
 from neuroshard_pipeline.tables.step_work import Kernel, kernel_of
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
@@ -89,20 +89,19 @@ def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> Plan
     """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share a sample.
 
     Raises:
-        MeasurementError: a plan has tables in host memory, which no backend measures.
+        MeasurementError: a plan has tables in host memory or on every host, which no backend measures.
     """
     for plan in plans:
-        table = next((table for table in plan.task.tables if table.is_in_host_memory), None)
-        if table is not None:
-            raise MeasurementError(
-                f"{plan.task.task_id}: the plan of {plan.sharder} has table {table.name!r} in host memory "
-                f"({table.compute_kernel}), whose costs are modelled only; measure tasks without host_memory_bytes"
-            )
+        _require_measurable(plan)
     return PlanSamples.of([_plan_kernels(plan, marks.get(plan.task.task_id, "")) for plan in plans])
 
 
 def backward_comm_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> PlanSamples[CommSample]:
-    """All-to-alls of the plans, with start skews of 0; only their backward costs are used."""
+    """All-to-alls of the plans, with start skews of 0; only their backward costs are used.
+
+    Raises:
+        MeasurementError: as in `rank_compute_samples`.
+    """
     return _collectives(plans, [(0.0,) * plan.task.world_size for plan in plans], marks)
 
 
@@ -119,6 +118,9 @@ def forward_comm_samples(
         own_ms: all costs of a rank except all-to-alls, per plan and rank (`own_costs_ms`); NaN if a measurement failed.
         backward_comm_ms: cost of the backward all-to-alls per plan and rank; NaN if a measurement failed.
         marks: see `session_marks`.
+
+    Raises:
+        MeasurementError: as in `rank_compute_samples`.
     """
     skews: list[tuple[float, ...] | None] = []
     for own, backward in zip(own_ms, backward_comm_ms, strict=True):
@@ -201,6 +203,22 @@ def measured_reduction_ms(of_plans: PlanSamples[ReductionSample], reduction_cost
     return [total if any_ else (np.nan,) * len(total) for total, any_ in zip(totals, has_any, strict=True)]
 
 
+def _require_measurable(plan: Plan) -> None:
+    start = f"{plan.task.task_id}: the plan of {plan.sharder} has table"
+    for table in plan.task.tables:
+        if table.is_in_host_memory:
+            raise MeasurementError(
+                f"{start} {table.name!r} in host memory ({table.compute_kernel}), whose costs are modelled only; "
+                "measure tasks without host_memory_bytes"
+            )
+    for shard in plan.shards:
+        if shard.sharding_type == "host_row_wise":
+            raise MeasurementError(
+                f"{start} {shard.table.name!r} on every host (host_row_wise), whose collectives among some ranks are "
+                "modelled only; measure tasks without tiers"
+            )
+
+
 def _plan_kernels(plan: Plan, mark: str) -> list[list[ComputeSample | None]]:
     """The samples of a plan's lookup kernels by rank."""
     kernels: dict[Kernel, list[list[Shard]]] = {}
@@ -216,9 +234,9 @@ def _rank_sample(shards: Sequence[Shard], task: ShardingTask, mark: str) -> Comp
     """The sample of one kernel of a rank, None without shards; its id is a hash of all that the cost depends on."""
     if not shards:
         return None
-    batch_size = lookup_batch_size(shards[0], task.batch_size, task.world_size)
-    seen = [lookup_shard(shard, task.batch_size, task.world_size) for shard in shards]
-    keyed = sorted(((_shard_key(shard), shard) for shard in seen), key=lambda pair: pair[0])
+    seen = [looked_up(shard, task) for shard in shards]
+    batch_size = seen[0][1]
+    keyed = sorted(((_shard_key(shard), shard) for shard, _ in seen), key=lambda pair: pair[0])
     text = "\n".join([str(batch_size), task.optimizer, *(key for key, _ in keyed), *filter(None, [mark])])
     return ComputeSample(f"rank-{_digest(text)}", batch_size, tuple(shard for _, shard in keyed), task.optimizer)
 
@@ -239,6 +257,7 @@ def _collectives(
     """All-to-alls of plans by rank. The first one of a plan has the start skews; ranks enter the rest together."""
     found = []
     for plan, skew in zip(plans, skews, strict=True):
+        _require_measurable(plan)
         none = (0.0,) * plan.task.world_size
         samples = [
             None if skew is None else _collective(plan.task, dims, none if number else skew, marks)
