@@ -154,11 +154,6 @@ def fit_step_costs(
     models = CostModels(compute, comm, StepCostModel({2: _UNPRICED}, reductions))
     for world_size in sorted({plan.task.world_size for plan in measured.plans}):
         data = StepData.of(measured.of_world_size(world_size), measured.costs, models)
-        if len(set(data.task.tolist())) < 2:
-            raise CostModelError(
-                f"steps on {world_size} ranks were measured for one task only, and the errors of the prices need "
-                "another one; set measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
-            )
         prices[world_size] = _fit(data)
         predicted = _held_out(data)
         metrics[str(world_size)] = _metrics(data, predicted)
@@ -197,6 +192,11 @@ class Prediction:
 
 def _held_out(data: StepData) -> Prediction:
     """Predictions for every plan with prices that were fitted without its task."""
+    if len(set(data.task.tolist())) < 2:
+        raise CostModelError(
+            "steps were measured for one task only, and the errors of the prices need another one; set "
+            "measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
+        )
     shape = data.input_dist_ms.shape
     found = Prediction(np.zeros(shape[0]), np.zeros(shape), np.zeros(shape))
     for fold in range(_FOLDS):
