@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["mlperf-16-0"])
     parser.add_argument("--sharders", nargs="+", choices=SHARDERS, default=[OURS, "torchrec"])
     parser.add_argument("--seconds", type=float, default=100.0, help="time of all searches of a task together")
-    parser.add_argument("--bound-seconds", type=float, default=200.0, help="time for the bound on several hosts")
+    parser.add_argument("--bound-seconds", type=float, default=200.0, help="time for each bound on several hosts")
     parser.add_argument("--local-batch", type=int, help="samples per rank instead of the task's")
     arguments = parser.parse_args()
     models = load_cost_models("h100")

@@ -2,7 +2,7 @@
 
 The plain implementation is `ScalarOracle` of the tests, called the oracle below. It prices one plan at a time and one
 rank after the other, and caches only the embeddings and costs of single shards. The search must find a plan of the same
-cost. Only tests use the oracle, so the ratio of the times says nothing about published code.
+cost. The oracle was written for the tests, so the ratio of the times says nothing about published code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WIDE_CAPS = PAPER_SEARCH.model_copy(update={"num_caps": 31, "max_cap_ratio": 4.0
 
 
 def benchmark_task(index: int) -> ShardingTask:
-    """4 ranks with 10 to 60 tables where `index` is even, else 8 ranks with 20 to 120 tables [Zha2023] §4."""
+    """4 ranks with 10 to 60 tables if `index` is even, else 8 ranks with 20 to 120 tables [Zha2023] §4."""
     rng = np.random.default_rng(index)
     world_size = 4 if index % 2 == 0 else 8
     return random_task(rng, int(rng.integers(10, 61)) * world_size // 4, world_size, 0.6)
@@ -64,11 +64,11 @@ def best_known_ms(problem: Problem, placement: PlacedState, seconds: float) -> f
 
 
 def lower_bound_ms(problem: Problem) -> float:
-    """A proved lower bound on the cost of every plan; NaN where none is proved for these models."""
+    """A proved lower bound on the cost of every plan; NaN if none is proved for these models."""
     if isinstance(problem.models, SmallModels):
         # Non-negative weights and a ReLU head make the compute model convex. Communication rises with a rank's own
-        # columns and with their mean square over ranks. Both are lowest where all ranks have the same number of
-        # columns, and waiting for other ranks never lowers the cost.
+        # columns, and with their mean square and their maximum over ranks. Its mean over ranks is lowest if all ranks
+        # have the same number of columns. Waiting for other ranks never lowers the cost.
         world_size = problem.task.world_size
         even = np.full((1, world_size), sum(unit.width for unit in problem.units) / world_size)
         comm, batch_size = problem.models.comm, problem.task.batch_size
@@ -114,7 +114,7 @@ COMPARISON_HEADING = (
 
 
 def compare_on(index: int, models: Models, best_seconds: float, best_tasks: int) -> Comparison:
-    """Solve task `index` with the oracle and the searches, and with long searches if it is below `best_tasks`."""
+    """Solve task `index` with the oracle and the searches, and if `index < best_tasks`, with long searches, too."""
     task = benchmark_task(index)
     runs = [searched(task, models) for _ in range(3)]
     problem, placement, _ = runs[0]

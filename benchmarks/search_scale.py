@@ -98,7 +98,8 @@ def scale(
     by_tables = sorted((t for t in timings if t.ranks == 64), key=lambda t: t.tables)
     by_ranks = sorted((t for t in timings if t.tables == 1000), key=lambda t: t.ranks)
     print(
-        f"time grows with tables as n^{_exponent([t.tables for t in by_tables], by_tables):.2f} (64 ranks), "
+        "time of neuroshard grows "
+        f"with tables as n^{_exponent([t.tables for t in by_tables], by_tables):.2f} (64 ranks), "
         f"with ranks as n^{_exponent([t.ranks for t in by_ranks], by_ranks):.2f} (1,000 tables)"
     )
     if figure is not None:
@@ -108,7 +109,7 @@ def scale(
 
 
 def _exponent(sizes: list[int], timings: list[Timing]) -> float:
-    """Slope of log time against log size."""
+    """Slope of the logarithm of the time of `neuroshard` against the logarithm of the size."""
     if len(sizes) < 2:
         return float("nan")
     return float(np.polyfit(np.log(sizes), np.log([t.seconds for t in timings]), 1)[0])

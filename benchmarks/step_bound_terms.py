@@ -55,8 +55,9 @@ class Blocks:
     Attributes:
         parts_ms: (N, 3) lookups, work and exchange of the mean over ranks.
         shared_ms: (N,) work that every rank does for the block.
-        alone_ms: (N,) cost of a rank with the first shard of the block; infinite where no rank has memory for it.
-        bytes: bytes of the reduction that the table adds to the buffer of each rank, or of each rank of its host.
+        alone_ms: (N,) cost of a rank with the first shard of the block; infinite if no rank has memory for it, or, for
+            replicas, if one rank has none.
+        bytes: bytes that the table adds to the reduction's buffer on each rank, or on each rank of one host.
         host_share: share of all ranks that pay this reduction.
     """
 
@@ -94,7 +95,7 @@ def blocks_of(table: Table, kind: ShardingType, problem: Problem, exchange: Exch
 
 
 def _block(table: Table, kind: ShardingType, width: int, task: ShardingTask) -> list[Shard]:
-    """The shards of the first columns of a table."""
+    """The shards of the first `width` columns of a table."""
     if kind in ("column_wise", "data_parallel"):
         return [Shard(table, 0, width, sharding_type=kind)] * (task.world_size if kind == "data_parallel" else 1)
     return row_shards(table, kind, task.world_size if kind == "row_wise" else task.ranks_per_host, 0, width)

@@ -4,11 +4,12 @@ The step of a plan ends with its slowest rank, which costs at least as much as t
 Let U be the set of types that a plan uses. For each U, every cost is bounded from below by a constant and a number per
 table and type; the bound is the smallest, over all U, of the constant plus the sum over tables of the smallest number.
 
-- Lookups: the compute model is superadditive without launch terms (see `cost_bounds`). A rank with shards R of any
-  types costs at least f0 plus the sum over R of f({shard}) - f0. All column splits and grids of a table are tried.
+- Lookups: the compute model is superadditive without launch terms (see `cost_bounds`). Let f be its cost of a set of
+  shards, and f0 that of no shards. A rank with shards R of any types costs at least f0 plus the sum over R of
+  f({shard}) - f0. All column splits and grids of a table are tried.
 - Ids, copies, dense gradients: linear in the shards of a rank, with prices of 0 or more (`tables.step_work`). Two costs
-  that every rank pays once are counted: one group of tables per type in U, and joining the outputs if all tables are in
-  one pooled module.
+  that every rank pays once are counted: one group of tables per type in U, and joining the outputs if U has several
+  types and all tables are in one pooled module.
 - All-to-alls: a rank pays work times price times a correction of at least exp(-`MAX_LOG_CORRECTION`). The mean work is
   linear in the floats that all ranks send. One part is divided by k, and its least value over k counts.
 - Reductions: their curves of cost against bytes lie above every line of their lower convex hull. Each line has a
@@ -16,10 +17,10 @@ table and type; the bound is the smallest, over all U, of the constant plus the 
   reductions inside hosts, only lines through the origin count, because a host may have none and pay no constant.
 
 A rank costs at least as much as each of its shards alone, plus what every rank pays for the other tables. A plan that
-costs C therefore has no shard that alone costs more than C. The result is the smallest C that the bound on the mean
-over ranks does not exceed if shards that alone cost more than C, and shards that exceed the memory of every rank, are
-left out. Otherwise memory, constraints on ranks, waiting, imbalance and reordered outputs are ignored; each of them can
-only raise the cost.
+costs C therefore has no shard that alone costs more than C. Nor has any plan a shard that exceeds the memory of every
+rank. For each C, the bound on the mean over ranks is taken without such shards. The result is the smallest C that its
+bound does not exceed. Otherwise memory, constraints on ranks, waiting, imbalance and reordered outputs are ignored;
+each of them can only raise the cost.
 
 The bounds hold for the task itself; its variants with copies of popular rows (tiers) or with tables in host memory are
 other tasks.
@@ -60,7 +61,8 @@ TYPES: tuple[ShardingType, ...] = ("column_wise", "data_parallel", "row_wise", "
 #: What a bound consists of.
 PARTS = ("fixed", "lookups", "work", "exchange", "reductions")
 
-#: The bound is sought in steps of this share of the cost of one shard, which are halved down to the precision.
+#: The search for the bound goes up in steps from a cost that one shard has alone. First and last step, as shares of
+#: this cost.
 _STEP, _PRECISION = 0.25, 0.001
 
 
@@ -71,7 +73,7 @@ class StepBound:
     Attributes:
         step_ms: the bound.
         parts_ms: the parts of the mean over ranks, by `PARTS`; their sum is `step_ms` or less.
-        types: the number of tables of each type where the bound is lowest.
+        types: the number of tables of each type, if every table has the type with which the bound is lowest.
     """
 
     step_ms: float
@@ -118,7 +120,7 @@ def step_bound(problem: Problem) -> StepBound | None:
 
 
 def _fixed_point(problem: Problem, options: list[dict[int, Blocks]], exchange: Exchange, low: float) -> StepBound:
-    """The bound, found in steps upwards from `low`: plans that cost less have too costly shards or too high a mean."""
+    """The bound, found in steps upwards from `low`: without shards that alone cost more, the mean exceeds it."""
     high, step = low, low * _STEP
     found: StepBound | None = None
     while step > low * _PRECISION:
@@ -127,7 +129,7 @@ def _fixed_point(problem: Problem, options: list[dict[int, Blocks]], exchange: E
             found, step = trial, step / 2
         else:
             high += step
-    assert found is not None, "the last trial that succeeded was at most two steps above"
+    assert found is not None, "the step is halved only after a trial that succeeds"
     return StepBound(high, found.parts_ms, found.types)
 
 

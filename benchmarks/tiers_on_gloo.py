@@ -1,8 +1,9 @@
 """Runs steps of sequence modules under several plans with gloo, one process per rank, on one host or on emulated hosts.
 
-`bench_tiers.py` uses it. A step sends ids, looks rows up, returns them and sends gradients back, as in the pipeline
-`truth`. Communication is timed a second time alone: every rank repeats the collectives of its step with buffers of the
-same sizes, and does nothing in between. On emulated hosts, the bytes on the wire are those that the kernel counted.
+`bench_tiers.py` and `measured_models.py` use it. A step sends ids, looks rows up, returns them and sends gradients
+back, as in the pipeline `truth`. Communication is timed a second time alone: every rank repeats the collectives of its
+step with buffers of the same sizes, and does nothing in between. On emulated hosts, the bytes on the wire are those
+that the kernel counted.
 """
 
 from __future__ import annotations
@@ -83,13 +84,13 @@ def measure(job: Job, mbit: float | None) -> dict[str, Measured]:
 
 
 def on_ranks(program: str, job: Any, task: ShardingTask, mbit: float | None) -> list[Any]:
-    """What the ranks of a task store, each of which is a process that runs `program`.
+    """Run `program` in one process per rank of a task, and return what each rank stored.
 
     Args:
         program: a script with the arguments folder, rank, number of ranks and ranks per host. It reads `folder/job`,
             and writes `folder/rank_<rank>`.
         job: what the ranks read.
-        task: the task, whose ranks run.
+        task: the task; it gives the number of ranks and the ranks per host.
         mbit: bandwidth of the wire between two emulated hosts; None for one host.
     """
     if mbit is None:

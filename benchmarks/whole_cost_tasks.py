@@ -1,9 +1,10 @@
 """Full-scale tasks for the comparison of sharding types in the lab: ranks with 64 GiB for tables, 8 ranks per host.
 
-- `published`: tables with the statistics of Meta's dlrm_datasets (`augment.pool`), 12 per rank up to 16 ranks and 6 on
-  more, widths 4 to 128
+- `published`: tables with the statistics of Meta's dlrm_datasets (`augment.pool`), of widths 4 to 128; 12 tables per
+  rank on up to 16 ranks, 6 per rank on more ranks
 - `mlperf`, `hugectr`: MLPerf DLRM-v2 and HugeCTR's 510 tables (data/01_raw)
-- `tiny`: 32 tables per rank up to 16 ranks and 8 on more, of 10 to 10,000 rows, beside one large table per two ranks
+- `tiny`: tables of 10 to 10,000 rows, 32 per rank on up to 16 ranks and 8 per rank on more ranks, beside one large
+  table per two ranks
 - `giant`: one table per 8 ranks of which four columns exceed the memory of a rank, beside tables of `published`
 """
 
@@ -33,7 +34,7 @@ POOL_SEED = 77
 
 
 def suite_tasks(suite: str, world_size: int, count: int) -> Iterator[ShardingTask]:
-    """`count` tasks of a suite; the local batch alternates."""
+    """`count` tasks of a suite; the samples per rank alternate (`LOCAL_BATCHES`)."""
     batches = LOCAL_BATCHES.get(world_size, (2048, 1024, 4096))
     for index in range(count):
         batch_size = world_size * batches[index % len(batches)]
