@@ -290,6 +290,6 @@ def whole(inputs):
 
 
 def titled_axes(figure, letter):
-    """Titles of all axes of a figure named `letter`, x or y."""
+    """Titles of all x axes or of all y axes of a figure; `letter` is x or y. Axes without a title are left out."""
     axes = figure.select_xaxes() if letter == "x" else figure.select_yaxes()
     return [axis.title.text for axis in axes if axis.title.text]

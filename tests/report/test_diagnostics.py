@@ -46,7 +46,7 @@ def test_calibration_of_six_samples_with_one_outlier():
     (line,) = calibration_rows(rows, count=1).to_dict("records")
     assert line["coverage"] == pytest.approx(5 / 6)
     assert line["ratio"] == 1.0
-    assert line["tau"] == pytest.approx((15 - 2 * 4) / 15)  # 2.2 ms is ranked below four smaller costs
+    assert line["tau"] == pytest.approx((15 - 2 * 4) / 15)  # predictions rank 2.2 ms below four smaller costs
     assert calibration_rows(rows, count=3)["tau"].isna().all()  # buckets of two samples are too small for Kendall's tau
 
 

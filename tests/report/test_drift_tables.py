@@ -1,4 +1,4 @@
-"""A plan with tiers, priced on another day's ids: its tables as text."""
+"""Text about a plan with tiers that is priced on the ids of another day: two tables of text and a verdict."""
 
 from types import SimpleNamespace
 

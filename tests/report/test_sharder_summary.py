@@ -133,7 +133,7 @@ def test_a_sentence_keeps_the_lower_case_of_a_name(statement, sentence):
 
 
 def test_whole_steps_have_a_column_of_their_own():
-    """They are predicted only; measured and predicted costs beside them have the same parts."""
+    """Whole steps are only predicted; the measured and predicted costs beside them have the same parts."""
     summary = summary_of(OURS, GREEDY)
     assert len(sharder_table(summary)[0]) == 6
     for name, step_ms in (("neuroshard", 1.6), ("dim_greedy", 1.5)):

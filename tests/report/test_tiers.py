@@ -35,7 +35,7 @@ def tiered_plan(asked: ShardingTask = ASKED) -> Plan:
 
 
 def bytes_of(figure, what: str) -> float:
-    """Sum of all bars labelled `what`, in bytes: `tiers` of the plan, `no tiers` if all tables were row_wise."""
+    """Sum of all bars labelled `what`, in bytes: `tiers` is the plan, and in `no tiers` all tables are row_wise."""
     bars = [trace for trace in figure.data if trace.type == "bar"]
     return 1e6 * sum(x for bar in bars for x, label in zip(bar.x, bar.y[1], strict=True) if label == what)
 

@@ -8,7 +8,7 @@ from search.scalar_oracle import ScalarOracle
 
 
 def best_placement_ms(oracle: ScalarOracle, state) -> float | None:
-    """Lowest cost over all assignments of the shards of `state` to ranks that fit the memory; None if none fits."""
+    """Lowest cost over all placements of the shards of `state` that keep the memory limits; None if there is none."""
     best = None
     world = range(oracle.task.world_size)
     for ranks in itertools.product(world, repeat=len(state)):

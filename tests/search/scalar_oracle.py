@@ -1,7 +1,8 @@
 """The paper's search written plainly: it handles one list of shards, one cap on columns, one shard, one rank at a time.
 
 It follows the text at the top of `search/beam.py` and `search/placement.py`. It shares no code with the search except
-the types, the formula of the memory model and the cost models, which it calls for one rank at a time.
+the types, the formula of the memory model and the cost models, which it calls for one rank at a time
+(compute) or for one plan at a time (communication).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 
 class ScalarOracle:
-    """An item is (table index, width), a state a list of items, and a placement (cost in ms, items of every rank)."""
+    """An item is (table index, width), a state is a list of items, a placement is (cost in ms, items of every rank)."""
 
     def __init__(self, task: ShardingTask, models, memory: MemoryModel, params: SearchParams):
         self.task, self.models, self.memory, self.params = task, models, memory, params

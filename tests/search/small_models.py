@@ -1,4 +1,4 @@
-"""Small deterministic cost models for tests, with the interface and the kind of formula of the trained models."""
+"""Small deterministic cost models for tests, with the interface of the trained models and simpler formulas."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class SmallComputeModel:
         return np.maximum(sums @ self.head_in + self.head_bias, 0.0) @ self.head_out + 0.05
 
     def interval_from_sums(self, sums, batch_size):
-        """Intervals that are wider, relative to the cost, if the first numbers of the sums are large."""
+        """Intervals that are wider, relative to the cost, if a large share of the sums lies in their first four numbers."""
         costs = self.costs_from_sums(sums, batch_size).sum(axis=-1)
         width = 0.02 + 0.2 * sums[..., :4].sum(axis=-1) / (sums.sum(axis=-1) + 1.0)
         return np.stack([costs * np.exp(-width), costs * np.exp(width)], axis=-1)
 
 
 class SmallCommModel:
-    """The cost of a rank rises smoothly with its own dimension sum, the largest one, and the start skew."""
+    """The cost of a rank rises with its own dimension sum, those of all ranks, and its wait for the last rank."""
 
     def __init__(self, seed: int):
         rng = np.random.default_rng(seed)

@@ -22,7 +22,7 @@ SMALL_SEARCH = SearchParams(
 
 
 def searched_ms(task, models, params):
-    """Cost of the plan found, predicted from the finished plan; None where nothing fits."""
+    """Cost of the plan found, predicted from the finished plan; None if nothing fits."""
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     try:
         state = beam_search(problem, params)[0]
@@ -47,7 +47,7 @@ def test_beam_search_finds_the_cost_of_the_scalar_oracle(seed):
     models = small_models(seed)
     expected = oracle_ms(task, models, SMALL_SEARCH)
     found = searched_ms(task, models, SMALL_SEARCH)
-    if expected is not None:  # where the oracle's packing gives up, the search tries integer programming
+    if expected is not None:  # if the oracle's packing gives up, the search tries integer programming
         assert found == pytest.approx(expected, abs=1e-5)
 
 

@@ -56,7 +56,7 @@ def test_the_named_change_is_the_cheapest_of_all(seed, make_models):
     costs = relocations_and_swaps(plan, models)
     if models.step is None:
         assert change.cost_ms == pytest.approx(min(costs), abs=1e-6)
-    else:  # the choice leaves out the second wait, the cost does not
+    else:  # the second wait plays no role in the choice, but is part of the cost
         assert min(abs(change.cost_ms - cost) for cost in costs) < 1e-6
         assert change.cost_ms < 1.02 * min(costs)
     assert (
@@ -67,7 +67,7 @@ def test_the_named_change_is_the_cheapest_of_all(seed, make_models):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_cheapest_change_within_host_memory_is_named(seed):
-    """Two tables are in host memory, which has room for the larger one only."""
+    """Two tables are in host memory; every rank has host memory for the larger one, but not for both."""
     task, models = narrow_task(seed), small_models(seed)
     tables = [dataclasses.replace(t, compute_kernel="fused_uvm") if i < 2 else t for i, t in enumerate(task.tables)]
     task = dataclasses.replace(task, tables=tables, host_memory_bytes=max(t.weight_bytes for t in tables[:2]))

@@ -1,4 +1,7 @@
-"""The bound of benchmarks/communication_bound.py against the lab's times of random plans, and of tiny tasks' cuts."""
+"""The bound of benchmarks/communication_bound.py, compared with the communication times of plans in the lab.
+
+The plans are random ones, and those with all possible cuts of a tiny task.
+"""
 
 from dataclasses import replace
 from itertools import product

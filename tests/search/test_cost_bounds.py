@@ -92,7 +92,7 @@ def tiny_task(seed, world_size):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("log_once", [-2.0, 4.0])
 def test_no_plan_is_cheaper_than_the_bound(seed, world_size, log_once):
-    """The cost of a launch term is counted once per rank, however large it is."""
+    """A rank pays a launch term once for all its shards; the bound holds for cheap and for expensive launch terms."""
     task, models = tiny_task(seed, world_size), universal_models(seed, log_once=log_once)
     bound = cost_bound(Problem(task, models, WEIGHTS_AND_OPTIMIZER))
     compute, total = cheapest(task, models)

@@ -1,4 +1,4 @@
-"""The least bytes across hosts are compared with brute force over copies of rows, and with limits that are known."""
+"""The least bytes across hosts against brute force over numbers of copies, and in special cases with known results."""
 
 from itertools import product
 
@@ -14,8 +14,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 WEIGHTS = MemoryModel(optimizer_state=False, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
 PLENTY = 2**40
-#: Memory, in units of a row of 8 columns without copies: of one copy, which also has a gradient and an entry in the
-#: index of popular rows; and what copies on three hosts take more than the row without copies.
+#: Memory of one copy, in units of a row of 8 columns without copies: a copy also has a gradient and an entry in the
+#: index of popular rows. The second number is what copies on three hosts take in addition to the row without copies.
 COPY = 2 + POPULAR_ROW_BYTES / 32
 ON_THREE_HOSTS = 3 * COPY - 1
 
@@ -35,7 +35,7 @@ def least_by_trial(tasks_rows, hosts, spare_rows):
     Args:
         tasks_rows: (lookups per host and step, columns) of each row.
         hosts: number of hosts.
-        spare_rows: memory for copies. A row without copies takes the memory of one row, each copy that of `COPY` rows.
+        spare_rows: memory for copies, in rows without copies. Each copy takes as much memory as `COPY` such rows.
     """
     return min(
         sum(

@@ -1,6 +1,7 @@
-"""Plans of benchmarks/fewest_bytes.py, which send the fewest bytes between hosts, for benchmarks/sequence_tasks.py.
+"""Plans of benchmarks/fewest_bytes.py, which send the fewest bytes between hosts.
 
-They are compared with the proved lower bound of `search.crossing_bound`.
+Their tasks are those of benchmarks/sequence_tasks.py. Their bytes are compared with the proved lower bound of
+`search.crossing_bound`.
 """
 
 from dataclasses import replace
@@ -45,7 +46,7 @@ def test_row_wise_tables_send_what_the_bound_says_of_plans_without_copies(popula
     ranks, shards = zip(*placed, strict=True)
     bound = crossing_bound(source.task, source.popularities, default_memory())
     sent = bytes_of(source.task, shards, ranks)
-    assert sent.across == pytest.approx(bound.sharded_bytes, rel=0.01)  # which leaves out the lengths of bags
+    assert sent.across == pytest.approx(bound.sharded_bytes, rel=0.01)  # the bound leaves out the lengths of bags
     deduplicated = bytes_of(replace(source.task, index_dedup=True), shards, ranks)
     no_copies = crossing_bound(
         replace(source.task, memory_bytes=1), source.popularities, default_memory(), index_dedup=True

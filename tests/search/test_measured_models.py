@@ -1,6 +1,6 @@
-"""Cost models of benchmarks/measured_models.py, which are made from times of collectives, here with invented times.
+"""Cost models of benchmarks/measured_models.py, made from times of collectives and kernels.
 
-With a slow wire between hosts, the search cuts tiers; with a fast one, it does not.
+Here, the times are invented. With a slow wire between hosts, the search cuts tiers; with a fast one, it does not.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def line(latency_ms: float, ms_per_mb: float) -> Curve:
 
 
 def models(across_ms_per_mb: float, inside_ms_per_mb: float) -> MeasuredModels:
-    """Four ranks on two hosts."""
+    """Models of four ranks on two hosts."""
     curves = {2: line(1.0, inside_ms_per_mb), 4: line(1.0, across_ms_per_mb)}
     work = {"copied": COPIED_MS, "dense": 3.0, "searched": 50.0}
     of_group = {Group(4, 2): line(1.0, across_ms_per_mb)}

@@ -99,7 +99,7 @@ def test_slots_are_as_wide_as_the_widest_cached_table_of_the_rank():
 @pytest.mark.parametrize("sharding_type", ["column_wise", "row_wise"])
 @pytest.mark.parametrize(("kernel", "load_factor"), [("fused_uvm", 0.2), ("fused_uvm_caching", 0.25)])
 def test_storage_equals_that_of_torchrecs_planner(kernel, load_factor, sharding_type):
-    """The rows are multiples of 32 / load factor, because TorchRec's planner does not round to sets of the cache."""
+    """The rows are multiples of 32 / load factor, because TorchRec's planner does not round slots up to sets of 32."""
     in_gpu = Table("a", 96_000, 64, 1.0)
     in_host = Table("a", 96_000, 64, 1.0, compute_kernel=kernel, cache_load_factor=load_factor)
     rows = 48_000 if sharding_type == "row_wise" else 96_000

@@ -9,7 +9,7 @@ from search.tasks import random_task
 
 
 def a_layout(seed, num_tables=6, world_size=3):
-    """Tables of which some are split, so that shifts and merges, also within a rank, are possible."""
+    """Tables of which some are split, so that shifts, and merges between ranks and within a rank, are possible."""
     rng = np.random.default_rng(seed)
     task = random_task(rng, num_tables, world_size, 0.5)
     problem = Problem(task, small_models(seed), WEIGHTS_AND_OPTIMIZER)

@@ -44,7 +44,7 @@ def test_a_table_too_tall_for_any_rank_is_named():
 
 
 def test_room_is_made_by_splitting():
-    task = a_task([1000] * 3, 16, 2, 96_000)  # 64,000 bytes each: two ranks hold one and a half
+    task = a_task([1000] * 3, 16, 2, 96_000)  # 64,000 bytes each: every rank has room for one and a half
     problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
     state = make_room(problem)
     assert len(state) == 4

@@ -60,7 +60,7 @@ def test_volumes_of_the_all_to_alls():
 
 
 def test_sizes_of_the_reductions():
-    """The buffer of a row-cut table has B * D floats on each of its ranks; that of a replica has its weights."""
+    """The buffer of a row-cut table has B * D floats on each of its ranks; a replica's has one float per weight."""
     plan = planned()
     found = {
         (each.collective, each.num_ranks, *each.size_bytes) for each in reductions(plan.task, plan.shards, plan.ranks)

@@ -47,7 +47,7 @@ def planned(**fields):
 
 @pytest.mark.parametrize("index_dedup", [False, True])
 def test_volumes_of_the_all_to_alls(index_dedup):
-    """A rank sends host rows only to the samples of its host, which are half of all, in twice the volume per sample."""
+    """A rank sends host rows only to the samples of its host. It has half of these rows, but a quarter of cold rows."""
     plan = planned(index_dedup=index_dedup)
     _, host, cold = (deduplicated(t, BATCH, 4) if index_dedup else t for t in plan.task.tables)
     found = {group[1]: dims for group, dims in all_to_alls(plan.task, plan.shards, plan.ranks).items()}
@@ -68,7 +68,7 @@ def test_sizes_of_the_reductions():
 
 @pytest.mark.parametrize("index_dedup", [False, True])
 def test_work_of_every_rank(index_dedup):
-    """Every quantity by hand: what B / W samples of a rank send, receive and copy."""
+    """Every quantity is computed by hand from what a rank with B / W samples sends, receives and copies."""
     plan = planned(index_dedup=index_dedup)
     hot, host, cold = plan.task.tables
     sent_host, sent_cold = (
