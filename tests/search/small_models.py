@@ -48,7 +48,7 @@ class SmallComputeModel:
         return np.maximum(sums @ self.head_in + self.head_bias, 0.0) @ self.head_out + 0.05
 
     def interval_from_sums(self, sums, batch_size):
-        """Intervals that are wider, relative to the cost, if a large share of the sums lies in their first four numbers."""
+        """Intervals are wider, relative to the cost, if the first four numbers hold a large share of the sums."""
         costs = self.costs_from_sums(sums, batch_size).sum(axis=-1)
         width = 0.02 + 0.2 * sums[..., :4].sum(axis=-1) / (sums.sum(axis=-1) + 1.0)
         return np.stack([costs * np.exp(-width), costs * np.exp(width)], axis=-1)

@@ -94,7 +94,7 @@ def test_tables_of_other_data_types_and_poolings_have_lookups_of_their_own(data)
 
 
 def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
-    """The search has fixed costs for its two groups, and for the copy that joins the outputs of `rows` and `columns`."""
+    """The search has fixed costs for its two groups, and for the copy that joins outputs of `rows` and `columns`."""
     models = step_models()
     models.step.prices[2]["module"]["joined"] = models.step.prices[8]["module"]["joined"] = 3.0
     tables = Table("rows", 1000, 16, 2.0), Table("columns", 500, 8, 1.0), Table("other", 500, 8, 1.0, module="b")
