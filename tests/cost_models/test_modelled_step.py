@@ -32,7 +32,7 @@ def test_prices_describe_plans_that_they_were_not_fitted_to(model):
 
 
 def test_every_part_has_an_error_even_if_no_held_out_plan_has_the_part():
-    """On 40 ranks, none of the two held-out plans of eight has replicas."""
+    """Of eight plans on 40 ranks, two are held out of the fit, and neither of the two has replicas."""
     samples = step_samples(DEVICE, NETWORK, 40, 8, np.random.default_rng(40))
     assert not (samples.cost_ms["dense"][samples.plan % 4 == 0] > 0).any()
     few = modelled_step_model(DEVICE, NETWORK, (40,), 320, {"device": "cuda"})

@@ -17,7 +17,7 @@ OLD, NEW = "2026-01-01T00.00.00.000Z", "2026-02-01T00.00.00.000Z"
 
 
 def step_model(worlds=(2, 4), hosts=1, **provenance):
-    """A step cost model with made-up prices for these world sizes, whose reductions were measured on `hosts` hosts."""
+    """A step cost model with made-up prices for these world sizes, and made-up costs of reductions on `hosts` hosts."""
     prices = {"input_dist": {"ids": 1.0}, "module": {"groups": 0.1}, "dense": {"gradients": 2.0}}
     curves = {Group(world, hosts): Curve(np.array([1e3, 1e6]), np.array([0.1, 1.0])) for world in worlds}
     names = ("reduce_scatter", "all_gather", "all_reduce")
@@ -88,7 +88,7 @@ def test_a_step_cost_model_of_another_machine_is_refused(compute_model, comm_mod
 
 
 def test_caveats_of_the_step_costs(compute_model, comm_model):
-    """Every sentence appears only where it applies."""
+    """A caveat appears only if it applies to the task and the models."""
     tables = [Table("a", 1000, 16, 5.0), Table("b", 1000, 16, 5.0)]
 
     def caveats(step, tables=tables, **task):

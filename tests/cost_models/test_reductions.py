@@ -1,4 +1,4 @@
-"""Costs of reductions: invariants, and a comparison with the formulas of a modelled network, an independent source."""
+"""Costs of reductions: invariants, and a comparison with the formulas of the modelled network that made the curves."""
 
 import json
 
@@ -30,7 +30,7 @@ def lab_costs(groups=GROUPS, sizes=SIZES):
 
 @st.composite
 def measured_costs(draw):
-    """Costs on one host that do not fall with the size, of any world sizes."""
+    """Costs of all_reduce on one host, for one to four world sizes; the cost never falls with the size."""
     worlds = draw(st.lists(st.integers(2, 64), min_size=1, max_size=4, unique=True))
     sizes = np.array(sorted(draw(st.lists(st.integers(1, 2**30), min_size=2, max_size=8, unique=True))), dtype=float)
     costs = st.lists(st.floats(1e-3, 1e3), min_size=len(sizes), max_size=len(sizes))

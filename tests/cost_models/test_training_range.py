@@ -19,7 +19,7 @@ def task(*tables, **changes):
 
 
 def test_nothing_is_said_of_what_lies_between():
-    middle = Table("middle", 1000, 4, 5.0)  # narrower than any measured shard, as any table may be cut
+    middle = Table("middle", 1000, 4, 5.0)  # narrower than all training shards; a search may cut any table so narrow
     assert compute_caveats(task(middle), COMPUTE) == []
     assert compute_caveats(task(middle, optimizer="rowwise_adagrad"), COMPUTE) == []
     assert comm_caveats(task(middle, world_size=5, batch_size=64), COMM) == []

@@ -1,4 +1,4 @@
-"""Campaigns, which measure many samples, with costs that are computed instead of measured."""
+"""Campaigns for tests: a campaign measures many samples; these compute the costs instead of measuring them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 
 class ComputedCampaign:
-    """Has the methods of `measurement.ComputeCampaign`; a record holds the costs of all samples of a campaign."""
+    """Has the methods of `ComputeCampaign` and `CommCampaign` that give costs; one record holds all costs."""
 
     def __init__(self, costs_of: Callable[[Sequence], pd.DataFrame], measured: list[list[str]]) -> None:
         self._costs_of = costs_of

@@ -79,7 +79,7 @@ def test_ids_of_all_tiers_add_up_and_keep_their_profiles(plan, source, models):
     assert tables["hot"].reuse == pytest.approx(reuse)
 
 
-def test_a_tier_without_ids_has_nearly_none(plan, source, models):
+def test_a_tier_without_ids_counts_as_half_an_id(plan, source, models):
     nowhere = {source.table.name: np.setdiff1d(np.arange(ROWS), a_day(source, batches=1)[source.table.name][0])[:2_000]}
     seen = on_ids(plan, nowhere, a_day(source, batches=1), models)
     assert [table.pooling_factor * BATCH for table in seen.task.tables] == pytest.approx([0.5, 0.5, BATCH * 50])

@@ -1,4 +1,4 @@
-"""Bytes that a change of tiers moves, against sets of (rank, row, column) that are compared one by one."""
+"""Bytes that a change of tiers moves, compared with a count of the (rank, row, column) that the ranks lack."""
 
 import numpy as np
 import pytest

@@ -86,7 +86,7 @@ def test_known_samples_are_not_measured_again_and_limits_hold(plans):
     assert NewSamples.of(plans, set(), few) == NewSamples(tuple(found[:2]), tuple(collectives[:1]))
 
 
-def test_collectives_have_the_volumes_and_the_simulated_start_skew_of_their_plans(plans):
+def test_collectives_have_the_volumes_and_the_predicted_start_skew_of_their_plans(plans):
     collectives = new_comm_samples(plans, set())
     first, cost = collectives[0], plans[0].predicted
     ready = np.add(cost.compute_ms, cost.backward_comm_ms)

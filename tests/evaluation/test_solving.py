@@ -117,7 +117,7 @@ def test_a_sharder_that_is_left_out_does_not_run(jobs, tasks):
 
 
 def test_plans_of_several_hosts_are_read_from_records(tasks):
-    """The shipped models of the H100 are those of a cluster with eight ranks per host, which the tasks do not state."""
+    """The task does not state its ranks per host; the shipped models of the H100 are for a cluster with eight."""
     several = dataclasses.replace(tasks[0], world_size=16)
     params = PARAMS.model_copy(update={"sharders": ("size_greedy",)})
     jobs = BenchmarkJobs.of(in_suites([several], ("some",)), params, ns.load_cost_models("h100"), SharderSettings())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from neuroshard_pipeline.lab.network import FabricParams, HostParams, NetworkParams
 
 # A link inside a host moves 1 GB/s, which is 1e6 bytes per ms, and a card between hosts a tenth of that. An alltoall of
-# two hosts reaches half of a card.
+# two hosts reaches half of the bandwidth of a card.
 SIMPLE = NetworkParams(
     gpus_per_host=2,
     host=HostParams(launch_us=100, rank_us=20, link_gb_per_s=1, switch_reduction=1.5, fill_us=8, low_latency_share=0.5),

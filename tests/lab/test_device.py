@@ -59,7 +59,7 @@ def test_rows_that_are_read_more_often_never_slow_the_forward_pass(cold_bin, ste
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_bytes_decide_large_lookups(device):
-    """Rows of 2 KiB that are all distinct: twice the ids take twice the time, at most at the bandwidth of the sheet."""
+    """Rows of 2 KiB that are all distinct: twice the ids take twice the time, at a bandwidth below the data sheet's."""
     one, two = (
         times(
             [with_rows_in_bin(n * 16_384 * 16.0, min(n * 16_384 * 16.0, 1e6), 0)], device=device, dims=np.array([512.0])
@@ -105,8 +105,8 @@ def test_managed_weights_take_longer_and_a_cache_helps():
 
 
 @pytest.mark.parametrize("placement", ["managed", "managed_caching"])
-def test_only_the_state_of_weights_crosses_the_host_link(placement):
-    """FBGEMM keeps the state of rows in GPU memory, and that of weights where the weights are."""
+def test_optimizer_state_crosses_the_host_link_only_if_it_belongs_to_weights(placement):
+    """FBGEMM keeps optimizer state per row in GPU memory, and optimizer state per weight where the weights are."""
     sgd, rowwise, adagrad, adam = (
         times([table(dim=128)], optimizer=name, placement=placement).backward_parts["host"]
         for name in ("sgd", "rowwise_adagrad", "adagrad", "adam")

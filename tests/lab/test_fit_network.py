@@ -61,7 +61,7 @@ def test_the_presets_are_the_fit_of_all_published_rows(published):
 
 
 def test_presets_predict_the_published_rows_within_the_aims(published):
-    """The presets were fitted to these rows; benchmarks/check_gpu_lab.py leaves out each source in turn."""
+    """The presets were fitted to these rows; benchmarks/check_gpu_lab.py leaves out each publisher in turn."""
     errors = prediction(published) / [row.time_us for row in published]
     large = np.array([row.size_bytes >= 1e6 for row in published])
     floors = np.array([row.size_bytes < 2**16 and not row.noisy for row in published])
@@ -70,7 +70,7 @@ def test_presets_predict_the_published_rows_within_the_aims(published):
 
 
 def test_a_fit_finds_the_numbers_that_made_the_data(published):
-    """Times of h100-efa, as if 2 hosts of unknown numbers had measured them, fitted from the numbers of h100-ib400."""
+    """The times are those of the preset h100-efa on 2 hosts; the fit to them starts from the preset h100-ib400."""
     truth, start = network_preset("h100-efa"), network_preset("h100-ib400")
     made = []
     for row in [row for row in published if row.ranks == 16 and row.cluster.name == "h100-efa"]:

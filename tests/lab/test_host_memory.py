@@ -39,7 +39,7 @@ def test_a_table_in_gpu_memory_pays_nothing_and_others_stay_as_they_were():
         np.testing.assert_array_equal(getattr(device, part), getattr(managed, part))
 
 
-def test_transfers_take_the_bytes_over_the_link():
+def test_transfers_take_as_long_as_their_bytes_need_on_the_link():
     """64 GB/s of PCIe 5.0, of which reads reach 72.62 %."""
     task, cost = cost_of(in_host("fused_uvm"))
     expected_ms = host_link_bytes(whole(task.tables[0]), task) / (64e9 * 0.7262) * 1e3

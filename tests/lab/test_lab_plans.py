@@ -41,7 +41,7 @@ def lab_ms(problem, placement):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_compiled_cost_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(seed, shape):
+def test_the_cost_of_lab_plans_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(seed, shape):
     problem = drawn_problem(seed, *shape)
     terms, machine = terms_of(problem, DEVICE), machine_of(job_of(problem.task))
     plans = list(all_plans(problem))
@@ -54,7 +54,7 @@ def test_the_compiled_cost_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(se
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_compiled_cost_is_the_lab_s_on_three_hosts(seed):
+def test_the_cost_of_lab_plans_is_the_lab_s_on_three_hosts(seed):
     problem, rng = drawn_problem(seed, 4, 12, 4), np.random.default_rng(seed)
     options = [ways(table, problem) for table in problem.task.tables]
     chosen = [of_table[rng.integers(len(of_table))] for of_table in options]

@@ -27,7 +27,7 @@ ALL_REDUCE = """\
 ALL_TO_ALL = """\
     33554432        524288    double    none      -1   124.79  268.89  235.28       0   125.00  268.40  234.80     N/A
 """
-# NVIDIA/nccl-tests issue 78: an old version, without root and, where there is none, without reduction.
+# NVIDIA/nccl-tests issue 78: an old version without root. The reduction is blank if the collective has none.
 OLD_ALL_REDUCE = (
     "   268435456      67108864    float     sum   122131    2.20    4.33  2e-06   122165    2.20    4.33  2e-06\n"
 )
@@ -87,7 +87,7 @@ def test_one_process_that_drives_all_gpus_is_seen(read):
         (OLD_ALL_REDUCE.replace("4.33", "2.17"), "nccl.log", "reduce_scatter"),
     ],
 )
-def test_old_formats_do_not_name_the_collective(read, lines, name, collective):
+def test_the_collective_of_an_old_log_follows_from_its_bandwidths_or_its_file_name(read, lines, name, collective):
     rows = read(devices(8, 8, "Tesla V100-SXM2-32GB") + lines, name)
     assert [(row.collective, row.ranks, row.hosts) for row in rows] == [(collective, 64, 8)]
     assert rows[0].time_us == float(lines.split()[4 if "sum" in lines else 3])

@@ -45,9 +45,9 @@ def costs(messages, params=SIMPLE, start=None):
         ("all_gather", 1e6, 2, 1, 100 + 20 + 8 + 625),
         # Low latency: 500 bytes at half the speed.
         ("reduce_scatter", 1e3, 2, 1, 100 + 20 + 2 * 0.625),
-        # Twice the volume, one pipeline. The switch does not add up below 8 GPUs.
+        # Twice the volume, but the pipeline fills only once. Below 8 GPUs, the switch does not reduce (NVLS).
         ("all_reduce", 1e6, 2, 1, 100 + 20 + 8 + 1250),
-        # Links need no ring: 0.5e6 bytes at 1 GB/s.
+        # No ring, so the links reach their whole bandwidth: 0.5e6 bytes at 1 GB/s.
         ("alltoall", 1e6, 2, 1, 100 + 20 + 8 + 500),
         # Two hosts of one GPU: the card of 0.1 GB/s decides; one hop, which takes almost twice its time at this size.
         ("all_gather", 1e6, 2, 2, 100 + 50 * (1 + 1e6 / (1e6 + 8192)) + 30 + 5000),
@@ -61,7 +61,7 @@ def test_two_ranks_by_hand(collective, size, ranks, hosts, expected):
     assert us(collective, size, ranks, hosts, SIMPLE) == pytest.approx(expected)
 
 
-def test_the_switch_adds_up_from_8_gpus_on():
+def test_the_switch_reduces_from_8_gpus_on():
     wide = SIMPLE.model_copy(update={"gpus_per_host": 8})
     times = us("all_reduce", 1e9, 8, 1, wide), 2 * us("all_gather", 1e9, 8, 1, wide)
     assert times[1] / times[0] == pytest.approx(1.5, rel=1e-3)
@@ -82,7 +82,10 @@ def test_larger_buffers_take_longer(collective, name, world):
 
 @given(collectives, presets, worlds)
 def test_bandwidth_stays_below_the_data_sheet(collective, name, world):
-    """Rings and alltoall stay below the links of a GPU and below the cards of a host; NVLS and trees have factors."""
+    """The links of a GPU limit every collective; across hosts, so do the cards of a host (in an alltoall, two cards).
+
+    An all_reduce may exceed the links by the factor of NVLS, and the cards by a factor of 2, because it may use trees.
+    """
     ranks, hosts = world
     params, sheets = network_preset(name), network_sheets()
     link = sheets.gpus[sheets.clusters[name].gpu].link_gb_per_s
