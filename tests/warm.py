@@ -113,7 +113,7 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
 
 
 def _start_fork_server() -> None:
-    """Fork what `multiprocessing` would start as a new interpreter to fork the program's worker processes.
+    """Fork the server of the program's worker processes, which `multiprocessing` would start as a new interpreter.
 
     It is a child of the program, and ends after the program and its workers. It is forked before the program has
     threads: a process that is forked while a thread holds a lock of the C library would wait for this lock forever.

@@ -1,4 +1,4 @@
-"""The same model trains to the same losses under every plan; if a rank is lost, the others do not wait for it."""
+"""The same model trains to the same losses under every plan; if a rank is lost, the check and all ranks end."""
 
 from __future__ import annotations
 

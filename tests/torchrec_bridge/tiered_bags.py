@@ -143,7 +143,7 @@ def _trained(
 
 
 def check_cold_rows_are_awaited_last(module: TieredModule, ids: KeyedJaggedTensor) -> None:
-    """Hot rows are looked up while cold rows are on their way."""
+    """Check that the module waits for cold rows only after it has looked up hot rows."""
     parts, exchanged, hot_rows = [], module.exchanged, PopularTiers.hot_rows
 
     def with_waits(*args):

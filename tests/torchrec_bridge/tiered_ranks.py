@@ -121,7 +121,7 @@ def popular_rows(name: str) -> torch.Tensor:
 
 
 def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
-    """Ids of the samples in `part`: of all rows, in step 1 only popular ones, and in step 2 only others."""
+    """Ids of the samples in `part`; step 1 has only popular ids, and step 2 has none of them, except in `shared`."""
     rng = np.random.default_rng(step)
     keys, values, lengths = (
         ["unused"],
@@ -191,7 +191,7 @@ def _placed(table: Table, at: int, case: Case, task: ShardingTask) -> list[tuple
 
 
 def tiered_model(model: TieredModel, case: Case, groups: RankGroups) -> DistributedModelParallel:
-    """The model on all ranks."""
+    """A copy of the model, sharded over all ranks by `plan_of`."""
     model = copy.deepcopy(model)
     weight = model.pooled.embedding_bags["p"].weight.detach().clone()
     for tables in (model.sequence, model.pooled):
@@ -206,7 +206,7 @@ def tiered_model(model: TieredModel, case: Case, groups: RankGroups) -> Distribu
 
 
 def module_of(parallel: DistributedModelParallel) -> TieredModel:
-    """The model inside TorchRec's wrapper and that of torch."""
+    """The model inside `DistributedModelParallel` and, if there is one, `DistributedDataParallel`."""
     return getattr(parallel.module, "module", parallel.module)
 
 
@@ -215,7 +215,7 @@ def trained_with_tiers(
 ) -> list[tuple[list[tuple[float, float]], list[Collective], dict[str, list[tuple[float, float]]]]]:
     """For every case the losses per step, with tiers and without sharding, and the collectives of the last step.
 
-    The last values are the losses of pooled tables, by collection.
+    The third element of a case holds the losses of pooled tables, by collection.
 
     Raises:
         AssertionError: outputs or trained weights differ, or the state of one model does not fit the other.
@@ -287,10 +287,11 @@ def _check_optimizer_state(
 
 
 def resumed(rank: int, world_size: int, before: Case, after: list[Case]) -> list[list[tuple[float, float]]]:
-    """Losses of steps that go on, and of the same steps of modules that have loaded the state, for every case.
+    """For every case of `after`, losses per step of a module that trains on, and of one that has loaded its state.
 
     Raises:
-        AssertionError: a state that does not fit is not refused.
+        AssertionError: a module waits for cold rows before it has looked up hot rows.
+        pytest.fail.Exception: a state that does not fit is not refused.
     """
     groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in (before, *after)})}
     first = _sequence(before, groups, seed=0)
@@ -316,7 +317,7 @@ def _sequence(case: Case, groups: dict[int, RankGroups], seed: int) -> TieredMod
 
 
 def _steps(sequence: TieredModule, rank: int, world_size: int, first: int) -> list[float]:
-    """The losses of some steps."""
+    """The losses of `STEPS` training steps, from step `first` on."""
     losses, part = [], slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
     for step in range(first, first + STEPS):
         ids, _ = drawn_ids(step, SAMPLES_PER_RANK * world_size, part)
@@ -333,7 +334,7 @@ def _check_state(parallel: DistributedModelParallel, unsharded: TieredModel, tol
     found = sequence.state_dict()
     assert list(found) == list(expected)
     for key, weight in expected.items():
-        # Row-wise Adagrad divides by the norm of a row's gradients, so that the rounding of tiny ones shows.
+        # Row-wise Adagrad divides by the norm of a row's gradients, which magnifies rounding errors of tiny gradients.
         torch.testing.assert_close(found[key], weight, rtol=tolerance, atol=tolerance * LEARNING_RATE)
     other = {key: torch.rand_like(weight) for key, weight in expected.items()}
     torch.distributed.broadcast_object_list(sent := [other], src=0)
@@ -349,7 +350,7 @@ def _check_state(parallel: DistributedModelParallel, unsharded: TieredModel, tol
 
 
 def _check_first_weights(case: Case, groups: RankGroups) -> None:
-    """A module from the meta device has the weights of `init_fn`, and all ranks return the same rows."""
+    """A module from the meta device has weights of `init_fn`, and returns the rows that its own state has."""
     model = TieredModel()
     model.sequence = EmbeddingCollection(model.sequence.embedding_configs(), torch.device("meta"), need_indices=True)
     for tables in (model.sequence, model.pooled):
@@ -374,7 +375,7 @@ def _check_first_weights(case: Case, groups: RankGroups) -> None:
 
 
 def asked_rows(case: Case, world_size: int) -> np.ndarray:
-    """(W, L) for every rank, the number of host rows that it asks the ranks of its host for in the last step.
+    """For every rank, how many host rows it asks each rank of its host for in the last step: (ranks, ranks per host).
 
     Every distinct id counts once if `case.index_dedup`, else every id.
     """
@@ -402,7 +403,7 @@ def _host_rows(name: str, cuts: Cuts) -> list[int]:
 
 
 def exchanged_plan(case: Case, world_size: int) -> Plan:
-    """The plan of a case, with as many ids per sample of a table as the batch of the last step has."""
+    """The plan of a case; the pooling factors of its tables are those of the batch of the last step."""
     plan = plan_of(TieredModel(), case, world_size)
     samples = SAMPLES_PER_RANK * world_size
     ids, _ = drawn_ids(STEPS - 1, samples, slice(0, samples))

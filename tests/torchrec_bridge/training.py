@@ -38,14 +38,14 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions
 from neuroshard_pipeline.torchrec_plan.modules import embedding_modules, read_module_tables
 
-#: What a table may be sharded by; tiers of a table have a type of their own, which `test_tiered*` trains.
+#: Sharding types of tables without tiers. Host rows have another type, `host_row_wise`, which `test_tiered` trains.
 TYPES = tuple(name for name in SHARDING_TYPES if name != "host_row_wise")
 DENSE_FEATURES = 13
 #: World size → ranks per host.
 HOSTS = {2: 2, 4: 2, 8: 4}
 LOCAL_BATCH = 16
 LEARNING_RATE = 0.1
-#: Rows in similar proportions to those of the 26 tables of MLPerf's DLRM-v2.
+#: Rows of 26 tables. Large and small tables alternate much as in MLPerf's DLRM-v2, whose sizes differ far more.
 ROWS = [400, 390, 170, 70, 200, 3, 71, 15, 63, 400, 350, 230, 10, 22, 119, 4, 10, 14, 400, 400, 400, 380, 108, 36, 5, 4]
 
 
@@ -68,7 +68,7 @@ class Dlrm(nn.Module):
 
 
 class SeveralCollections(nn.Module):
-    """Four collections: widths of 4 to 64, a weighted one, a mean-pooled one, and one of sequences.
+    """Four collections: one with widths of 4 to 64, a weighted one, a mean-pooled one, and one of sequences.
 
     Some tables have several features.
     """
@@ -125,7 +125,7 @@ def _config(name: str, number: int, dim: int, rows: int, features: int) -> dict:
         "embedding_dim": dim,
         "num_embeddings": rows,
         "feature_names": names,
-        # Fifty times the default range, so that the tables influence the loss from the first step on.
+        # For most tables wider than the default ±1/sqrt(rows), so that they influence the loss from the first step on.
         "init_fn": lambda weight: torch.nn.init.uniform_(weight, -0.5, 0.5),
     }
 
@@ -144,7 +144,7 @@ def _configs(collection: nn.Module) -> list:
 
 
 def built(kind: str) -> nn.Module:
-    """The same model on every rank, whose tables are trained by SGD in their backward pass."""
+    """A model that is the same on every rank; SGD updates its tables in their backward pass."""
     model = _initial(kind)
     for collection in embedding_modules(model).values():
         apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), {"lr": LEARNING_RATE})
@@ -157,7 +157,7 @@ def _initial(kind: str) -> nn.Module:
 
 
 class Batches:
-    """Random batches of a model; a part of a batch holds the same samples as the whole batch."""
+    """Random batches for a model; a sample is the same in a part of a batch as in the whole batch."""
 
     def __init__(self, model: nn.Module, world_size: int):
         self.collections = [
@@ -275,7 +275,7 @@ def _column_shards(table: Table, world_size: int, rng: np.random.Generator) -> l
 
 
 def _cuts(table: Table, rng: np.random.Generator) -> list[int]:
-    """Last columns of uneven column blocks, or of a single one. Those of sequence tables are equal."""
+    """Ends of uneven column blocks, or of a single block. Sequence tables have two blocks of equal width."""
     if table.pooling == "none":
         return [table.embedding_dim // 2, table.embedding_dim]
     pieces = table.embedding_dim // 4
@@ -284,9 +284,9 @@ def _cuts(table: Table, rng: np.random.Generator) -> list[int]:
 
 
 def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) -> NeuroShardPlanner:
-    """A planner with a sample of batches; if `memory_bytes` is None, memory is so short that some tables are split.
+    """A planner with a sample of batches; if `memory_bytes` is None, ranks have little more memory than tables need.
 
-    The buffers of a batch do not count, so that the tables alone decide what is split.
+    The buffers of a batch do not count, so that only the tables take memory.
     """
     if memory_bytes is None:
         tables = [entry.table for entry in read_module_tables(model)]

@@ -1,4 +1,4 @@
-"""Embeddings that are trained by timed steps: on the ranks of a plan, and unsharded in one process."""
+"""Embeddings that are trained by timed steps on the ranks of a plan, and by the same steps unsharded in one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def trained_rows(
 
 
 def unsharded_rows(task: ShardingTask, batches: Sequence[Batch], learning_rate: float) -> Rows:
-    """The rows of the first batch after the same steps without sharding: gradients are averaged over the ranks."""
+    """The rows of batch 0 after the same steps without sharding. As in TorchRec, gradients are averaged over ranks."""
     device = torch.device("cpu")
     collections = list(unsharded_embeddings(task.tables).to_empty(device=device).values())
     for collection in collections:
