@@ -58,7 +58,7 @@ def us(values) -> list[float]:
 def test_two_whole_tables_by_hand():
     """100 samples per rank; in a host, SIMPLE moves 1e3 bytes per us after 8 us, or half as many from the start."""
     priced = cost(task(NARROW, WIDE), [(whole(NARROW), 0), (whole(WIDE), 1)])
-    # Rank 1 sends 8 columns of 100 samples: 3200 bytes. Both ranks wait for it.
+    # Rank 1 sends 8 columns of 100 samples: 3200 bytes. This message determines the cost of both ranks.
     assert us(priced.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
     # Backward, the gradients of these columns take the opposite way, which takes as long.
     assert us(priced.backward_comm_ms) == pytest.approx(us(priced.forward_comm_ms))
@@ -70,7 +70,7 @@ def test_two_whole_tables_by_hand():
     offsets = 2 * 10 + 200 * (4 + 4 + 4 + 8) / 1e3
     expected = [first + splits + lengths + ids + last + offsets for last in ordered]
     assert us(priced.input_dist_ms) == pytest.approx(expected)
-    # In each direction a copy of the own 200 * D numbers and one of the 100 * 12 that all ranks make.
+    # In each direction, a rank copies the 200 * D numbers of its own columns and the 100 * 12 of its own samples.
     copies = [2 * (2 * 10 + 8 * (200 * dim + 100 * 12) / 1e3) for dim in (4, 8)]
     assert us(priced.module_ms) == pytest.approx(copies)
     assert not priced.reduction_ms.any()
@@ -85,7 +85,7 @@ def test_row_shards_reduce_the_whole_output_on_every_rank():
     # 200 samples of 4 columns: 1600 of 3200 bytes leave, over a ring of two GPUs with 1 GB/s * 2 / 2.5.
     assert us(priced.reduction_ms) == pytest.approx([2 * (100 + 20 + 2 * 1.6 * 1.25)] * 2)
     assert not priced.forward_comm_ms.any()
-    # Only backward: own gradients made contiguous, all gradients divided.
+    # Only the backward pass copies: a rank makes its own gradients contiguous and divides all gathered ones.
     assert us(priced.module_ms) == pytest.approx([2 * 10 + 8 * (100 * 4 + 200 * 4) / 1e3] * 2)
 
 
@@ -100,9 +100,9 @@ def test_a_row_shard_sees_its_share_of_the_ids():
 def test_replicas_reduce_dense_gradients_and_exchange_no_ids():
     priced = cost(task(NARROW), replicas(NARROW, 2))
     gradients = 4 * 1000 * 4
-    # Twice the ring of two GPUs, whose pipeline fills in 8 us.
+    # The gradients pass the ring of two GPUs twice; its pipeline fills in 8 us.
     assert us(priced.reduction_ms) == pytest.approx([100 + 20 + min(2 * 20, 8 + 20)] * 2)
-    # Zeros, copy (2), and SGD (3).
+    # Bytes moved per byte of gradients: 1 to write zeros, 2 for a copy, and 3 for SGD.
     assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 2)
     for part in (priced.input_dist_ms, priced.forward_comm_ms, priced.module_ms):
         assert not part.any()
@@ -113,7 +113,7 @@ def test_replicas_reduce_dense_gradients_and_exchange_no_ids():
 def test_rows_inside_hosts_then_whole_tables_across():
     """Two hosts of two ranks; the table is on host 0."""
     priced = cost(task(NARROW, world_size=4, local_world_size=2), by_rows(NARROW, (0, 1), "table_row_wise"))
-    reduced = 100 + 20 + 2 * 1.6 * 1.25  # as in the row-wise test: 3200 bytes on the two ranks of host 0
+    reduced = 100 + 20 + 2 * 1.6 * 1.25  # as in the row-wise test: 3200 bytes on each rank of host 0
     assert us(priced.reduction_ms) == pytest.approx([2 * reduced] * 2 + [0, 0])
     # Each rank of host 0 has 100 samples of 4 columns, and sends half of them to its counterpart at 0.05 GB/s.
     assert us(priced.forward_comm_ms) == pytest.approx([100 + 50 + 10 + 50 * 4 * 4 / 50] * 4)
@@ -122,7 +122,7 @@ def test_rows_inside_hosts_then_whole_tables_across():
 def test_sequence_tables_exchange_a_row_per_id():
     rows = replace(NARROW, pooling="none")
     priced = cost(task(rows, WIDE), [(whole(rows), 0), (whole(WIDE), 1)])
-    # Rank 0 sends 2 rows of 4 columns for each of 100 samples; the pooled table is a collection of its own.
+    # Rank 0 sends 2 rows of 4 columns for each of 100 samples; the pooled table has an exchange of its own.
     pooled = cost(task(WIDE), [(whole(WIDE), 1)])
     assert us(priced.forward_comm_ms - pooled.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
 
@@ -228,7 +228,7 @@ def test_equal_volumes_cost_as_much_as_collectives():
 
 @st.composite
 def plans(draw):
-    """A task on two hosts of two ranks, with tables of all types."""
+    """A task on two hosts of two ranks, and a plan of it with any sharding types but that of host tiers."""
     placed, tables = [], []
     for index in range(draw(st.integers(1, 6))):
         table = Table(

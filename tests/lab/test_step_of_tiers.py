@@ -35,12 +35,12 @@ def test_host_rows_are_exchanged_inside_hosts_and_their_gradients_between_hosts(
     of = tiered(Cuts(0, 4000))
     (host,) = of.tables
     priced = cost(of, host_rows(host))
-    # A rank sends 250 rows of 8 floats to the other rank of its host: at 1e3 bytes per us after 8 us, or half as fast.
+    # A rank sends 250 rows of 8 floats inside its host: 1e3 bytes per us after 8 us, or half as many from the start.
     exchange = 100 + 20 + min(8.0 / 0.5, 8 + 8.0)
     assert us(priced.forward_comm_ms) == pytest.approx([exchange] * 4)
     assert us(priced.backward_comm_ms) == pytest.approx([exchange] * 4)
     gradients = 4 * 2000 * 8
-    # Zeros, copy (2), and SGD (3).
+    # Bytes moved per byte of gradients: 1 to write zeros, 2 for a copy, and 3 for SGD.
     assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 4)
     # A tree passes 2 * S / 2 bytes over a card of 100 bytes per us, and takes 40 us to fill.
     hop = 50 * (1 + gradients / (gradients + 8192))
@@ -74,9 +74,9 @@ def test_hot_rows_only_reduce_gradients_and_copy_rows():
     assert not priced.forward_comm_ms.any()
     assert not priced.backward_comm_ms.any()
     ids = 50 * 10
-    # A search that reads and writes 24 numbers of 8 bytes, and for whose result the host waits three times.
+    # The search moves 24 numbers of 8 bytes per id, and the host waits three times for its results.
     assert us(priced.input_dist_ms) == pytest.approx([30 * 10 + 24 * 8 * ids / 1e3 + 3 * SYNC] * 4)
-    # Rows to their places and gradients back: each reads and writes.
+    # Rows are copied to the positions of their ids, and gradients back; each copy reads and writes.
     assert us(priced.module_ms) == pytest.approx([2 * (10 + 2 * 4 * 8 * ids / 1e3)] * 4)
 
 

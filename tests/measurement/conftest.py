@@ -63,7 +63,7 @@ def comm_params() -> Callable[..., CommMeasureParams]:
 
 @pytest.fixture
 def compute_samples() -> Callable[[int], list[ComputeSample]]:
-    """Small samples of one to three tables; sample i does not depend on their number."""
+    """Small samples of one to three tables; sample i is the same for every `count`."""
 
     def make(count: int) -> list[ComputeSample]:
         samples = []

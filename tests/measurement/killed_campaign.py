@@ -1,8 +1,8 @@
 """Runs a small real campaign that is killed at random moments: `killed_campaign.py FOLDER KILLS [announce]`.
 
-This process imports FBGEMM once. Every attempt is a fork of it in its own process group, which is killed as a whole, so
-that twenty attempts take seconds. With `announce`, the campaign runs in this process, which prints the ids of its
-worker processes after the first chunk and waits to be killed.
+This process imports FBGEMM once, and every attempt is a fork of it, so that twenty attempts take seconds. An attempt
+has its own process group, which is killed as a whole. With `announce`, the campaign runs in this process, which prints
+the ids of its child processes after the first chunk and waits to be killed.
 """
 
 from __future__ import annotations

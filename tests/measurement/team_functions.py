@@ -33,7 +33,7 @@ def exchange_of_rank(rank, params, store_file):
 
 
 def reduce_of_rank(rank, params, store_file):
-    """Run a reduction on a buffer that starts with this rank's number, and return buffer and share."""
+    """Run a reduction on a buffer and a share whose values depend on the rank, and return both."""
     CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
 
     def answer(collective):
@@ -46,12 +46,12 @@ def reduce_of_rank(rank, params, store_file):
 
 
 def set_up_mortal_rank(rank, world_size, samples, params, store_file):
-    """Like `set_up_rank`, but the last rank dies in the sample "deadly"."""
+    """Like `set_up_rank`, but the last rank dies at a job with a sample whose id contains "deadly"."""
     return mortal(set_up_rank(rank, world_size, samples, params, store_file), samples, rank == world_size - 1)
 
 
 def set_up_mortal_worker(rank, worker, samples, params, seed, machine):
-    """Like `set_up_worker`, but the worker dies in the sample "deadly"."""
+    """Like `set_up_worker`, but the worker dies at a job with a sample whose id contains "deadly"."""
     return mortal(set_up_worker(rank, worker, samples, params, seed, machine), samples, True)
 
 

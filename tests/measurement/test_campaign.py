@@ -103,7 +103,7 @@ def test_added_samples_alone_are_measured_and_another_protocol_starts_a_campaign
 
 
 def test_more_visits_measure_only_the_missing_visits(compute_params, compute_samples, caplog):
-    # The sample with the most look-ups has half of the visits, in rounds that depend on the number of visits.
+    # The sample with the most lookup bytes gets half of the visits; in which rounds depends on `visits`.
     samples = compute_samples(5)
     limits = {"noise_floor_share": 0.0, "thorough_lookup_bytes": round(samples[2].lookup_bytes / 2), "least_visits": 1}
     few, many = compute_params(visits=4, **limits), compute_params(visits=10, **limits)
@@ -239,7 +239,7 @@ def test_an_abandoned_campaign_leaves_no_process_behind(compute_params, compute_
 
 @pytest.fixture(scope="module")
 def killed_campaigns(tmp_path_factory):
-    """Folder of records of a campaign that was killed `KILLS` times at random moments and once ended by itself."""
+    """Folder and output of a campaign that was killed `KILLS` times at random moments and once ended by itself."""
     folder = tmp_path_factory.mktemp("killed")
     script = Path(__file__).with_name("killed_campaign.py")
     done = warm.run(script, folder, KILLS)

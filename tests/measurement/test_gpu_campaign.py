@@ -1,4 +1,4 @@
-"""The recording script from end to end, with CPU kernels, in an interpreter without Kedro."""
+"""The recording script from end to end, with CPU kernels; its first run in an interpreter without Kedro."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN = [
     "4",
 ]
 SCRIPT = ROOT / "benchmarks/gpu_campaign.py"
-# Importing Kedro or TorchRec is an error from here on, as on a machine without them.
+# Runs a script in an interpreter in which importing Kedro or TorchRec fails, as on a machine without them.
 WITHOUT_KEDRO = """
 import os, runpy, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))  # as Python itself does for a script

@@ -64,7 +64,7 @@ def test_every_parameter_is_either_part_of_the_identity_or_not():
 
 
 def changed(params, name, value):
-    """The parameters with one changed field, even where validation would ask for a second change."""
+    """The parameters with one changed field, even if validation would ask for a second change."""
     return params.model_copy(update={name: value})
 
 

@@ -1,4 +1,4 @@
-"""What a campaign on a GPU does before its first visit."""
+"""What a campaign does before its first visit."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def fatal(fate):
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory):
-    """The endpoint of two agents with two ranks each, which die or hang in the samples of `FATES`."""
+    """The endpoint of two agents with two ranks each; the last rank dies or hangs in the samples of `FATES`."""
     endpoint = free_endpoint()
     hosts = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
     # Agents and ranks are forks, because new interpreters would import torch at every death of a rank.
@@ -79,7 +79,7 @@ def params_for(endpoint, **changes):
 
 @pytest.fixture(scope="module")
 def records_of_fates(agents):
-    """Records of a campaign one of whose chunks contains the samples that kill and block a rank."""
+    """Records of a campaign with a sample that kills a rank and a sample that blocks one."""
     params = params_for(agents, visits=1, chunk_samples=5, timeout_s=HANGS_AFTER_S)
     return dict(CommCampaign(params, SEED).run([*across(3), *map(fatal, FATES)], {}))
 

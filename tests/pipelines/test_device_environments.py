@@ -151,7 +151,7 @@ def test_on_a_modelled_gpu_nothing_is_measured(modelled):
 
 
 def refusal(env: str, data_root: Path, changes: dict) -> str | None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - its kind is what `explain` decides by
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - `explain` must accept any type
         run(env, data_root, changes, "pretrain")
     return explain(caught.value)
 
@@ -179,7 +179,7 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
     with KedroSession.create(project_path=ROOT, env=env) as session:
         params = session.load_context().params
     tasks = params["augment"]["sharding_tasks"]
-    samples, collectives = params["measure"]["compute"], params["measure"]["comm"]  # Kedro has built the types already
+    samples, collectives = params["measure"]["compute"], params["measure"]["comm"]  # objects that Kedro has validated
     plans = [(params[stage]["compute"], params[stage]["comm"]) for stage in ("search", "benchmark")]
     for compute in (samples, *(samples.overridden(changes) for changes, _ in plans)):
         assert compute.backend == backend

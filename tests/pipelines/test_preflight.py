@@ -210,7 +210,7 @@ def cold_s(tmp_path_factory) -> float:
     ],
 )
 def test_the_command_refuses_within_ten_seconds_of_a_free_core(tmp_path, cold_s, arguments, params, word):
-    """A refusal in a new interpreter takes less than `cold_s` plus the seconds of this one in a warm interpreter."""
+    """In a new interpreter, a refusal takes less than `cold_s` plus its own seconds in a warm interpreter."""
     done = warm.run("-m", "kedro", "run", *arguments, "--params", f"{params}data_root={tmp_path / 'data'}")
     assert refused(done, word)
     assert cold_s + done.cpu_s < 10
