@@ -34,7 +34,7 @@ def a_plan(dims, **options):
 
 
 def message_by_message_ms(dims, ms_per_byte, batch_size):
-    """Both collectives, one message at a time."""
+    """Cost of both collectives in ms, added up message by message."""
     world = range(len(dims))
     send = {(p, q): 4 * batch_size / len(dims) * dims[p] for p in world for q in world if p != q}
     total = 0.0
@@ -55,7 +55,8 @@ def test_the_cost_is_that_of_all_messages(seed):
 @pytest.mark.parametrize(
     ("topology", "gain"),
     [
-        (UNEVEN_HOSTS, 0.03),  # little to gain: in every order, the slow host receives everything from the other host
+        # Little to gain: in any order, one host receives at least half of all columns over the slow uplink.
+        (UNEVEN_HOSTS, 0.03),
         (two_level_topology([2, 4], [1e-8, 1e-8], [1e-7, 1e-7]), 0.08),
         (two_level_topology([2, 2, 2], [1e-8] * 3, [1e-7, 1e-7, 4e-7]), 0.35),
     ],
@@ -98,7 +99,7 @@ def test_limits_and_constraints_are_kept():
     plan = a_plan([4, 8, 16, 32, 64, 128], memory_bytes=[2**20, 2**20, 700, 2**20, 2**20, 2**20], constraints=forbidden)
     ordered = order_ranks(plan, UNEVEN_HOSTS)  # `Plan` itself refuses what does not fit
     assert collectives_ms(ordered.dim_sums, UNEVEN_HOSTS, 60) < collectives_ms(plan.dim_sums, UNEVEN_HOSTS, 60)
-    assert ordered.ranks[5] == 1  # the best rank for most columns is forbidden, and the third rank is too small
+    assert ordered.ranks[5] == 1  # the widest table belongs on the fast host; rank 0 is forbidden, rank 2 too small
 
 
 @pytest.mark.parametrize(
@@ -112,8 +113,8 @@ def test_impossible_matrices_are_refused(matrix, message):
 @pytest.mark.parametrize(
     "sharding_type", ["row_wise", "table_row_wise", "grid_shard", "host_row_wise", "data_parallel"]
 )
-def test_shards_whose_ranks_follow_from_their_rows_stay_and_column_wise_shards_move(sharding_type):
-    """The blocks of 11 rows differ in size, and `Plan` itself refuses blocks in another order."""
+def test_column_wise_shards_move_and_shards_of_other_types_stay(sharding_type):
+    """If 11 rows are cut, the blocks differ in size, and `Plan` itself refuses blocks in another order."""
     topology = two_level_topology([2, 2, 2], [1e-8] * 3, [1e-7, 1e-7, 4e-7])
     tier = Tier("host", "words", 0) if sharding_type == "host_row_wise" else None
     cut = Table("cut", 11, 24, 1.0, pooling="none" if tier else "sum", tier=tier)

@@ -86,7 +86,7 @@ except TooLargeError as refusal:
         ({"world_size": 2, "memory_bytes": 10**20}, "memory_bytes 100000000000000000000 must be a mistake"),
     ],
 )
-def test_values_beyond_64_bit_bytes_are_refused(changes, message):
+def test_values_above_the_upper_limits_are_refused(changes, message):
     with pytest.raises(TaskError, match=message):
         task(**changes)
 

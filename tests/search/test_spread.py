@@ -58,8 +58,11 @@ def test_spread_tables_and_any_columns_make_a_valid_plan(seed, hosts):
 
 
 @given(st.integers(0, 10**6), st.booleans())
-def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan_but_the_second_wait(seed, is_spread):
-    """It does so without spread tables, too, because searches with and without them are compared."""
+def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan_except_the_second_wait(seed, is_spread):
+    """The second wait is that of `price.predicted_cost`.
+
+    A search without spread tables sees the same price, because searches with and without them are compared.
+    """
     rng, task = np.random.default_rng(seed), task_of(seed)
     problem = Problem(task, step_models(seed), WEIGHTS_AND_OPTIMIZER)
     types = drawn_types(task, rng, ("data_parallel", "row_wise")) if is_spread else {}
@@ -115,7 +118,7 @@ def hosts_of(spread) -> dict[str, int]:
     return {shard.table.name: rank // 2 for shard, rank in zip(spread.shards, spread.ranks, strict=True)}
 
 
-def test_hosts_are_balanced_by_cost_where_memory_allows():
+def test_hosts_are_balanced_by_cost_if_memory_allows():
     tables = [Table(f"t{i}", 1000, 8, float(i)) for i in range(1, 6)]
     types = {table.name: "table_row_wise" for table in tables}
     task = ShardingTask(tables, 4, 64, 2**20, local_world_size=2)
@@ -155,7 +158,7 @@ def test_replicas_that_exceed_a_rank_are_refused():
 
 
 def test_the_rows_of_a_table_are_cut_if_no_split_by_columns_fits():
-    """At most two shards of 20 columns: 12 and 8 at best, and 1000 rows of 12 columns take 48,000 bytes."""
+    """The 20 columns may have two shards, 12 and 8 columns at best. 1000 rows of 12 columns take 48,000 bytes."""
     constraints = Constraints([TableConstraint("t0", max_shards=2)])
     task = ShardingTask([Table("t0", 1000, 20, 1.0)], 4, 64, 48_000, constraints=constraints)
     types = {"t0": ("column_wise", "row_wise")}

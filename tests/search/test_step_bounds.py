@@ -26,7 +26,7 @@ def shipped_models():
 
 
 def ways(table, problem):
-    """All ways to give a table of at most 8 columns shards and ranks, each as a list of pairs."""
+    """All ways to shard and place a table of at most 8 columns. Each way is a list of pairs of a shard and its rank."""
     task, found = problem.task, []
     ranks, local = range(task.world_size), task.ranks_per_host
     halves = [Shard(table, 0, 4), Shard(table, 4, 4)] if table.embedding_dim == 8 else []

@@ -73,8 +73,8 @@ def test_a_row_is_hot_if_its_ids_pay_for_its_gradient():
         assert near(found[table.name].hot_rows, curve, rows[net_ms.argmax()])
 
 
-def test_tiers_on_hosts_take_the_rows_with_the_lowest_cost():
-    """Against a search over all pairs of cuts at the ends of the curve's linear parts, with the prices themselves."""
+def test_cuts_with_host_tiers_have_the_lowest_cost():
+    """The cuts for the unchanged prices are compared with the best pair of ends of linear parts of the curve."""
     task = sequence_task(hosts=2)
     found = family_of(task).cuts(1.0, 1.0)
     for table in task.tables:
@@ -97,7 +97,7 @@ def test_tiers_on_hosts_take_the_rows_with_the_lowest_cost():
 
 
 @pytest.mark.parametrize("popularity", POPULARITIES)
-def test_cuts_between_ends_of_segments_follow_the_price_smoothly_up_to_the_rows_that_nobody_looks_up(popularity):
+def test_cuts_between_ends_of_segments_follow_the_price_smoothly_up_to_the_last_segment(popularity):
     table = family_of(sequence_task(popularity)).tables[0]
     middle = (np.append(0.0, table.rows[:-2]) + table.rows[:-1]) / 2
     assert [table.rows_with(ids) for ids in table.ids[:-1]] == pytest.approx(middle.tolist(), abs=2)
@@ -160,7 +160,7 @@ def test_prices_come_from_the_models(hosts):
 
 
 def test_ids_of_more_batches_allow_deeper_cuts_that_later_ids_confirm():
-    """A row is worth a copy on every host from 1.25 ids per step on, which the ids of one batch cannot show."""
+    """A row with at least 1.25 ids per step is worth a copy on every host. One batch does not show these rows."""
     batch_size, rows = 512, 50_000
     (table,) = sequence_tables("published", [40], [64], [rows], batch_size)
     source = SequenceIds(table, row_popularity("published", rows))

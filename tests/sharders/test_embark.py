@@ -19,7 +19,7 @@ def widths_of(plan, name):
     return sorted(shard.embedding_dim for shard in plan.shards if shard.table.name == name)
 
 
-def test_tables_are_split_where_whole_ones_do_not_fit():
+def test_tables_are_split_if_whole_ones_do_not_fit():
     tables = [Table(f"t{index}", 1000, 8, 1.0) for index in range(3)]
     plan = plan_of(ShardingTask(tables, 2, 16, 50_000))
     assert len(plan.shards) > 3

@@ -58,7 +58,7 @@ def test_tables_of_few_rows_per_sample_are_replicated():
     assert types_of(plan) == {"tiny": "data_parallel", "small": "column_wise", "large": "column_wise"}
 
 
-def test_nothing_is_replicated_where_replicas_leave_no_room():
+def test_nothing_is_replicated_if_replicas_leave_no_room():
     tables = [Table("tiny", 64, 16, 2.0), Table("large", 256, 16, 2.0)]
     task = ShardingTask(tables, 2, BATCH, (200 * 64, 130 * 64))
     plan = plan_of(task, replica_rows_per_sample=1.0)

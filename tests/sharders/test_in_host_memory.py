@@ -73,8 +73,8 @@ def test_too_little_host_memory_is_refused_with_the_amount():
         plan_of(tight_task(host_memory_bytes=1000))
 
 
-def test_tables_are_bound_to_ranks_where_host_memory_is_short():
-    """Four equal tables must go to host memory, which has room for two on each rank."""
+def test_tables_are_bound_to_ranks_if_host_memory_is_short():
+    """Four equally large tables must go to host memory, which has room for two on each rank."""
     tables = [Table(f"t{i}", 50_000, 32, 1.0 + i) for i in range(4)]
     task = ShardingTask(tables, 2, 2048, 600_000, host_memory_bytes=2 * tables[0].weight_bytes)
     plan = plan_of(task)
@@ -123,7 +123,7 @@ def test_the_explanation_names_the_tables_in_host_memory():
 
 
 def test_a_change_beyond_the_host_memory_of_a_rank_is_not_offered():
-    """Both tables are in host memory, which has room for one of them on each rank."""
+    """`busy` and `idle` are in host memory, which has room for one of them on each rank."""
     tables = [Table(name, 10_000, 32, ids, compute_kernel="fused_uvm") for name, ids in (("busy", 50.0), ("idle", 1.0))]
     others = [Table(f"small_{at}", 1000, 32, 2.0) for at in range(4)]
     task = ShardingTask([*tables, *others], 2, 2048, 2**30, host_memory_bytes=tables[0].weight_bytes)

@@ -1,4 +1,4 @@
-"""Random tasks: plans cover every column once and keep all limits; neuroshard finds a plan wherever there is one."""
+"""Random tasks: plans cover every column once and keep all limits; neuroshard finds a plan whenever there is one."""
 
 from __future__ import annotations
 

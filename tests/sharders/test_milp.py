@@ -29,7 +29,7 @@ def largest_sum_ms(task, ranks):
 
 
 def best_by_trying_all(task):
-    """The lowest `largest_sum_ms` of all placements that fit; infinite where none does."""
+    """The lowest `largest_sum_ms` of all placements that fit; infinite if none does."""
     sizes = [WEIGHTS_AND_OPTIMIZER.table_bytes(table, table.embedding_dim, task) for table in task.tables]
     costs, best = table_costs_ms(task), np.inf
     for ranks in itertools.product(range(task.world_size), repeat=len(sizes)):

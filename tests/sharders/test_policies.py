@@ -61,7 +61,7 @@ def test_the_costs_of_a_rollout_are_those_of_its_plan(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_and_tables_may_be_any_number_and_ranks_are_treated_alike(kind):
+def test_the_score_of_a_rank_does_not_depend_on_its_number(kind):
     network, rng = NETWORKS[kind], np.random.default_rng(0)
     weights = untrained(kind).weights
     own = network.represent(np, weights, rng.normal(size=(5, untrained(kind).mean.size)))
@@ -135,7 +135,7 @@ def test_without_a_policy_the_error_names_the_command(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_task_that_fits_only_with_split_tables_has_the_error_of_all_sharders_of_whole_tables(kind):
+def test_a_task_that_fits_only_with_split_tables_is_refused_after_all_rollouts(kind):
     tables = [Table(f"t{index}", 1000, 8, 1.0) for index in range(3)]
     task = dataclasses.replace(ShardingTask(tables, 2, 16, 50_000), task_id="tight")
     attempts = solve_all([task], [kind], MODELS, policies=POLICIES).attempts

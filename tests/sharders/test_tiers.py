@@ -78,7 +78,7 @@ def test_tasks_that_do_not_ask_for_tiers_tasks_of_one_rank_and_pooled_tables_hav
     assert tier_variants(Problem(pooled, H100, SETTINGS.memory), usable_types) == []
 
 
-def test_tiers_stay_within_the_memory_that_other_plans_have():
+def test_tiers_shrink_to_keep_the_memory_limit():
     task = sequence_task("published")
     bare = WEIGHTS_AND_OPTIMIZER
     roomy = cuts_of(plan_of(task).task)
@@ -151,7 +151,7 @@ def test_no_cuts_of_a_table_on_two_hosts_cost_much_less(popularity, index_dedup)
 
 
 def tight_task(memory_factor: float, **options) -> ShardingTask:
-    """Eight long tables on ranks with little more memory than their even share of weights and optimizer state."""
+    """Eight tables on ranks whose memory is `memory_factor` times an even share of all weights and optimizer state."""
     tables = sequence_tables("published", [100] * 8, [64] * 8, [3 * 10**6] * 8, 65536)
     task = replace(sequence_task("published", **options), tables=tables)
     needed = sum(WEIGHTS_AND_OPTIMIZER.table_bytes(table, table.embedding_dim, task) for table in tables)
@@ -162,7 +162,7 @@ def tight_plan(task: ShardingTask) -> Plan:
     return shard(task, H100, "neuroshard_plus", replace(SETTINGS, memory=WEIGHTS_AND_OPTIMIZER))
 
 
-def test_hosts_hold_rows_where_ranks_lack_the_memory_for_them():
+def test_hosts_hold_rows_if_ranks_lack_the_memory_for_them():
     task = tight_task(1.2)
     plan = tight_plan(task)
     assert max(plan.memory_bytes) <= task.memory_bytes

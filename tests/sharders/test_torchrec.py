@@ -45,7 +45,7 @@ def types_of(plan: Plan) -> dict[str, str]:
 
 
 def torchrec_trains(plan: Plan) -> None:
-    """Raises an error if TorchRec cannot train the plan on CPUs; it can then also train it on GPUs."""
+    """Raises an error if TorchRec cannot train the plan on CPUs. GPUs can train every plan that CPUs can train."""
     devices = Devices(plan.task.world_size, plan.task.local_world_size, "cpu")
     torchrec_form(plan.task.tables, plan.shards, plan.ranks, devices, "module")
 
@@ -135,7 +135,7 @@ def test_without_a_step_cost_model_all_plans_are_column_wise():
 
 
 def test_replicas_cause_no_warnings(caplog):
-    """TorchRec warns if its plan has no shards of a replicated table, although no such plan should have any."""
+    """TorchRec warns that a replicated table has no sharding specification, although such tables never have one."""
     only = Constraints(sharding_types=("data_parallel",))
     shard(ShardingTask(tables(), 4, 64, 2**30, constraints=only), models=step_models())
     assert not [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -220,7 +220,7 @@ def in_memory_of(task: ShardingTask) -> Placement:
     return TorchRecSharder().shard(problem, np.random.default_rng(0))
 
 
-def test_tables_may_be_in_host_memory_where_the_task_allows_it():
+def test_tables_may_be_in_host_memory_if_the_task_allows_it():
     equal = [Table(f"t{at}", 40_000, 32, 2.0) for at in range(4)]
     task = ShardingTask(equal, 2, 2048, 2 * equal[0].weight_bytes, host_memory_bytes=2**40)
     assert in_memory_of(task).task is None  # all of them fit GPU memory

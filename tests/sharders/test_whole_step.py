@@ -58,7 +58,7 @@ def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_ty
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sequence_tables_may_be_row_wise(seed):
+def test_a_plan_with_sequence_tables_costs_at_most_a_tenth_more_than_the_best_of_all_types(seed):
     """Two of the four tables are sequence tables."""
     rng = np.random.default_rng(seed)
     tables = random_tables(rng, 4)
@@ -67,7 +67,7 @@ def test_sequence_tables_may_be_row_wise(seed):
     assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
 
 
-def test_long_sequence_tables_are_row_wise_where_they_would_load_single_ranks():
+def test_long_sequence_tables_are_row_wise_if_they_would_load_single_ranks():
     tables = [Table(f"t{i}", 10**6, 64, 50.0, pooling="none") for i in range(4)]
     task = ShardingTask(tables, 16, 16384, 2**36, local_world_size=8)
     types = types_of(plan_of(task, load_cost_models("h100")))
@@ -126,7 +126,7 @@ def test_runners_up_are_valid_plans_in_ascending_order_of_cost():
 
 
 def test_replicas_are_also_tried_in_the_order_of_their_numbers_of_rows():
-    """The tables with fewest rows are a candidate, whatever else makes replicas of the other tables worthwhile."""
+    """The tables with the fewest rows are a candidate, even if replicas of other tables save more."""
     rng = np.random.default_rng(5)
     tables = [
         Table(f"t{at}", int(rows), 16, float(rng.choice((1, 20)))) for at, rows in enumerate(range(100, 1700, 100))

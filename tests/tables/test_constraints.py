@@ -74,7 +74,7 @@ def types_of(name="a", pooling="sum", world_size=4, ranks_per_host=2, single=(),
     return possible_types(Constraints(single, **rest), table, world_size, ranks_per_host)
 
 
-def test_without_constraints_a_pooled_table_can_have_any_type_and_a_sequence_table_those_of_torchrec():
+def test_without_constraints_the_pooling_limits_the_types():
     assert types_of() == WITHOUT_TIERS
     assert types_of(pooling="mean") == ("column_wise", "data_parallel")
     assert types_of(pooling="none") == ("column_wise", "row_wise")
@@ -134,7 +134,7 @@ def test_a_violation_names_the_type_and_those_that_are_allowed():
     own=st.none() | st.sets(st.sampled_from(["table_wise", *SHARDING_TYPES]), min_size=1),
     general=st.none() | st.sets(st.sampled_from(["table_wise", *SHARDING_TYPES]), min_size=1),
 )
-def test_a_task_is_refused_exactly_if_a_table_has_no_possible_type(
+def test_a_task_is_refused_exactly_if_a_table_has_no_possible_type_or_its_ranks_are_impossible(
     world_size, hosts, pooling, ranks, forbidden, split, own, general
 ):
     tables = [Table("a", 100, 16, 1.0, pooling=pooling)]

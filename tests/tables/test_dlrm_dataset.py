@@ -1,4 +1,4 @@
-"""The reader of Meta's files reads small files of that format and refuses all others."""
+"""The reader of Meta's files reads small files of their format and refuses files with other content."""
 
 import gzip
 
@@ -22,7 +22,7 @@ def content(lengths, indices):
     return torch.tensor(indices), offsets, lengths
 
 
-#: Two samples; table 0 has rows 5, 5 and 2, table 1 is never looked up, table 2 has row 9 four times.
+#: Two samples. The ids of table 0 are 5, 5 and 2; table 1 has no ids; those of table 2 are 9, 9, 9 and 9.
 SMALL = content([[2, 1], [0, 0], [0, 4]], [5, 5, 2, 9, 9, 9, 9])
 
 

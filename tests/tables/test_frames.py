@@ -102,7 +102,7 @@ def test_only_columns_with_a_value_that_is_not_the_default_are_added():
     assert frame["local_world_size"].tolist() == [pd.NA, 2]
 
 
-def test_tasks_with_default_values_have_exactly_the_columns_of_the_catalog():
+def test_tasks_with_default_values_have_exactly_the_task_columns():
     frame = tasks_to_frame([ShardingTask([Table("t", 10, 8, 1.0)], 2, 64, 1000)])
     assert frame.columns.tolist() == list(TASK_COLUMNS)
 

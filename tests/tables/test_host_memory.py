@@ -98,7 +98,7 @@ def test_bytes_of_a_table_without_repeated_ids():
 
 
 def test_bytes_of_a_cached_table_without_repeated_ids():
-    """In the upper bound, each batch looks up other rows, and the cache holds an even share of all rows."""
+    """In the upper bound, the rows of each batch are drawn anew, and a quarter of them are in the cache."""
     table = Table(
         "a", 6_400, 16, 1.0, 100.0, SINGLE_LOOKUPS, compute_kernel="fused_uvm_caching", cache_load_factor=0.25
     )
