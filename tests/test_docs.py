@@ -35,8 +35,8 @@ MAKE = re.compile(r"\bmake ([a-z][\w-]*)")
 PIPELINE = re.compile(r"--pipelines? ([\w,]+)")
 ENVIRONMENT = re.compile(r"--env (\w+)")
 PARAMETERS = re.compile(r"--params ([\w.]+=\S+)")
-#: In backticks: a parameter or a dataset, perhaps with a value.
 STAGES = "augment|measure|train|search|benchmark|plan|policies|refine|train_check"
+#: In backticks: a parameter or a dataset of these stages, perhaps with a value.
 DOTTED = re.compile(rf"`((?:{STAGES})\.[\w.]+)(?:=[^`]*)?`")
 #: What a browser would fetch when it opens a page.
 FETCHED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^>]+|<link[^>]*stylesheet[^>]*https?:[^>]+")
@@ -64,7 +64,7 @@ def runtime_parameters() -> set[str]:
 
 
 def has_parameter(name: str) -> bool:
-    """Whether conf/base has a parameter of this dotted name, or a mapping with keys that the user chooses."""
+    """Whether conf/base has a parameter of this dotted name. An empty mapping has every key: users choose them."""
     value = configuration("parameters")
     for part in name.split("."):
         if value == {}:
@@ -198,7 +198,7 @@ def test_public_names_are_documented():
 
 
 def test_packages_are_documented():
-    """All packages except those that import Kedro, because their nodes only call functions of the others."""
+    """All packages have a page, except `datasets` and `pipelines`, which connect the others with Kedro."""
     packages = {path.parent.name for path in (ROOT / "src" / "neuroshard_pipeline").glob("*/__init__.py")}
     pages = {path.stem for path in PACKAGES.glob("*.md")}
     assert pages - {"index"} == packages - {"pipelines", "datasets"}

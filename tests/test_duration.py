@@ -33,7 +33,7 @@ def test_seconds_are_those_of_the_environment_or_of_base(tmp_path: Path) -> None
     assert duration.reference_seconds("silent", conf=conf) == 30.5
 
 
-def test_the_shipped_environments_state_every_stage() -> None:
+def test_base_and_thorough_state_every_stage() -> None:
     for environment in ("base", "thorough"):
         for stage in ("installation", "augment", "measure", "train", "search"):
             assert duration.reference_seconds(environment, [stage]) > 0

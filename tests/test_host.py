@@ -1,4 +1,4 @@
-"""The memory that is left, with real limits of a process and with the files that Linux shows for cgroups."""
+"""The memory that is left under real limits of a process, and under cgroups whose files the tests write."""
 
 import subprocess
 import sys

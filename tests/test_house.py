@@ -38,7 +38,7 @@ def num_lines(path: Path) -> int:
 
 
 def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """All parameters but `self` and `cls`."""
+    """The number of parameters, without `self`, `cls`, `*args` and `**kwargs`."""
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return len(names) - (names[:1] in (["self"], ["cls"]))

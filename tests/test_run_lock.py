@@ -1,4 +1,4 @@
-"""Two runs never write to one data folder at the same time."""
+"""Two runs never write to one data folder at the same time, unless one of them needs no lock (pipeline `plan`)."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ def test_a_killed_run_leaves_no_lock_behind(tmp_path):
             assert str(os.getpid()) in (tmp_path / LOCK_FILE).read_text()
 
 
-def test_a_lock_whose_holder_has_not_introduced_itself_is_a_lock(tmp_path):
+def test_a_lock_holds_before_its_holder_has_written_the_file(tmp_path):
     lock = RunLock(tmp_path)
     (tmp_path / LOCK_FILE).write_text("")
     with pytest.raises(DataFolderInUseError, match=r"is in use by another run\. Wait"):

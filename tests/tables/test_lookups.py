@@ -105,7 +105,7 @@ def test_a_row_shards_ids_and_rows_agree_with_drawn_ids(pool, parts):
         seen = lookup_shard(shard, BATCH_SIZE, parts).table
         own = ids.indices[ids.indices < shard.num_rows]
         unique = reuse_histogram(own)[0]
-        # The rows that a batch looks up are random rows: their number in a shard varies like a hypergeometric one.
+        # The rows that a batch looks up are random rows: their number in a shard has a hypergeometric distribution.
         assert abs(unique - seen.unique_rows) <= 5 * np.sqrt(seen.unique_rows) + 1
 
 

@@ -20,7 +20,7 @@ from neuroshard_pipeline.tables.table import Table
     ],
 )
 def test_blocks_have_the_sizes_that_torchrec_documents(rows, ranks, blocks):
-    """`sharding_plan._calculate_rw_shard_sizes_and_offsets` of TorchRec 1.8 gives these examples, except the last."""
+    """`sharding_plan._calculate_rw_shard_sizes_and_offsets` of TorchRec 1.8 documents the first and third example."""
     assert row_blocks(rows, ranks) == blocks
 
 

@@ -16,7 +16,7 @@ PLAIN, OTHER = Table("plain", 1000, 16, 2.0), Table("other", 1000, 8, 3.0)
 
 
 def work_of(*placed: tuple[Shard, int], **task) -> dict[str, list[float]]:
-    """Every quantity of all ranks, in units."""
+    """Every quantity of all ranks; those that `QUANTITIES` has in millions are converted to single units."""
     tables = tuple({shard.table.name: shard.table for shard, _ in placed}.values())
     found = rank_work(ShardingTask(tables, 4, 400, 2**40, **task), *zip(*placed, strict=True))
     counts = ("groups", "features", "replicas")
@@ -42,7 +42,7 @@ def test_outputs_of_different_modules_are_not_joined(change):
     assert found["groups"] == [2] * 4
 
 
-def test_weights_travel_with_their_ids_and_are_looked_up():
+def test_weights_travel_with_their_ids_and_rows_are_looked_up_with_them():
     found = work_of((whole(replace(PLAIN, is_weighted=True)), 2), (whole(OTHER), 1))
     assert found["weights"] == pytest.approx([0, 0, 800, 0])
     assert found["sent_weights"] == pytest.approx([200] * 4)
@@ -65,7 +65,7 @@ def test_half_precision_converts_what_is_sent_and_what_is_returned():
 
 
 def test_sums_of_a_host_are_converted_again_between_hosts():
-    """Rank 2 and 3 sum up all samples; each then has 200 sums, which are fp32 between the two collectives."""
+    """Ranks 2 and 3 pool all 400 samples. reduce_scatter leaves each rank 200 sums, in fp32 until the all-to-all."""
     placed = list(zip(row_shards(PLAIN, "table_row_wise", 2), (2, 3), strict=True))
     found = work_of(*placed, comm_precision="fp16", local_world_size=2)["converted"]
     own, returned = np.array([0, 0, 400 + 2 * 200, 400 + 2 * 200]) * 16, 100 * 16

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for random plans: all sharding types, uneven column shards, several shards on one rank."""
+"""Hypothesis strategies for random plans: all types but `host_row_wise`, uneven widths, several shards on one rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, POOLINGS, SHARDING_TYPES, Shard, Table, whole
 from neuroshard_pipeline.tables.task import COMM_BYTES, OPTIMIZERS, ShardingTask
 
-#: Memory of a rank that is sufficient for all of these plans: 6 tables of 10**9 rows with 256 columns of 16 bytes.
+#: Memory of a rank: at least twice what 6 tables of 10**9 rows and 256 columns take at 16 bytes per weight (the weight,
+#: its gradient and Adam's state).
 ROOMY = st.integers(2**46, 2**50)
 
 #: Types of tables that are not tiers.

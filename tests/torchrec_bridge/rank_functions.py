@@ -72,9 +72,10 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
 
 
 def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, int, int, str]]]:
-    """For every plan, the collectives of one step: name, number of ranks, largest buffer's elements, element type.
+    """For every plan, the collectives of one step: name, number of ranks, number of elements, element type.
 
-    For an all-to-all, the elements are those that this rank sends. TorchRec passes outputs before inputs.
+    An all-to-all has the elements that this rank sends, any other collective those of the larger of its two buffers.
+    TorchRec passes outputs before inputs.
     """
     recorded: dict[str, list[tuple[str, int, int, str]]] = {}
     for name, (kind, plan) in training.plans_to_train(world_size).items():

@@ -27,7 +27,7 @@ def run_ranks(
 ) -> list[Any]:
     """The results of `function(rank, world_size, *args)` on every rank; an error on any rank fails the test.
 
-    TorchRec takes every `local_world_size` ranks for the ranks of one host; None stands for a single host.
+    TorchRec takes each block of `local_world_size` consecutive ranks for one host; None stands for a single host.
     """
     results = _CONTEXT.Queue()
     rendezvous = str(folder / f"rendezvous-{time.monotonic_ns()}")

@@ -36,7 +36,7 @@ def mixed_sharder() -> EmbeddingBagCollectionSharder:
 
 
 def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:
-    """Losses per step with this number format on the links, and unsharded; and the largest difference of a weight."""
+    """Losses per step, with this number format on the links and unsharded; largest difference between their weights."""
     model = training.built(KIND)
     plan = training.plan_of_types(model, world_size, world_size, TYPES)
     sharded = DistributedModelParallel(
@@ -155,7 +155,7 @@ def _pairs(sharded: nn.Module, whole: nn.Module) -> list[tuple[torch.Tensor, tor
 
 def _shards(value: Any) -> list[tuple[torch.Tensor, tuple[int, int]]]:
     """This rank's shards of a tensor, or the whole tensor, with their first rows and columns."""
-    if isinstance(value, DTensor):  # of replica groups
+    if isinstance(value, DTensor):  # in the state dicts of replica groups
         local = value.to_local()
         return list(zip(local.local_shards(), local.local_offsets(), strict=False))  # a rank may have no shard
     if hasattr(value, "local_shards"):

@@ -33,7 +33,7 @@ def test_losses_in_half_precision_are_close_to_those_in_fp32(tmp_path):
     losses = np.array([losses for losses, _ in answers])
     np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=3e-3)
     apart = max(apart for _, apart in answers)
-    assert 1e-5 < apart < 1e-2, "the numbers on the links have 11 bits"
+    assert 1e-5 < apart < 1e-2, "fp16, the format on the links, has 11 significant bits"
 
 
 def test_bytes_of_rows_and_gradients_in_half_precision_are_those_of_torchrec(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import warm
 from cost_models.conftest import FIT, HEAD
 from cost_models.machine import make_comm_sample, make_shards, make_table, true_comm_ms, true_compute_ms
-from torchrec_bridge import needs_torchrec  # noqa: F401, skips this module where TorchRec is absent
+from torchrec_bridge import needs_torchrec  # noqa: F401, skips this module if TorchRec is absent
 
 from neuroshard_pipeline.cost_models.comm_training import fit_comm
 from neuroshard_pipeline.cost_models.compute_training import fit_compute

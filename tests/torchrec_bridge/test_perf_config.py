@@ -1,4 +1,4 @@
-"""TorchRec's planner accepts the fitted numbers, which follow the cost models and agree with TorchRec's formulas."""
+"""TorchRec's planner accepts the fitted numbers, which follow the cost models; `perf_formula` repeats its formulas."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def scaled_models(compute: float, comm: float) -> SmallModels:
 
 
 def perfs(config, sharding_types=("table_wise", "column_wise"), on: Topology | None = None):
-    """TorchRec's estimates of all shards of all its sharding options: option → list of `Perf`."""
+    """TorchRec's estimates: table, sharding type and kernel of each sharding option → size and `Perf` of its shards."""
     on, limits = on or topology(), constraints(list(sharding_types))
     enumerator = EmbeddingEnumerator(on, BATCH, limits, estimator=config.estimator(on, limits))
     options = enumerator.enumerate(module(), [EmbeddingBagCollectionSharder()])
@@ -166,12 +166,12 @@ def test_reductions_have_bandwidths_of_their_own():
         if sharding_type in ("table_wise", "column_wise", "table_column_wise"):
             assert growth == 1.0
         else:
-            assert growth > 1.001  # the rest is copies and optimizer kernels, which TorchRec adds
+            assert growth > 1.001  # copies, optimizer kernels and all-to-alls between hosts do not grow
     assert cheap.errors == dear.errors
 
 
 def test_the_bandwidth_of_reductions_is_that_of_the_step_cost_model():
-    """A cost in proportion to the bytes is fitted exactly, in TorchRec's formula of each collective."""
+    """Costs in proportion to the bytes are fitted exactly; TorchRec adds optimizer kernels to an all_reduce."""
     models = step_models()
     sizes = np.array([2.0**10, 2.0**30])
     curves = {name: {Group(4, 1): Curve(sizes, sizes / 1e6)} for name in REDUCTIONS}
@@ -306,7 +306,7 @@ def test_models_of_other_hardware_are_refused(monkeypatch):
 def test_without_torchrec_the_error_names_the_extra():
     script = """
 import sys
-sys.modules["torchrec"] = None  # an import now raises the same error as where TorchRec is not installed
+sys.modules["torchrec"] = None  # an import now raises the same error as if TorchRec were not installed
 from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError
 try:
     from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config

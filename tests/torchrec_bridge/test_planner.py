@@ -249,7 +249,7 @@ def test_the_default_sharder_is_neuroshard_plus():
 
 
 @pytest.mark.parametrize("sharding_type", ["column_wise", "row_wise", "table_row_wise", "grid_shard"])
-def test_tables_on_other_hosts_than_those_of_the_environment_are_refused(sharding_type, monkeypatch):
+def test_tables_cut_inside_hosts_need_the_hosts_of_the_environment(sharding_type, monkeypatch):
     table = Table("a", 1000, 64, 1.0)
     task = ShardingTask([table], 4, 8, 2**30, local_world_size=2)
     count = {"column_wise": 1, "row_wise": 4}.get(sharding_type, 2)

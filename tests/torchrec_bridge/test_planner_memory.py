@@ -61,7 +61,7 @@ def planner(world_size: int = 4, gib: float = 1.0, constraints=None, **options) 
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
-def test_the_memory_of_a_plan_is_torchrecs_estimate_plus_the_gradients_of_the_outputs(optimizer):
+def test_the_memory_of_a_plan_is_torchrecs_estimate_plus_what_it_leaves_out(optimizer):
     """The oracle is the estimator of TorchRec's planner on the same shards.
 
     This project counts three things more: the gradients of the pooled outputs, 4 bytes per sample and column; the
@@ -116,7 +116,7 @@ def torchrec_bytes(plan: Plan, collection: EmbeddingBagCollection) -> list[int]:
 
 
 def test_the_buffers_of_a_large_job_are_counted():
-    """64 ranks x 8,192 samples x 4,000 columns: outputs and their gradients take 16.8 GB on the rank that has them."""
+    """64 ranks x 8,192 samples x 4,000 columns: outputs and their gradients take 16.8 GB on a rank with all tables."""
     tables = [
         EmbeddingBagConfig(name=f"t{i}", num_embeddings=100, embedding_dim=400, feature_names=[f"f{i}"])
         for i in range(10)
@@ -150,7 +150,7 @@ def test_a_left_out_module_takes_memory_from_every_rank():
     weights = 1000 * 32 * 4
     assert planner(leave_out=["sequence"]).task(model).memory_limits == (2**30 - 2 * weights,) * 4  # with gradients
     apply_optimizer_in_backward(torch.optim.Adam, model["sequence"].parameters(), {"lr": 0.1})
-    assert planner(leave_out=["sequence"]).task(model).memory_limits == (2**30 - 4 * weights,) * 4  # state: 2
+    assert planner(leave_out=["sequence"]).task(model).memory_limits == (2**30 - 4 * weights,) * 4  # Adam: 2 more
 
 
 def test_left_out_vectors_with_adam_take_four_times_their_weights():

@@ -1,4 +1,4 @@
-"""Id statistics of real batches, compared with plain counts."""
+"""Id statistics of batches, compared with plain counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_means_over_global_batches():
     (table,) = profile_from_batches(batches, [Table("a", 10, 8, 99.0)], batch_size=2)
     assert table.pooling_factor == (3 + 2 + 4) / 6
     assert table.unique_rows == (2 + 2 + 2) / 3
-    # Rows by look-ups: {1: 2, 2: 1}, {3: 1, 1: 1}, {2: 3, 5: 1}.
+    # Lookups by row: {1: 2, 2: 1}, {3: 1, 1: 1}, {2: 3, 5: 1}.
     assert table.reuse[:3] == pytest.approx((4 / 6, 1 / 6, 1 / 6))
     assert sum(table.reuse) == pytest.approx(1)
 

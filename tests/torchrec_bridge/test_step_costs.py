@@ -62,7 +62,7 @@ def models() -> CostModels:
     return dataclasses.replace(shipped, step=StepCostModel({2: PRICES}, shipped.step.reductions))
 
 
-def test_plans_have_every_type_and_quantities_that_vary_independently(plans):
+def test_plans_have_three_types_and_quantities_that_vary_independently(plans):
     assert len({(plan.task.task_id, plan.sharder) for plan in plans}) == len(plans) == 64
     types = {shard.sharding_type for plan in plans for shard in plan.shards}
     assert types == {"column_wise", "row_wise", "data_parallel"}
@@ -75,7 +75,7 @@ def test_plans_have_every_type_and_quantities_that_vary_independently(plans):
     assert np.abs(correlation).max() < 0.9
 
 
-def test_plans_depend_on_the_seed_alone(plans):
+def test_the_seed_determines_the_plans(plans):
     assert random_plans(pool(), drawing()) == plans
     assert random_plans(pool(), drawing(seed=1)) != plans
     assert random_plans(pool(), drawing(tasks=0)) == []
@@ -99,7 +99,7 @@ def test_no_plans_are_read_from_empty_frames():
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_known_prices_are_found_from_steps_of_held_out_plans(plans, models, noise):
+def test_known_prices_are_found_and_predict_steps_of_held_out_plans(plans, models, noise):
     costs = steps_with(plans, models, noise)
     measured = MeasuredSteps(tuple(plans), costs)
     found, metrics = fit_step_costs(measured, models.compute, models.comm, models.step.reductions, {"run_id": "r"})

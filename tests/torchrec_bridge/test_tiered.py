@@ -62,7 +62,7 @@ def test_losses_equal_those_of_the_unsharded_model(trained):
 
 
 def test_training_resumes_with_the_saved_weights_and_the_state_of_the_optimizer(tmp_path):
-    """Exactly with the same plan, and up to rounding with other cuts on one host and with whole cold tables."""
+    """Exactly with the same plan; up to rounding with a plan for one host, other cuts and whole cold tables."""
     before = Case("rowwise_adagrad", "row_wise", False, 1)
     after = [before, Case("rowwise_adagrad", "table_wise", True, 2)]
     for same, other in run_ranks(2, tmp_path, resumed, before, after):
