@@ -19,7 +19,7 @@ from lab_exchanges import exchange
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, TABLE_ROW_WISE
 from numba import njit
 
-from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.arrays import FloatArray
 
 _K, _Q = len(KINDS), 9
 
@@ -50,20 +50,6 @@ class Machine(NamedTuple):
     fabric_share: float
     has_trees: bool
     splits: float
-
-
-class Tables(NamedTuple):
-    """The arrays of `lab_terms.Terms`."""
-
-    lookups: FloatArray
-    bytes: FloatArray
-    row_share: FloatArray
-    usable: np.ndarray
-    widths: IntArray
-    features: FloatArray
-    ids: FloatArray
-    gradients: FloatArray
-    limits: FloatArray
 
 
 class Sums(NamedTuple):

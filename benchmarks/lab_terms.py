@@ -11,7 +11,7 @@ Q quantities, W ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,9 +33,8 @@ QUANTITIES = ("hbm", "l2", "latency", "sort", "gradients_hbm", "gradients_l2", "
 _UNLIMITED = 1e30
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Terms of all tables of a task; `lab_plans.Tables` has the same fields.
+class Terms(NamedTuple):
+    """Terms of all tables of a task, as compiled code takes them.
 
     Attributes:
         lookups: us of `QUANTITIES` of a shard, (T, K, M + 1, 2, Q).

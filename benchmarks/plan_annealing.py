@@ -90,7 +90,7 @@ def _joined(rng, blocks, count, n):
 
 
 @njit(cache=True)
-def anneal(rng, steps, hot, cold, kinds, blocks, count, usable, tables, machine):
+def anneal(rng, steps, hot, cold, kinds, blocks, count, usable, terms, machine):
     """The cheapest plan that was met and fits the memory.
 
     Args:
@@ -102,22 +102,22 @@ def anneal(rng, steps, hot, cold, kinds, blocks, count, usable, tables, machine)
         blocks: its blocks, with room for more.
         count: number of its blocks.
         usable: types that every table may get, (T, K).
-        tables: terms of the tables.
+        terms: terms of the tables (`lab_terms.Terms`).
         machine: numbers of the job.
 
     Returns:
         Cost in ms (infinite without a plan), types, blocks.
     """
     hosts = machine.world // machine.local
-    step, mean, excess = evaluate(kinds, blocks[:count], tables, machine)
+    step, mean, excess = evaluate(kinds, blocks[:count], terms, machine)
     cost, scale, best = step + _MEAN * mean + _EXCESS * excess, step, np.inf
     best_kinds, best_blocks = kinds.copy(), blocks[:count].copy()
     for number in range(steps):
         temperature = scale * hot * (cold / hot) ** (number / steps)
         new_kinds, new_blocks, new_count = kinds.copy(), blocks.copy(), count
         for _ in range(2 if rng.random() < _TWICE else 1):
-            new_count = _changed(rng, new_kinds, new_blocks, new_count, tables.widths, usable, hosts, machine.world)
-        step, mean, excess = evaluate(new_kinds, new_blocks[:new_count], tables, machine)
+            new_count = _changed(rng, new_kinds, new_blocks, new_count, terms.widths, usable, hosts, machine.world)
+        step, mean, excess = evaluate(new_kinds, new_blocks[:new_count], terms, machine)
         new_cost = step + _MEAN * mean + _EXCESS * excess
         if new_cost <= cost or rng.random() < np.exp((cost - new_cost) / temperature):
             kinds, blocks, count, cost = new_kinds, new_blocks, new_count, new_cost

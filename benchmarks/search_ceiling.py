@@ -24,7 +24,7 @@ import numpy as np
 from bench_whole_cost import DEVICE, NETWORK, OURS, PARTS, SHARDERS
 from lab_bounds import LabBound, gradient_passes
 from lab_branching import Branching
-from lab_plans import Machine, Tables, evaluate
+from lab_plans import Machine, evaluate
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms, terms_of
 from plan_annealing import anneal
 from whole_cost_tasks import suite_tasks
@@ -153,17 +153,17 @@ def _random_start(allowed: Sequence[int], task: ShardingTask, terms: Terms) -> S
 
 def best_placement(found: Sequence[Start], task: ShardingTask, terms: Terms, seconds: float) -> Placement | None:
     """The cheapest plan of all searches, which together take about `seconds`."""
-    machine, tables = machine_of(job_of(task)), Tables(**vars(terms))
+    machine = machine_of(job_of(task))
     best, placement = np.inf, None
-    evaluate(found[0].kinds, found[0].blocks, tables, machine)  # compiles it
+    evaluate(found[0].kinds, found[0].blocks, terms, machine)  # compiles it
     began = time.perf_counter()
     for _ in range(_TIMED):
-        evaluate(found[0].kinds, found[0].blocks, tables, machine)
+        evaluate(found[0].kinds, found[0].blocks, terms, machine)
     each = (time.perf_counter() - began) / _TIMED
     for number, start in enumerate(found):
         usable = terms.usable & np.isin(np.arange(len(KINDS)), start.allowed)
         room = np.concatenate([start.blocks, np.zeros((4 * (len(start.blocks) + len(start.kinds)), 3), dtype=np.int64)])
-        arguments = (*start.temperatures, start.kinds, room, len(start.blocks), usable, tables, machine)
+        arguments = (*start.temperatures, start.kinds, room, len(start.blocks), usable, terms, machine)
         cost, *plan = anneal(np.random.default_rng(number), int(seconds / len(found) / each), *arguments)
         print(f"  {start.name:50s} {cost:9.3f} ms", flush=True)
         if cost < best:
@@ -173,7 +173,7 @@ def best_placement(found: Sequence[Start], task: ShardingTask, terms: Terms, sec
 
 def check(task: ShardingTask, placement: Placement | Plan, terms: Terms, cost: StepCost) -> None:
     """Raise `AssertionError` unless the compiled cost is the lab's."""
-    compiled = evaluate(*encoded(placement, task), Tables(**vars(terms)), machine_of(job_of(task)))[0]
+    compiled = evaluate(*encoded(placement, task), terms, machine_of(job_of(task)))[0]
     assert abs(compiled / cost.step_ms - 1) < _AGREE, f"{task.task_id}: {compiled} ms is not the lab's {cost.step_ms}"
 
 
@@ -207,7 +207,7 @@ def report(task: ShardingTask, models: Models, sharders: Sequence[str], seconds:
     print(f"  bound {bound_ms:.3f} ms")
     if task.num_hosts > 1:
         kinds, _ = encoded(placements[cheapest], task)
-        own = replace(terms, usable=terms.usable & (np.arange(len(KINDS)) == kinds[:, None]))
+        own = terms._replace(usable=terms.usable & (np.arange(len(KINDS)) == kinds[:, None]))
         own_ms = bound(task, own, costs[cheapest].step_ms, bound_seconds)
         print(f"  bound with the types of {cheapest} {own_ms:.3f} ms")
     for name, cost in costs.items():

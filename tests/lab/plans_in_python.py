@@ -4,10 +4,10 @@ import numba
 
 numba.config.DISABLE_JIT = True
 try:
-    from lab_plans import Tables, evaluate
+    from lab_plans import evaluate
     from plan_annealing import anneal
     from search_ceiling import DEVICE, NETWORK, decoded, encoded, job_of, machine_of
 finally:
     numba.config.DISABLE_JIT = False
 
-__all__ = ["DEVICE", "NETWORK", "Tables", "anneal", "decoded", "encoded", "evaluate", "job_of", "machine_of"]
+__all__ = ["DEVICE", "NETWORK", "anneal", "decoded", "encoded", "evaluate", "job_of", "machine_of"]

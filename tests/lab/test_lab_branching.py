@@ -1,11 +1,10 @@
 """No plan on several hosts is cheaper in the lab than the bound of `lab_branching`."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab.plans_in_python import DEVICE, Tables, encoded, evaluate, job_of, machine_of
+from lab.plans_in_python import DEVICE, encoded, evaluate, job_of, machine_of
 from lab.test_lab_plans import all_plans, drawn_problem
 from lab_branching import Branching
 from lab_terms import terms_of
@@ -22,8 +21,7 @@ def branching_of(problem, terms):
 
 
 def cost_us(problem, placement, terms):
-    tables, machine = Tables(**vars(terms)), machine_of(job_of(problem.task))
-    return 1e3 * evaluate(*encoded(placement, problem.task), tables, machine)[0]
+    return 1e3 * evaluate(*encoded(placement, problem.task), terms, machine_of(job_of(problem.task)))[0]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -46,5 +44,5 @@ def test_no_plan_is_cheaper_than_the_bound_of_plans_with_its_types(seed):
     kinds, _ = encoded(placement, problem.task)
     usable = np.zeros_like(terms.usable)
     usable[np.arange(len(kinds)), kinds] = True
-    found = branching_of(problem, replace(terms, usable=usable)).least(seconds=0.5)
+    found = branching_of(problem, terms._replace(usable=usable)).least(seconds=0.5)
     assert found.least_us <= cost_us(problem, placement, terms) * ROUNDING

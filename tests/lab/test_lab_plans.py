@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from lab.plans_in_python import DEVICE, NETWORK, Tables, anneal, decoded, encoded, evaluate, job_of, machine_of
+from lab.plans_in_python import DEVICE, NETWORK, anneal, decoded, encoded, evaluate, job_of, machine_of
 from lab_bounds import LabBound
 from lab_terms import terms_of
 from search.settings import WEIGHTS_AND_OPTIMIZER
@@ -45,7 +45,7 @@ def test_the_cost_of_lab_plans_is_the_lab_s_and_no_plan_is_cheaper_than_the_boun
     problem = drawn_problem(seed, *shape)
     terms, machine = terms_of(problem, DEVICE), machine_of(job_of(problem.task))
     plans = list(all_plans(problem))
-    costs = [evaluate(*encoded(plan, problem.task), Tables(**vars(terms)), machine)[0] for plan in plans]
+    costs = [evaluate(*encoded(plan, problem.task), terms, machine)[0] for plan in plans]
     some = np.random.default_rng(seed).choice(len(plans), min(len(plans), 5), replace=False)
     for number in {*some.tolist(), int(np.argmin(costs))}:
         assert costs[number] == pytest.approx(lab_ms(problem, plans[number]), rel=1e-9)
@@ -59,8 +59,8 @@ def test_the_cost_of_lab_plans_is_the_lab_s_on_three_hosts(seed):
     options = [ways(table, problem) for table in problem.task.tables]
     chosen = [of_table[rng.integers(len(of_table))] for of_table in options]
     placement = Placement(*zip(*itertools.chain(*chosen), strict=True))
-    tables, machine = Tables(**vars(terms_of(problem, DEVICE))), machine_of(job_of(problem.task))
-    cost = evaluate(*encoded(placement, problem.task), tables, machine)[0]
+    machine = machine_of(job_of(problem.task))
+    cost = evaluate(*encoded(placement, problem.task), terms_of(problem, DEVICE), machine)[0]
     assert cost == pytest.approx(lab_ms(problem, placement), rel=1e-9)
 
 
@@ -77,9 +77,9 @@ def test_annealing_finds_the_cheapest_plan_of_a_tiny_task():
     plans = list(all_plans(problem))
     kinds, blocks = encoded(plans[-1], task)
     room = np.concatenate([blocks, np.zeros((40, 3), dtype=np.int64)])
-    tables, machine = Tables(**vars(terms)), machine_of(job_of(task))
+    machine = machine_of(job_of(task))
     rng = np.random.default_rng(0)
-    cost, *found = anneal(rng, 3000, 0.03, 0.0002, kinds, room, len(blocks), terms.usable, tables, machine)
+    cost, *found = anneal(rng, 3000, 0.03, 0.0002, kinds, room, len(blocks), terms.usable, terms, machine)
     placement = decoded(*found, task)
     Plan(task, placement.shards, placement.ranks, "annealing", memory=WEIGHTS_AND_OPTIMIZER)
     assert cost == pytest.approx(lab_ms(problem, placement), rel=1e-9)
