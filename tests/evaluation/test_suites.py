@@ -76,7 +76,11 @@ SETTINGS = SuiteSettings(
 
 @pytest.fixture(scope="module")
 def drawn():
-    return draw_suites(SETTINGS)
+    return drawn_suites(SETTINGS)
+
+
+def drawn_suites(settings):
+    return draw_suites(settings, small_models())
 
 
 def with_suites(**changes):
@@ -94,12 +98,12 @@ def test_every_suite_is_as_asked(drawn):
 
 
 def test_the_same_seed_draws_the_same_and_another_one_does_not(drawn):
-    pd.testing.assert_frame_equal(draw_suites(SETTINGS), drawn)
-    assert not draw_suites(with_suites(seed=2)).equals(drawn)
+    pd.testing.assert_frame_equal(drawn_suites(SETTINGS), drawn)
+    assert not drawn_suites(with_suites(seed=2)).equals(drawn)
 
 
 def test_more_tasks_leave_the_first_ones_as_they_are(drawn):
-    more = draw_suites(with_suites(tasks=9))
+    more = drawn_suites(with_suites(tasks=9))
     first = more[more["task_id"].isin(drawn["task_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(first, drawn)
 
@@ -151,7 +155,7 @@ def test_giants_that_cannot_fit_together_are_refused():
     wide = SETTINGS.giant_narrow.model_copy(update={"widths": (32,)})
     settings = dataclasses.replace(with_suites(names=("giant_narrow",)), giant_narrow=wide)
     with pytest.raises(TaskError, match="lower excess, giants_per_4_ranks or widths"):
-        draw_suites(settings)
+        drawn_suites(settings)
 
 
 def test_tiny_tables_have_fewer_rows_than_the_batch_has_samples_and_room_for_replicas(drawn):
@@ -184,23 +188,61 @@ def test_a_users_suite_is_read_beside_ours(tmp_path):
         "num_replica_groups\n"
         "one,2,64,1000000,a,100,8,1,1\none,2,64,1000000,b,200,16,2,1\ntwo,4,64,1000000,a,100,8,1,2\n"
     )
-    frame = draw_suites(with_suites(names=(), user={"mine": str(path)}))
+    frame = drawn_suites(with_suites(names=(), user={"mine": str(path)}))
     assert frame["task_id"].tolist() == ["mine-one", "mine-one", "mine-two"]
     assert set(frame["suite"]) == {"mine"}
     assert frame["group"].tolist() == ["2 ranks", "2 ranks", "4 ranks"]
     assert frame["is_measured"].tolist() == [True, True, False], "plans of replica groups are not measured"
 
 
+@pytest.mark.parametrize(
+    ("columns", "values", "measured"),
+    [
+        ("host_memory_bytes,pooling", "1000000,sum", False),
+        ("tiers,local_world_size,pooling", "true,2,none", False),
+        ("tiers,local_world_size,pooling", "true,2,sum", True),
+        ("tiers,local_world_size,pooling", "true,4,none", True),
+        ("tiers,local_world_size,pooling", "true,1,none", True),
+        ("tiers,local_world_size,pooling", "false,2,none", True),
+    ],
+    ids=["host_memory", "host_tiers", "no_sequence", "one_host", "a_host_is_a_rank", "no_tiers"],
+)
+def test_tasks_whose_plans_may_be_impossible_to_measure_are_not_measured(tmp_path, columns, values, measured):
+    """`plan_samples` would refuse such plans, but only after all sharders have solved all tasks."""
+    frame = drawn_suites(with_suites(names=(), user={"mine": user_file(tmp_path, columns, values)}))
+    assert frame["is_measured"].tolist() == [measured]
+
+
+def test_the_cluster_of_the_cost_models_says_whether_tiers_are_on_several_hosts(tmp_path):
+    path = user_file(tmp_path, "tiers,pooling", "true,none")
+    settings = with_suites(names=(), user={"mine": path})
+    assert drawn_suites(settings)["is_measured"].all(), "all ranks are on one host"
+    models = small_models()
+    models.comm.provenance = {"hardware": {"topology": {"gpus_per_host": 2}}}
+    assert not draw_suites(settings, models)["is_measured"].any()
+    (task,) = tasks_from_frame(draw_suites(settings, models))
+    assert task.num_hosts == 2
+
+
+def user_file(folder, columns, values):
+    path = folder / "mine.csv"
+    path.write_text(
+        "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor,"
+        f"{columns}\none,4,64,1000000,a,100000,8,20,{values}\n"
+    )
+    return str(path)
+
+
 def test_a_suite_without_tasks_is_refused():
     with pytest.raises(TaskError, match="'hugectr_t510' has no task"):
-        draw_suites(with_suites(names=("hugectr_t510",)))
+        drawn_suites(with_suites(names=("hugectr_t510",)))
 
 
 def test_two_tasks_of_a_suite_with_the_same_id_are_refused():
     (task,) = (task for task in SETTINGS.public.tasks if task.suite == "criteo")
     twice = dataclasses.replace(with_suites(names=("criteo",)), public=PublicSuiteParams(tasks=(task, task)))
     with pytest.raises(TaskError, match="suite 'criteo' has two tasks 'kaggle'; rename"):
-        draw_suites(twice)
+        drawn_suites(twice)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,22 @@ def test_a_users_suite_joins_and_only_it_is_solved(benchmark_run, tmp_path):
     assert verdicts["suites"]["mine"]["tasks"] == 1
 
 
+def test_a_suite_whose_plans_cannot_be_measured_is_compared_by_predicted_costs(benchmark_run, tmp_path):
+    """The tables exceed the memory of both ranks, so that only plans with tables in host memory exist."""
+    path = tmp_path / "large.csv"
+    columns = "task_id,world_size,batch_size,memory_bytes,host_memory_bytes,table,num_embeddings,embedding_dim"
+    rows = [f"one,2,64,{2**20},{2**26},t{index},{5000 * (index + 1)},16,{index + 1}" for index in range(6)]
+    path.write_text("\n".join([f"{columns},pooling_factor", *rows]) + "\n")
+    suites = {"names": [], "user": {"large": str(path)}}
+    run_pipeline(benchmark_run, "benchmark", params={"benchmark": {"suites": suites}})
+    verdict = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())["suites"]["large"]
+    assert (verdict["basis"], verdict["unmeasured_tasks"]) == ("predicted", 1)
+    assert verdict["sharders"]["neuroshard_plus"]["solved"] == 1
+    plans = frame(benchmark_run, "07_model_output/benchmark_plans")
+    assert plans["compute_kernel"].str.startswith("fused_uvm").any()
+    assert "No plan of this suite was measured." in newest(benchmark_run, "08_reporting/benchmark.html").read_text()
+
+
 def test_a_killed_run_loses_no_stored_record(benchmark_run, tmp_path):
     """The run is killed while it solves, then while it measures; stored records are neither lost nor made again."""
     data_root = tmp_path / "data"

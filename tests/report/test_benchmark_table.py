@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from neuroshard_pipeline.report import benchmark_table
@@ -54,6 +55,16 @@ def test_predicted_costs_are_labelled():
     verdict = verdict_of(is_measured=False)
     assert "No plan of this suite was measured." in suite_note(verdict)
     assert "mean predicted embedding cost" in suite_verdict(verdict)
+
+
+def test_tasks_that_were_not_measured_are_counted():
+    assert "not measured" not in suite_note(verdict_of())
+    costs = task_costs()
+    left_out = costs["task_id"].isin(["task-00", "task-07"])
+    costs.loc[left_out, ["is_measured", "measured_ms", "measured_seeds"]] = [False, np.nan, 0]
+    verdict = verdicts_of(costs.astype({"is_measured": bool}))["suites"]["some"]
+    assert (verdict["basis"], verdict["common_tasks"], verdict["unmeasured_tasks"]) == ("measured", 18, 2)
+    assert "Plans of 2 tasks were not measured, so the comparison leaves them out." in suite_note(verdict)
 
 
 def test_recorded_and_modelled_costs_are_labelled():

@@ -39,8 +39,8 @@ class SuiteParams(Parameters):
         batch_size: global batch size of every task, except for the tasks of the user.
         local_world_size: ranks per host of tasks that do not state it. With null, all ranks of such a task are on one
             host, unless the cost models belong to a modelled cluster, which then gives the number.
-        most_measured_ranks: largest number of ranks of a task whose plans are measured. Plans for several replica
-            groups are never measured.
+        most_measured_ranks: largest number of ranks of a task whose plans are measured. Tasks with several replica
+            groups, with `host_memory_bytes`, or with possible tiers on several hosts are never measured.
         seed: seed of the tasks that are drawn.
     """
 

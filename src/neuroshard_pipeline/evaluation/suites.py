@@ -21,11 +21,14 @@ from neuroshard_pipeline.evaluation.suite_params import (
 )
 from neuroshard_pipeline.evaluation.tight_tasks import tight_task
 from neuroshard_pipeline.evaluation.type_tasks import giant_narrow_task, many_tiny_task, several_hosts_task
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.sharders.registry import on_hosts_of
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask, on_hosts, task_from_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
+from neuroshard_pipeline.tables.tiers import possible_tiers
 
 #: Columns of `benchmark.tasks` in addition to those of `augment.sharding_tasks`.
 SUITE_COLUMNS: tuple[str, ...] = ("suite", "group", "is_measured")
@@ -37,8 +40,12 @@ _SCALE_STREAM = 12
 GroupedTask = tuple[str, ShardingTask]
 
 
-def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
+def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
     """`benchmark.tasks`: the tasks of all suites, one row per table of a task.
+
+    Args:
+        settings: the suites.
+        models: cost models; if they belong to a modelled cluster, it gives the ranks per host of tasks without them.
 
     Returns:
         The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
@@ -59,9 +66,9 @@ def draw_suites(settings: SuiteSettings) -> pd.DataFrame:
         "many_tiny": lambda: _cycled("many_tiny", settings.many_tiny, many_tiny_task, pool, settings),
         "several_hosts": lambda: _several_hosts(pool, settings),
     }
-    frames = [_frame(name, makers[name](), settings.suites) for name in settings.suites.names]
-    frames += [_frame(name, _of_user(name, path), settings.suites) for name, path in settings.suites.user.items()]
-    tasks = pd.concat(frames, ignore_index=True)
+    drawn = [(name, makers[name]()) for name in settings.suites.names]
+    drawn += [(name, _of_user(name, path)) for name, path in settings.suites.user.items()]
+    tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
     _check_unique(tasks)
     return tasks
 
@@ -71,14 +78,11 @@ def suite_of_tasks(tasks: pd.DataFrame) -> pd.DataFrame:
     return tasks.drop_duplicates("task_id").set_index("task_id")[list(SUITE_COLUMNS)]
 
 
-def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.DataFrame:
+def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams, models: Models) -> pd.DataFrame:
+    placed = [(group, on_hosts_of(models, on_hosts(task, params.local_world_size))) for group, task in tasks]
     frames = [
-        tasks_to_frame([on_hosts(task, params.local_world_size)]).assign(
-            suite=suite,
-            group=group,
-            is_measured=task.num_replica_groups == 1 and task.world_size <= params.most_measured_ranks,
-        )
-        for group, task in tasks
+        tasks_to_frame([task]).assign(suite=suite, group=group, is_measured=_is_measured(task, params))
+        for group, task in placed
     ]
     if not frames:
         raise TaskError(f"suite {suite!r} has no task; add one to benchmark.public.tasks or leave out the suite")
@@ -86,6 +90,16 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams) -> pd.
     if len(set(names)) < len(names):
         raise TaskError(f"suite {suite!r} has two tasks {max(names, key=names.count)!r}; rename one of them")
     return pd.concat(frames, ignore_index=True)
+
+
+def _is_measured(task: ShardingTask, params: SuiteParams) -> bool:
+    """Whether the plans of a task are measured: none of them may need what `plan_samples` cannot measure."""
+    has_hosts = 1 < task.ranks_per_host < task.world_size  # otherwise, the search makes no host tiers
+    if task.tiers and has_hosts and any("host" in possible_tiers(task, table) for table in task.tables):
+        return False
+    if task.num_replica_groups > 1 or task.host_memory_bytes is not None:
+        return False
+    return task.world_size <= params.most_measured_ranks
 
 
 def _check_unique(tasks: pd.DataFrame) -> None:

@@ -95,13 +95,13 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
     """Compare the sharders on the tasks of one suite.
 
     Returns:
-        `tasks` and `feasible_tasks`, the numbers of all tasks and of those that at least one sharder solved; `basis`,
-        `measured` or `predicted`; `compared`, the sharders that solved enough tasks; `common_tasks`, the number of
-        tasks for which all compared sharders have a cost; `possibly_best`, the sharder with the lowest mean cost and
-        those without a measurable difference from it (empty if there are fewer than `least_tasks` common tasks);
-        `best`, the only sharder in `possibly_best`, or None; `sharders`, the results of `_sharder_facts` by name;
-        `pairs`, the comparisons of each of `comparison.OURS` with every other sharder on all tasks that both solved;
-        `groups`, the result of `_groups`.
+        `tasks`, `feasible_tasks` and `unmeasured_tasks`, the numbers of all tasks, of those that at least one sharder
+        solved, and of those whose plans are not measured; `basis`, `measured` or `predicted`; `compared`, the sharders
+        that solved enough tasks; `common_tasks`, the number of tasks for which all compared sharders have a cost;
+        `possibly_best`, the sharder with the lowest mean cost and those without a measurable difference from it (empty
+        if there are fewer than `least_tasks` common tasks); `best`, the only sharder in `possibly_best`, or None;
+        `sharders`, the results of `_sharder_facts` by name; `pairs`, the comparisons of each of `comparison.OURS` with
+        every other sharder on all tasks that both solved; `groups`, the result of `_groups`.
     """
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
@@ -114,6 +114,7 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
     return {
         "tasks": int(costs["task_id"].nunique()),
         "feasible_tasks": int(costs.groupby("task_id")["solved"].any().sum()),
+        "unmeasured_tasks": int(costs.loc[~costs["is_measured"], "task_id"].nunique()),
         "basis": comparison.basis,
         "compared": compared,
         "common_tasks": len(common),

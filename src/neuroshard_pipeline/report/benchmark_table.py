@@ -84,6 +84,8 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
         parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those with a cost of {who}."]
     if basis == "predicted":
         parts.append("No plan of this suite was measured.")
+    elif unmeasured := verdict.get("unmeasured_tasks"):
+        parts.append(f"Plans of {plural(unmeasured, 'task')} were not measured, so the comparison leaves them out.")
     if has_whole_steps(verdict):
         parts.append(
             "“predicted ms” has the parts that this pipeline measures: lookups, all-to-all and reductions. “predicted "

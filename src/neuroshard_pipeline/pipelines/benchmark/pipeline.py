@@ -26,7 +26,7 @@ SOLVING = [
     sharder_settings_node(),
     Node(Policies, list(POLICIES), "trained_policies", name="pair_policies"),
     Node(SuiteSettings, SUITES, "suite_settings", name="set_up_suites"),
-    Node(draw_suites, "suite_settings", "tasks", name="draw_tasks"),
+    Node(draw_suites, ["suite_settings", "models"], "tasks", name="draw_tasks"),
     Node(
         BenchmarkJobs.of,
         ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"],
