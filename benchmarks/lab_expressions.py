@@ -2,7 +2,8 @@
 
 Variables are y (K, T), the share of a table that has a type; x (T, M + 1) for types that may cut columns, the numbers
 of a table's blocks per width; the times of the segments of a step; and the times of lookups. These are sums over all
-ranks, but times of one rank for `data_parallel` and `row_wise`. `_block_rows` of `lab_program` has further variables.
+ranks, but times of one rank for `data_parallel` and `row_wise`. The last variables, three of each type
+(`Expressions.spare`), serve `_block_rows` of `lab_program`.
 An expression is an array (V + 1,): the coefficients of the variables and a constant. Its value is in us or bytes.
 
 Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, V variables.
@@ -20,7 +21,8 @@ from neuroshard_pipeline.arrays import FloatArray
 
 ON_HOSTS, CUT = (TABLE_ROW_WISE, GRID_SHARD), (COLUMN_WISE, GRID_SHARD)
 #: Numbers stand for sets of ranks: `EVERY` for all ranks, a type for the ranks with shards of it, a type + `_K` for any
-#: one of these ranks, and a type + 2 `_K` for a rank with column shards on the busiest of the hosts with the type.
+#: one of these ranks, and a type + 2 `_K` for a rank with column_wise shards on the busiest host that has shards of the
+#: type.
 EVERY = -1
 _K = len(KINDS)
 Range = tuple[float, float]
@@ -71,7 +73,7 @@ class Expressions:
         return [EVERY, *(kind for kind in self.sharded if kind != ROW_WISE), *self._both()]
 
     def _both(self) -> list[int]:
-        """Sets of ranks with column shards on the busiest host of a type, if every such host must have some."""
+        """The sets type + 2 `_K`; none if a host may be without column_wise shards."""
         if self.case.spread.get(COLUMN_WISE, (0.0, 0.0))[0] <= self.m.world - self.m.local:
             return []
         return [kind + 2 * _K for kind in ON_HOSTS if kind in self.case.used]
@@ -113,7 +115,7 @@ class Expressions:
         return self.constant(kernels * self.m.launch) + num_bytes / self.m.memory_rate
 
     def means(self, kind: int, ranks: int) -> tuple[float, float]:
-        """For a mean over `ranks`: the least share with shards of `kind`, and the factor of a sum over all ranks."""
+        """The least share of `ranks` with shards of `kind`, and the factor from a sum over all ranks to their mean."""
         world, local = self.m.world, self.m.local
         if kind in (DATA_PARALLEL, ROW_WISE):
             return 1.0, 1.0 / world

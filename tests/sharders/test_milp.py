@@ -24,7 +24,7 @@ def table_costs_ms(task):
 
 
 def largest_sum_ms(task, ranks):
-    """Largest sum over ranks of single-table costs."""
+    """Cost of the most expensive rank; a rank costs the sum of what each of its tables would cost alone."""
     return np.bincount(ranks, weights=table_costs_ms(task), minlength=task.world_size).max()
 
 

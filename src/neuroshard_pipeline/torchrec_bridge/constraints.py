@@ -30,7 +30,7 @@ KERNEL_SETTINGS = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode")
 
 #: Fields that plans cannot meet, and why.
 _UNSUPPORTED_FIELDS = {
-    "cache_params": "a table is certain to have a cache only if fused_uvm_caching is its only allowed compute kernel",
+    "cache_params": "plans use them only if fused_uvm_caching is the table's only allowed compute kernel",
     "key_value_params": "tables are held in memory",
     "use_virtual_table": "tables have a fixed number of rows",
     "device_group": "all tables are on the devices of the topology",
