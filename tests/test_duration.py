@@ -22,27 +22,37 @@ def conf_with(folder: Path, **texts: str) -> Path:
 def test_seconds_are_those_of_the_environment_or_of_base(tmp_path: Path) -> None:
     conf = conf_with(
         tmp_path,
-        base="a: 1\nexpected_seconds: {installation: 10, measure: 20.5}\n",
-        longer="expected_seconds: {installation: 10, measure: 200}\n",
+        base="a: 1\nexpected_seconds: {installation: 10, measure: 20.5}\nbudgeted_seconds: {measure: 30}\n",
+        longer="expected_seconds: {installation: 10, measure: 200}\nbudgeted_seconds: null\n",
         unknown="expected_seconds: null # not known\n",
         silent="a: 2\n",
     )
-    assert duration.reference_seconds("base", conf=conf) == 30.5
-    assert duration.reference_seconds("longer", ["measure"], conf) == 200
-    assert duration.reference_seconds("unknown", conf=conf) == 0
-    assert duration.reference_seconds("silent", conf=conf) == 30.5
+    assert duration.seconds_of_stages("base", conf=conf) == {"installation": 10, "measure": 20.5}
+    assert duration.seconds_of_stages("base", "budgeted_seconds", conf) == {"measure": 30}
+    assert duration.seconds_of_stages("longer", conf=conf) == {"installation": 10, "measure": 200}
+    assert duration.seconds_of_stages("longer", "budgeted_seconds", conf) == {}
+    assert duration.seconds_of_stages("unknown", conf=conf) == {}
+    assert duration.seconds_of_stages("silent", conf=conf) == {"installation": 10, "measure": 20.5}
 
 
 def test_base_and_thorough_state_every_stage() -> None:
-    for environment in ("base", "thorough"):
-        for stage in ("installation", "augment", "measure", "train", "search"):
-            assert duration.reference_seconds(environment, [stage]) > 0
-    assert duration.reference_seconds("thorough") > duration.reference_seconds("base")
+    base, thorough = map(duration.seconds_of_stages, ("base", "thorough"))
+    assert set(base) == set(thorough) == {"installation", "augment", "measure", "train", "search"}
+    assert all(base[stage] <= thorough[stage] for stage in base)
+    budgeted = duration.seconds_of_stages("base", "budgeted_seconds")
+    assert all(base[stage] < seconds for stage, seconds in budgeted.items())
+    assert duration.seconds_of_stages("thorough", "budgeted_seconds") == {}
 
 
 @pytest.mark.parametrize(("seconds", "slowdown", "minutes"), [(50, 1, 1), (60, 1, 1.5), (100, 2, 4), (0, 3, 0)])
 def test_estimates_are_rounded_up_to_half_minutes(seconds: float, slowdown: float, minutes: float) -> None:
-    assert duration.estimate_minutes(seconds, slowdown) == minutes
+    assert duration.estimate_minutes({"train": seconds}, {}, slowdown) == minutes
+
+
+@pytest.mark.parametrize(("slowdown", "seconds"), [(1, 300), (1.5, 450), (2, 500), (3, 500), (4, 600)])
+def test_time_budgets_limit_a_stage_to_half_of_its_full_time_at_least(slowdown: float, seconds: float) -> None:
+    unlimited = duration.estimate_minutes({"measure": seconds}, {}, 1)
+    assert duration.estimate_minutes({"measure": 300}, {"measure": 500}, slowdown) == unlimited
 
 
 def test_the_first_line_needs_no_installed_package() -> None:

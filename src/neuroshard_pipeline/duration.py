@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -39,28 +39,37 @@ def slowdown() -> float:
     return sum(ratios) / len(ratios)
 
 
-def estimate_minutes(reference_seconds: float, slowdown: float) -> float:
-    """Minutes to announce for a run that takes `reference_seconds` on the reference machine."""
-    return -(-reference_seconds * slowdown * _MARGIN // 30) / 2
-
-
-def reference_seconds(environment: str, stages: Iterable[str] | None = None, conf: Path = CONF) -> float:
-    """Seconds that `stages` take on the reference machine: `expected_seconds` in the environment's parameter files.
+def estimate_minutes(expected_s: Mapping[str, float], budgeted_s: Mapping[str, float], slowdown: float) -> float:
+    """Minutes to announce for a run.
 
     Args:
-        environment: name of a folder of `conf`; if it has no `expected_seconds`, those of `base` count.
-        stages: keys of `expected_seconds`; None for all.
+        expected_s: seconds by stage on the reference machine.
+        budgeted_s: seconds by stage to which time budgets limit measurements. A slow machine measures fewer rounds of
+            visits, but always half of them (`measurement.time_budget`), so that a stage takes at least half as long as
+            without a limit.
+        slowdown: how many times slower this machine is than the reference machine.
+    """
+    full_s = {stage: seconds * slowdown for stage, seconds in expected_s.items()}
+    total_s = sum(max(min(seconds, budgeted_s.get(stage, seconds)), seconds / 2) for stage, seconds in full_s.items())
+    return -(-total_s * _MARGIN // 30) / 2
+
+
+def seconds_of_stages(environment: str, name: str = "expected_seconds", conf: Path = CONF) -> dict[str, float]:
+    """Seconds by stage, as the parameter files of an environment state them under `name`.
+
+    Args:
+        environment: name of a folder of `conf`; if it does not state them, those of `base` count.
+        name: `expected_seconds` or `budgeted_seconds`.
         conf: the project's configuration folder.
 
     Returns:
-        The sum; 0 if the environment states that no duration is known.
+        Empty if the environment states null.
     """
-    for name in (environment, "base"):
-        for file in sorted((conf / name).glob("parameters*.yml")):
-            if found := re.search(r"^expected_seconds: *(.*)", file.read_text(), re.MULTILINE):
-                seconds = {key: float(value) for key, value in re.findall(r"(\w+): *([\d.]+)", found[1])}
-                return sum(seconds.get(stage, 0.0) for stage in (seconds if stages is None else stages))
-    return 0.0
+    for folder in (environment, "base"):
+        for file in sorted((conf / folder).glob("parameters*.yml")):
+            if found := re.search(rf"^{name}: *(.*)", file.read_text(), re.MULTILINE):
+                return {key: float(value) for key, value in re.findall(r"(\w+): *([\d.]+)", found[1])}
+    return {}
 
 
 def announcement(minutes: float, what: str) -> str:
@@ -89,10 +98,12 @@ def main(argument: str) -> None:
     if argument == "--probe":
         print(*_probe())
         return
-    installed = (CONF.parent / ".venv" / ".run").exists()
-    seconds = reference_seconds(argument) - installed * reference_seconds(argument, ["installation"])
-    if seconds:
-        print(announcement(estimate_minutes(seconds, slowdown()), "make run"), flush=True)
+    expected_s = seconds_of_stages(argument)
+    if (CONF.parent / ".venv" / ".run").exists():
+        expected_s.pop("installation", None)
+    if expected_s:
+        minutes = estimate_minutes(expected_s, seconds_of_stages(argument, "budgeted_seconds"), slowdown())
+        print(announcement(minutes, "make run"), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,14 @@ from neuroshard_pipeline.report import summary_table
 LINEAGE_DATASET = "lineage"
 _LOGGER = logging.getLogger(__name__)
 #: Parameters that configuration files or hooks read, but no node.
-RUNTIME_PARAMETERS = {"data_root", "local_world_size", "torchrun_endpoint", "expected_seconds", "lab"}
+RUNTIME_PARAMETERS = {
+    "data_root",
+    "local_world_size",
+    "torchrun_endpoint",
+    "expected_seconds",
+    "budgeted_seconds",
+    "lab",
+}
 #: Text datasets that are printed at the end of a run that has made them.
 _TEXT_DATASETS = ("plan.explanation", "train_check.table", "truth.table", "benchmark.table", "drift.table")
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
@@ -145,11 +152,11 @@ class ProgressHooks:
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
         """Announce the duration if `expected_seconds` has a duration for a stage of the run."""
-        expected = catalog.load("parameters").get("expected_seconds") or {}
-        stages = {tag for node in pipeline.nodes for tag in node.tags}
-        seconds = sum(value for stage, value in expected.items() if stage in stages)
+        parameters, stages = catalog.load("parameters"), {tag for node in pipeline.nodes for tag in node.tags}
+        expected_s = {name: s for name, s in (parameters.get("expected_seconds") or {}).items() if name in stages}
+        budgeted_s = parameters.get("budgeted_seconds") or {}
         self._start_s, self._num_started, self._num_nodes = time.monotonic(), 0, len(pipeline.nodes)
-        self._announced_minutes = estimate_minutes(seconds, slowdown()) if seconds else None
+        self._announced_minutes = estimate_minutes(expected_s, budgeted_s, slowdown()) if expected_s else None
         if self._announced_minutes:
             _LOGGER.info(announcement(self._announced_minutes, "this run"))
 
