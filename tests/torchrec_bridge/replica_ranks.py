@@ -36,7 +36,7 @@ def mixed_sharder() -> EmbeddingBagCollectionSharder:
 
 
 def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:
-    """Losses per step, with this number format on the links and unsharded; largest difference between their weights."""
+    """Losses of every step, sharded with this precision on the links and unsharded; largest difference of weights."""
     model = training.built(KIND)
     plan = training.plan_of_types(model, world_size, world_size, TYPES)
     sharded = DistributedModelParallel(

@@ -34,8 +34,8 @@ from neuroshard_pipeline.tables.samples import Reduction
 
 #: The slope beyond the largest size is taken over this factor, because a shorter stretch would mostly show noise.
 _SLOPE_SPAN = 4.0
-#: Part of the log half width of an interval for a group whose ranks per host differ by a factor of 2 or more from those
-#: of every measured group: a factor of 2.
+#: Added to the log half width of an interval, which widens it by a factor of 2, for a group whose ranks per host differ
+#: by a factor of 2 or more from those of every measured group.
 _OTHER_HOSTS_LOG_ERROR = math.log(2)
 #: `Group.density` of a group on one host; it is larger than that of every group on several hosts.
 _ONE_HOST = 20.0
