@@ -9,6 +9,9 @@ from conftest import run_pipeline
 from tables.criteo_files import write_criteo
 from torchrec_bridge.needs_torchrec import QUIET
 
+from neuroshard_pipeline.pipelines.train_check import nodes
+from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans
+
 pytestmark = [pytest.mark.slow, *QUIET]
 
 SHARDERS = ["torchrec", "size_lookup_greedy", "neuroshard"]
@@ -32,11 +35,21 @@ def test_the_check_compares_plans_and_prints_them(finished_run, capfd):
     assert all(name in table for name in SHARDERS)
 
 
-def test_the_check_trains_a_criteo_file_with_a_fully_sharded_dense_network(finished_run, tmp_path):
-    write_criteo(tmp_path / "day_0.gz", 128, seed=0)
+def test_the_samples_of_a_criteo_file_and_the_choice_of_fsdp2_reach_the_training(finished_run, tmp_path, monkeypatch):
+    given = []
+
+    def training(plans, batches, params, progress):
+        given.append((batches, params))
+        return train_under_plans(plans, batches, params, progress)
+
+    monkeypatch.setattr(nodes, "train_under_plans", training)
+    lines = write_criteo(tmp_path / "day_0.gz", 128, seed=0)
     task = {"tables": "data/01_raw/criteo_kaggle.csv", "criteo_file": str(tmp_path / "day_0.gz")}
     changes = {"task": task, "training": {"dense": "fsdp2"}, "contest": {"sharders": SHARDERS[1:]}}
     run_pipeline(finished_run, "train_check", params={"train_check": changes})
+    ((batches, params),) = given
+    assert [label for batch in batches for label in batch.labels] == [label for label, _, _ in lines]
+    assert params.dense == "fsdp2"
     summary = json.loads(newest(finished_run, "08_reporting/train_check_summary.json").read_text())
     assert summary["training"]["dense"] == "fsdp2"
     assert summary["task_id"] == "criteo_kaggle"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -37,9 +38,10 @@ def test_the_stage_prints_predicted_beside_measured_steps(finished_run, capfd):
     assert all(name in table for name in [*SHARDERS, "input dist", "all row_wise", "Kendall's tau"])
 
 
-def test_tasks_are_those_of_the_search_on_fewer_ranks(finished_run):
+def test_tasks_are_those_of_the_search_on_fewer_ranks(finished_run, tmp_path):
     run_pipeline(finished_run, "truth", params={"truth": {"task": {"drawn_for_ranks": 4, "num_tasks": 1}}})
     (task,) = tasks_from_frame(pd.read_parquet(newest(finished_run, "03_primary/truth_tasks.parquet")))
-    drawing = tasks_from_frame(pd.read_parquet(newest(finished_run, "03_primary/sharding_tasks.parquet")))[0]
-    assert (task.task_id, task.world_size) == ("4-ranks-000", 2)
-    assert task.memory_bytes == 2 * drawing.memory_bytes
+    run_pipeline(tmp_path, "augment", params={"augment": {"sharding_tasks": {"world_sizes": [4]}}})
+    drawn = tasks_from_frame(pd.read_parquet(newest(tmp_path, "03_primary/sharding_tasks.parquet")))[0]
+    assert (drawn.task_id, drawn.world_size) == ("4-ranks-000", 4)
+    assert task == replace(drawn, world_size=2, memory_bytes=2 * drawn.memory_bytes)

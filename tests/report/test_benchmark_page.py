@@ -30,6 +30,7 @@ def test_a_performance_profile_ends_at_the_share_of_tasks_solved_within_the_larg
 def test_the_comparison_figure_shows_the_pairs_in_percent():
     verdicts = verdicts_of(task_costs())
     traces = {trace.y[1][0]: trace for trace in comparisons(verdicts, "neuroshard_plus").data}
+    assert set(traces) == set(FACTORS) - {"neuroshard_plus"}
     for pair in verdicts["suites"]["some"]["pairs"]:
         if pair["ours"] == "neuroshard_plus":
             trace = traces[pair["rival"]]
@@ -39,7 +40,9 @@ def test_the_comparison_figure_shows_the_pairs_in_percent():
 
 
 def test_a_comparison_of_too_few_tasks_has_an_open_circle_without_interval():
-    for trace in comparisons(verdicts_of(task_costs(count=3)), "neuroshard_plus").data:
+    traces = comparisons(verdicts_of(task_costs(count=3)), "neuroshard_plus").data
+    assert len(traces) == len(FACTORS) - 1
+    for trace in traces:
         assert list(trace.marker.symbol) == ["circle-open"]
         assert (list(trace.error_x.array), list(trace.error_x.arrayminus)) == ([0], [0])
 

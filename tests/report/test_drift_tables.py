@@ -1,5 +1,6 @@
 """Text about a plan with tiers that is priced on the ids of another day: two tables of text and a verdict."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from neuroshard_pipeline.evaluation.other_day import TierShares
@@ -33,6 +34,15 @@ def test_every_way_to_cut_again_has_a_row():
 
 
 def test_the_verdict_names_the_way_that_pays_first():
+    """The new plan saves less per step, but moves so few bytes that it pays after 20 steps."""
+    drift = a_drift(31.0)
+    later, shares = drift.recuts[0], drift.planned_shares
+    sooner = Recut("new plan", a_plan(4.5), drift.cuts, shares, 1.5e9, 10.0, 0.5, 20.0)
+    for recuts in ((later, sooner), (sooner, later)):
+        assert "Cut again (new plan): moving 1,500 MB" in drift_text(replace(drift, recuts=recuts))
+
+
+def test_the_verdict_states_what_cutting_again_takes_and_saves():
     assert "Cut again (same cuts): moving 2,500 MB takes 31.0 ms once" in drift_text(a_drift(31.0))
     assert "predicted to take 20 % less." in drift_text(a_drift(31.0))
     assert "not worth it:" in drift_text(a_drift(None))

@@ -54,9 +54,13 @@ def page(page_text):
     return Page(page_text)
 
 
-def test_page_is_self_contained(page):
+def css_of(page_text):
+    return re.search(r"<style>(.*?)</style>", page_text, re.DOTALL).group(1)
+
+
+def test_page_is_self_contained(page, page_text):
     assert all(address.startswith(("#", "data:")) for address in page.addresses)
-    css_and_prose = page.text
+    css_and_prose = css_of(page_text) + page.text
     assert "http" not in css_and_prose
 
 
@@ -66,7 +70,7 @@ def test_plotly_is_inlined_once_and_the_page_stays_small(page_text):
 
 
 def test_style_loads_nothing(page_text):
-    style = re.search(r"<style>(.*?)</style>", page_text, re.DOTALL).group(1)
+    style = css_of(page_text)
     assert "url(" not in style
     assert "@import" not in style
 

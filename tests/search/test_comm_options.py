@@ -62,15 +62,12 @@ def test_replica_groups_average_weights_and_state_of_every_rank(gpus_per_host, o
 
 def test_a_step_pays_its_share_of_an_averaging():
     models = step_models()
-    never, often, seldom = (
-        planned(models, num_replica_groups=groups, sync_interval=interval).predicted
-        for groups, interval in ((1, 1), (4, 1), (4, 10))
+    often, seldom, free = (
+        planned(models, num_replica_groups=4, sync_interval=interval).predicted for interval in (1, 10, 10**9)
     )
-    free = planned(models, num_replica_groups=4, sync_interval=10**9).predicted
     added = np.subtract(often.reduction_ms, free.reduction_ms)
     assert (added > 0).all()
     assert np.subtract(seldom.reduction_ms, free.reduction_ms) == pytest.approx(added / 10, rel=1e-6)
-    assert often.forward_comm_ms[0] == pytest.approx(never.forward_comm_ms[0], rel=0.5)
 
 
 def test_adam_has_no_replica_groups():

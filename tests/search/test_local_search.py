@@ -46,7 +46,8 @@ def test_the_same_seed_gives_the_same_plan():
 
 
 def test_more_rounds_never_cost_more_and_beat_the_best_table_wise_plan():
-    task, models = random_task(np.random.default_rng(8), 6, 2, 0.3), small_models(8)
+    """The start costs more than the best placement of whole tables; splits make the final plan cheaper than it."""
+    task, models = random_task(np.random.default_rng(38), 6, 2, 0.9), small_models(38)
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     start = beam_search(problem, SEARCH)[0]
     costs = [
@@ -55,11 +56,10 @@ def test_more_rounds_never_cost_more_and_beat_the_best_table_wise_plan():
         ].cost
         for rounds in (0, 5, 60)
     ]
-    assert costs == sorted(costs, reverse=True)
-    assert costs[0] == start.cost
+    assert start.cost == costs[0] > costs[1] > costs[2]
     oracle = ScalarOracle(task, models, WEIGHTS_AND_OPTIMIZER, SEARCH)
     table_wise = best_placement_ms(oracle, [(i, table.embedding_dim) for i, table in enumerate(task.tables)])
-    assert costs[-1] / 1e9 <= table_wise + 1e-6
+    assert costs[-1] / 1e9 < 0.99 * table_wise < table_wise < start.cost / 1e9
 
 
 def test_a_time_budget_ends_the_search():

@@ -28,13 +28,13 @@ def test_loads_after_a_move_equal_those_of_the_new_layout(seed):
     moves = propose(layout, problem, everyone, everyone, 10_000, rng)
     loads, allowed = loads_after(layout, moves, problem), feasible(layout, moves, problem)
     assert len(moves) > 100
+    assert 0 < allowed.sum() < len(moves)
     for index in rng.choice(len(moves), 60, replace=False).tolist():
         after = apply_moves(layout, moves.take(np.array([index])), problem)
         source, target = moves.source[index], moves.target[index]
         np.testing.assert_allclose(loads.compute_ms[index], after.compute_ms[[source, target]], rtol=1e-9)
         assert loads.dims[index].tolist() == after.dims[[source, target]].tolist()
-        if layout.free.min() >= 0:
-            assert allowed[index] == (after.free.min() >= 0)
+        assert allowed[index] == (after.free[[source, target]].min() >= 0)
         columns = np.bincount(problem.unit[after.kinds], weights=problem.width[after.kinds])
         assert columns.tolist() == [table.embedding_dim for table in problem.task.tables]
 
@@ -42,4 +42,4 @@ def test_loads_after_a_move_equal_those_of_the_new_layout(seed):
 def test_every_move_starts_from_a_source():
     layout, problem, rng = a_layout(0)
     moves = propose(layout, problem, np.array([1]), np.array([0, 2]), 10_000, rng)
-    assert set(moves.source.tolist()) <= {1}
+    assert set(moves.source.tolist()) == {1}
