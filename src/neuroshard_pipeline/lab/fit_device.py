@@ -1,4 +1,4 @@
-"""Fits the numbers of kernels, which all GPUs share, to published lookup times.
+"""Fits the parameters of kernels (`device.KernelParams`), which all GPUs share, to published lookup times.
 
 The fit minimises the squared logarithm of predicted / published time; large errors count less (`soft_l1`). Published
 rows of one source with the same part (such as the forward pass), number of tables, placement and optimizer together
