@@ -2,6 +2,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+import yaml
+from conftest import ROOT
 
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.cost_models.reductions import Curve, Group, ReductionCosts
@@ -9,10 +11,18 @@ from neuroshard_pipeline.cost_models.shipped import shipped_names
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.lab.device import modelled_device
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 TABLE = Table("table", 1000, 16, 5.0)
+#: Values of the environments that model a GPU; shipped models have the name of their environment.
+LAB = {
+    path.parent.name: values
+    for path in (ROOT / "conf").glob("*/globals.yml")
+    if "modelled_device" in (values := yaml.safe_load(path.read_text()))
+}
 OLD, NEW = "2026-01-01T00.00.00.000Z", "2026-02-01T00.00.00.000Z"
 
 
@@ -39,8 +49,9 @@ def store(compute_model, comm_model, tmp_path):
 
 
 def test_shown_in_one_line(store):
-    assert repr(load_cost_models(store)).startswith("CostModels(trained on ")
-    assert len(repr(load_cost_models(store))) < 200
+    (line,) = repr(load_cost_models(store)).splitlines()
+    assert line.startswith("CostModels(trained on ")
+    assert len(line) < 200
 
 
 @pytest.mark.parametrize(("version", "worlds"), [(None, (2, 4, 8)), (NEW, (2, 4, 8)), (OLD, (2,))])
@@ -159,10 +170,12 @@ def test_models_of_different_machines_or_batches_are_refused(compute_model, comm
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_models_plan_for_large_clusters_and_say_that_costs_are_modelled(name):
     models = load_cost_models(name)
-    tables = [Table(f"t{index}", 4_000_000, 64, 20.0) for index in range(8)]
-    caveats = models.caveats(ShardingTask(tables, world_size=16, batch_size=65536, memory_bytes=2**36))
-    assert {caveat.partition(":")[0] for caveat in caveats} == {"modelled"}
-    assert len(caveats) >= 2
+    tables = [Table(f"t{index}", 4_000_000, 64, 20.0) for index in range(16)]
+    plan = shard(ShardingTask(tables, world_size=16, batch_size=65536, memory_bytes=2**36), models, "neuroshard")
+    assert set(plan.ranks) == set(range(16))
+    assert 0 < plan.predicted_cost_ms < np.inf
+    assert {caveat.partition(":")[0] for caveat in plan.caveats} == {"modelled"}
+    assert len(plan.caveats) == 3  # compute, communication, and the other parts of a step
     assert "modelled" in repr(models)
     one, all_ms = models.compute_ms([whole(tables[0])]), models.compute_ms([whole(table) for table in tables])
     assert 0 < sum(one) < sum(all_ms)
@@ -170,13 +183,17 @@ def test_shipped_models_plan_for_large_clusters_and_say_that_costs_are_modelled(
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_models_were_trained_on_the_present_lab(name):
-    hardware = load_cost_models(name).compute.provenance["hardware"]
-    device = hardware["gpu_model"].removesuffix(" (modelled)")
-    assert hardware["modelled_device"] == modelled_device(device).model_dump(mode="json"), "run `make shipped-models`"
+    models, lab = load_cost_models(name), LAB[name]
+    network = network_preset(lab["network"]).model_dump(mode="json")
+    for model in (models.compute, models.comm, models.step):
+        hardware = model.provenance["hardware"]
+        present = modelled_device(lab["modelled_device"]).model_dump(mode="json")
+        assert hardware["modelled_device"] == present, "run `make shipped-models`"
+        assert hardware["topology"] == {"preset": lab["network"], **network}, "run `make shipped-models`"
 
 
 def test_every_environment_of_the_lab_has_shipped_models():
-    assert shipped_names() == ("a100", "h100", "h200")
+    assert set(shipped_names()) == {values["shipped_models"] for values in LAB.values()} == set(LAB)
 
 
 def test_shipped_models_have_no_versions():

@@ -18,9 +18,11 @@ def test_records_accumulate_and_load_lazily(tmp_path):
     folder = RecordFolderDataset(path=str(tmp_path))
     folder.save({"hash/visit-0/chunk-0": pd.DataFrame({"x": [1]})})
     folder.save({"hash/visit-1/chunk-0": pd.DataFrame({"x": [2]})})
-    assert {key: load()["x"].tolist() for key, load in folder.load().items()} == {
+    records = folder.load()
+    folder.save({"hash/visit-1/chunk-0": pd.DataFrame({"x": [3]})})  # a record is read only when its function is called
+    assert {key: load()["x"].tolist() for key, load in records.items()} == {
         "hash/visit-0/chunk-0": [1],
-        "hash/visit-1/chunk-0": [2],
+        "hash/visit-1/chunk-0": [3],
     }
 
 

@@ -252,11 +252,16 @@ def test_the_measured_lookups_are_those_that_are_priced():
 
 
 def test_marks_know_types_and_rows():
-    def marked(sharding_type):
-        task = ShardingTask([B], 2, 32, 2**20)
-        return session_marks([Plan(task, tuple(row_shards(B, sharding_type, 2)), (0, 1), "one")])
+    def marked(sharding_type, rows=100):
+        table = dataclasses.replace(B, num_embeddings=rows)
+        halves = (Shard(table, 0, 8), Shard(table, 8, 8))
+        shards = halves if sharding_type == "column_wise" else tuple(row_shards(table, sharding_type, 2))
+        return session_marks([Plan(ShardingTask([table], 2, 32, 2**20), shards, (0, 1), "one")])
 
     assert marked("row_wise") != marked("table_row_wise")
+    for sharding_type in ("column_wise", "row_wise"):
+        assert marked(sharding_type) == marked(sharding_type)
+        assert marked(sharding_type) != marked(sharding_type, rows=200)
 
 
 def test_frames_without_measurements_or_plans_keep_the_columns():

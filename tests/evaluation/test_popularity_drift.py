@@ -9,7 +9,7 @@ from neuroshard_pipeline.augment.sequences import SequenceIds, row_popularity, s
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.evaluation.other_day import day_task, most_popular, on_ids, planned_shares, shares_of
-from neuroshard_pipeline.evaluation.popularity_drift import DriftParams, evaluate_drift
+from neuroshard_pipeline.evaluation.popularity_drift import DriftParams, evaluate_drift, plan_day
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
@@ -20,7 +20,7 @@ from neuroshard_pipeline.tables.profile import reuse_histogram
 from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.tables.tiers import Cuts, tiered_task, tiers_of
+from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, tiered_task, tiers_of
 
 WORLD, LOCAL, BATCH, ROWS = 4, 2, 512, 20_000
 CUTS = Cuts(hot_rows=200, host_rows=1_800)
@@ -73,10 +73,13 @@ def test_ids_of_all_tiers_add_up_and_keep_their_profiles(plan, source, models):
     (ids,) = day[source.table.name]
     tables = {table.tier.kind: table for table in seen.task.tables}
     assert sum(table.pooling_factor for table in tables.values()) * BATCH == pytest.approx(len(ids))
-    hot_ids = ids[np.isin(ids, source.popular_rows(200))]
-    unique, reuse, _ = reuse_histogram(hot_ids)
-    assert tables["hot"].unique_rows == unique
-    assert tables["hot"].reuse == pytest.approx(reuse)
+    popular = source.popular_rows(2_000)
+    hot, host = np.isin(ids, popular[:200]), np.isin(ids, popular[200:])
+    for kind, own in {"hot": ids[hot], "host": ids[host], "cold": ids[~hot & ~host]}.items():
+        unique, reuse, _ = reuse_histogram(own)
+        assert tables[kind].pooling_factor * BATCH == pytest.approx(len(own)), kind
+        assert tables[kind].unique_rows == unique, kind
+        assert tables[kind].reuse == pytest.approx(reuse), kind
 
 
 def test_a_tier_without_ids_counts_as_half_an_id(plan, source, models):
@@ -85,12 +88,20 @@ def test_a_tier_without_ids_counts_as_half_an_id(plan, source, models):
     assert [table.pooling_factor * BATCH for table in seen.task.tables] == pytest.approx([0.5, 0.5, BATCH * 50])
 
 
-def test_without_drift_nothing_is_worth_it(plan, source, models):
-    drift = evaluate_drift(plan, planned_rows(source), a_day(source), models, PARAMS)
-    same = next(recut for recut in drift.recuts if recut.name == "same cuts")
-    assert same.pays_after is None
-    assert abs(same.saved_ms) < 0.02 * drift.drifted.predicted_cost_ms
-    assert drift.cuts == {source.table.name: CUTS}
+def test_without_drift_nothing_is_worth_it(models):
+    """The search chose this plan; for the arbitrary cuts of `plan`, a new plan is worth it even on the same day."""
+    batch_size = 2048
+    (table,) = sequence_tables("published", [100], [512], [50_000], batch_size)
+    source = SequenceIds(table, row_popularity("published", 50_000))
+    planned, other = ({table.name: [source.draw(batch_size, s).indices for s in seeds]} for seeds in ((0, 1), (2, 3)))
+    task = ShardingTask([table], 16, batch_size, 2**32, local_world_size=8, tiers=True)
+    plan, rows = plan_day(task, planned, models, "neuroshard_plus")
+    drift = evaluate_drift(plan, rows, other, models, PARAMS)
+    assert drift.cuts == cuts_of(plan.task)
+    assert 0 < drift.cuts[table.name].hot_rows < 50_000
+    assert {recut.name for recut in drift.recuts} == {"same cuts", "new plan"}
+    assert all(abs(recut.saved_ms) < 0.02 * drift.drifted.predicted_cost_ms for recut in drift.recuts)
+    assert drift.worth_it is None
 
 
 def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):

@@ -8,10 +8,10 @@ import pytest
 from search.tasks import random_tables
 
 import neuroshard_pipeline as ns
-from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, bench_plans_frame, gather, solve_missing
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies, Policy
 from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables import ShardingTask, tasks_to_frame
 from neuroshard_pipeline.workers import Outcome
@@ -79,20 +79,34 @@ def test_only_what_is_missing_is_solved(jobs):
     pd.testing.assert_frame_equal(found[1][columns], records[lost][columns])
 
 
-def test_everything_that_determines_a_plan_is_part_of_the_key(jobs, tasks):
-    def keys(tasks=tasks, params=PARAMS, models=jobs.models, settings=jobs.settings):
-        return {job.key for job in BenchmarkJobs.of(in_suites(tasks), params, models, settings).jobs}
+def test_everything_that_determines_a_plan_is_part_of_the_key(jobs, tasks, monkeypatch):
+    def keys(tasks=tasks, params=PARAMS, models=jobs.models, settings=jobs.settings, policies=NO_POLICIES):
+        return {job.key for job in BenchmarkJobs.of(in_suites(tasks), params, models, settings, policies).jobs}
 
-    assert keys() == {job.key for job in jobs.jobs}
+    def other_models(name):
+        other = dataclasses.replace(getattr(jobs.models, name), provenance={"trained on": "something else"})
+        return dataclasses.replace(jobs.models, **{name: other})
+
+    unchanged = keys()
+    assert unchanged == {job.key for job in jobs.jobs}
     settings = SharderSettings(search=jobs.settings.search.model_copy(update={"beam_width": 1}))
-    other_model = dataclasses.replace(jobs.models.compute, provenance={"trained on": "something else"})
-    for changed in (
-        keys(tasks=[dataclasses.replace(task, memory_bytes=9) for task in tasks]),
-        keys(settings=settings),
-        keys(models=CostModels(other_model, jobs.models.comm)),
-    ):
-        assert not changed & keys()
-    assert len(keys(params=PARAMS.model_copy(update={"seed": 6})) & keys()) == 0
+    changed = {
+        "task": keys(tasks=[dataclasses.replace(task, memory_bytes=9) for task in tasks]),
+        "settings": keys(settings=settings),
+        "seed": keys(params=PARAMS.model_copy(update={"seed": 6})),
+        **{name: keys(models=other_models(name)) for name in ("compute", "comm", "step")},
+        "no step": keys(models=dataclasses.replace(jobs.models, step=None)),
+    }
+    monkeypatch.setattr("neuroshard_pipeline.evaluation.solving._source_digest", lambda: "older code")
+    changed["code"] = keys()
+    assert [name for name, found in changed.items() if found & unchanged] == []
+
+    def learned_keys(scale):
+        policies = Policies(autoshard=Policy("autoshard", {}, np.zeros(2), np.full(2, scale)))
+        return keys(params=PARAMS.model_copy(update={"sharders": ("autoshard",)}), policies=policies)
+
+    assert learned_keys(1.0) == learned_keys(1.0)
+    assert not learned_keys(1.0) & learned_keys(2.0)
 
 
 def test_a_job_that_was_aborted_counts_as_not_solved(jobs):

@@ -1,5 +1,6 @@
 """The numbers all GPUs share: the fit finds known ones, the shipped ones are its result, and the aims are met."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,18 +37,20 @@ def test_every_number_has_a_range_around_the_shipped_value():
 
 
 def test_the_fit_finds_the_numbers_that_made_the_times(rows):
-    """Times made by other numbers on the same lookups: the fit then predicts the times within 10 %."""
-    made = {name: (low * high) ** 0.5 * 1.1 for name, (low, high, _) in BOUNDS.items()}
-    kernels = KernelParams(**made | {"hbm_efficiency": 0.88})
+    """Each number made is 20 % of its range from the middle; the fit finds it within 10 % (logarithms).
+
+    With other numbers, latencies that make up for each other, such as those of bags and rows, may be found less well.
+    """
+    made = {name: low**0.3 * high**0.7 for name, (low, high, _) in BOUNDS.items()}
+    kernels = KernelParams(**made)
     times = [ModelledDevice(device=DEVICES[row.preset], kernels=kernels).time(row.lookup) for row in rows]
     made_rows = [
         replace(row, times_us={part: predicted_us(time, part) for part in row.times_us})
         for row, time in zip(rows, times, strict=True)
     ]
-    fitted = fit_kernels(made_rows, DEVICES)
-    for row, time in zip(made_rows, times, strict=True):
-        again = ModelledDevice(device=DEVICES[row.preset], kernels=fitted).time(row.lookup)
-        assert again.forward_us + again.backward_us == pytest.approx(time.forward_us + time.backward_us, rel=0.1)
+    for name, value in fit_kernels(made_rows, DEVICES).model_dump().items():
+        low, high, _ = BOUNDS[name]
+        assert abs(math.log(value / made[name])) < 0.1 * math.log(high / low), name
 
 
 def test_a_source_does_not_influence_its_own_prediction(rows):

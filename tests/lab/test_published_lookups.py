@@ -55,9 +55,10 @@ def test_stated_distinct_rows_are_reproduced(tmp_path):
 
 
 def test_lists_ranges_and_means(tmp_path):
-    found = lookup(tmp_path, dim="64;128", rows_per_table="1000-3000", bag_len="7.5 mean", n_indices="10000")
+    found = lookup(tmp_path, dim="64;128", rows_per_table="1000-3000", bag_len="7.5 mean;2.5", n_indices="10000")
     np.testing.assert_allclose(found.dims, [64, 128])
-    np.testing.assert_allclose(found.ids, [5000, 5000])
+    np.testing.assert_allclose(found.ids, [7500, 2500])
+    np.testing.assert_allclose(found.unique_rows, 2000 * (1 - (1 - 1 / 2000) ** found.ids), rtol=1e-6)
     np.testing.assert_allclose(found.bags, [512, 512])
 
 
