@@ -4,8 +4,8 @@ The naive loop is that of the reference code of [Zha2023]: for every sample it b
 weights, draws ids, runs 5 + 10 iterations and takes the median. This project visits every sample several times, each
 time with cached ids and operators, and with weights in one large buffer that all samples share, the arena. A visit
 takes the minimum of 2 or 4 iterations. The project uses the lower quartile of the visits; the table also shows their
-minimum. `kedro run` visits expensive samples less often. Noise is the relative difference between two
-independent measurements of the same sample (forward + backward).
+minimum. In rows such as `12 to 3 visits`, expensive samples get fewer visits, as in `kedro run`. Noise is the relative
+difference between two independent measurements of the same sample (forward + backward).
 
     OMP_NUM_THREADS=1 python benchmarks/bench_measurement.py            # about a minute on 2 cores
 
@@ -37,7 +37,8 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 
 BATCH_SIZE = 512
 ARENA_BYTES = 2**29
-#: In the environment thorough: tables from which training samples are drawn, samples, and most tables of a sample.
+#: Numbers of the environment thorough: tables from which training samples are drawn, samples, and the maximum number of
+#: tables in a sample.
 PROFILE_TABLES, PROFILE_SAMPLES, PROFILE_MAX_TABLES = 3424, 5960, 15
 NAIVE_WARMUP, NAIVE_ITERATIONS = 5, 10
 VISITS = (1, 2, 4, 6, 8, 12)
@@ -259,7 +260,8 @@ def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], s
             f"{kernels_ms:.2f} ms ({kernels_ms / round_ms:.0%}). The first visit takes "
             f"{loop.first_s * 1e3 / len(samples) - round_ms:.2f} ms more, for ids and FBGEMM's operator"
         )
-    print("The rest of a visit is spent on slower iterations, joining ids, warming up and garbage collection.")
+    print("The rest is spent on slower iterations, on joining ids, and, once per round, on garbage collection and on")
+    print("settling on a core.")
 
 
 def main() -> None:

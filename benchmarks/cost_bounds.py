@@ -5,9 +5,10 @@ exists if f has one of two shapes.
 
 - `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: one part of
   the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), whose values for R + Q are at
-  least those for R or Q. Launch terms, which a rank pays once for any number of shards, break this shape; f leaves them
-  out, which can only lower the bound. Of k ranks with shards, one costs at least f0 + T / k, where T is the sum of
-  f({shard}) - f0 over all shards. Every table adds to T at least the smallest sum that any of its splits has.
+  least those for R or Q. Work that a rank with shards pays once, however many shards it has (the launch terms of
+  `cost_models.compute`), breaks this shape. Here, f contains f0 but not these terms, which can only lower the bound. Of
+  k ranks with shards, one costs at least f0 + T / k, where T is the sum of f({shard}) - f0 over all shards. Every table
+  adds to T at least the smallest sum that any of its splits has.
 - `convex`: f is convex and non-decreasing in the summed embedding, a vector per shard that the model sums over a rank.
   The busiest of k ranks then costs at least f(L / k). A component of L is the smallest value that the sum of this
   component over all shards has under any splits of the tables.
@@ -143,7 +144,7 @@ def without_launch_terms(embedding: FloatArray, models: Models) -> FloatArray:
         return embedding
     members, terms, _ = models.compute.network.weights["once.log_cost"].shape
     stripped = embedding.copy()
-    stripped[:, :-1].reshape(len(embedding), members, -1)[..., -terms:] = 0.0  # the last number is the overshoot
+    stripped[:, :-1].reshape(len(embedding), members, -1)[..., -terms:] = 0.0  # the last number belongs to no member
     return stripped
 
 

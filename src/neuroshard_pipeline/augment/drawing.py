@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, MAX_EMBEDDING_D
 
 Drawn = TypeVar("Drawn")
 
-#: Most draws of one sample or task; a draw that exceeds the memory is repeated.
+#: Maximum number of draws of one sample or task; a draw that exceeds the memory is repeated.
 MAX_REDRAWS = 1000
 
 

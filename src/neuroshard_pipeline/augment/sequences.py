@@ -75,9 +75,10 @@ class RowPopularity:
 def row_popularity(name: str, num_embeddings: int) -> RowPopularity:
     """The distribution called `name` (one of `POPULARITIES`) over `num_embeddings` rows.
 
-    `published`: with the ids of a published batch, a table of `MEAN_NUM_EMBEDDINGS` rows has the published reuse
-    histogram, in which 2 % of the distinct rows get 49 % of the ids and 12 % get 72 %. A table of another size has the
-    same share of its rows in every class. `steep` and `flat` follow Zipf's law (`ZIPF_EXPONENTS`).
+    `published`: if a table of `MEAN_NUM_EMBEDDINGS` rows gets as many ids as an average table of a published batch, its
+    expected reuse histogram is the published one, in which 2 % of the distinct rows get 49 % of the ids and 12 % get
+    72 %. A table of another size has the same share of its rows in every class. `steep` and `flat` follow Zipf's law
+    (`ZIPF_EXPONENTS`).
 
     Raises:
         TaskError: no distribution has this name.

@@ -104,8 +104,9 @@ def _draw_task(
     count = round(np.exp(rng.uniform(np.log(params.min_tables), np.log(params.max_tables))))
     if count > len(candidates):
         raise TaskError(
-            f"measure.step_plans: {count} fp32 tables of batch size {batch_size} and several rows are needed, but the "
-            f"pool has {len(candidates)}; lower max_tables, or choose batch sizes of augment.variation.batch_sizes"
+            f"measure.step_plans: {count} fp32 tables of batch size {batch_size} with more than one row each are "
+            f"needed, but the pool has {len(candidates)}; lower max_tables, or choose batch sizes of "
+            "augment.variation.batch_sizes"
         )
     weights = candidates["pooling_factor"].to_numpy() ** rng.choice(_POOLING_POWERS)
     order = rng.choice(len(candidates), size=count, replace=False, p=weights / weights.sum())
