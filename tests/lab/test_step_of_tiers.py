@@ -10,6 +10,7 @@ from lab.networks import SIMPLE
 from lab.test_step import CLUSTER, H100, SLOW, SYNC, cost, task, us
 
 from neuroshard_pipeline.lab.device import lookup_cost_ms
+from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.phases import AllToAll, Symmetric
 from neuroshard_pipeline.lab.step import step_phases
 from neuroshard_pipeline.lab.step_groups import Job, grouped
@@ -78,6 +79,10 @@ def test_hot_rows_only_reduce_gradients_and_copy_rows():
     assert us(priced.input_dist_ms) == pytest.approx([30 * 10 + 24 * 8 * ids / 1e3 + 3 * SYNC] * 4)
     # Rows are copied to the positions of their ids, and gradients back; each copy reads and writes.
     assert us(priced.module_ms) == pytest.approx([2 * (10 + 2 * 4 * 8 * ids / 1e3)] * 4)
+    gradients = 4 * 4000 * 8
+    assert us(priced.reduction_ms) == pytest.approx([float(collective_us("all_reduce", gradients, 4, 2, SIMPLE))] * 4)
+    # Bytes moved per byte of gradients: 1 to write zeros, 2 for a copy, and 3 for SGD.
+    assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 4)
 
 
 def test_ids_that_are_sent_once_take_the_room_of_distinct_rows():

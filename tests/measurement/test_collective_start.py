@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.measurement import CommCampaign, collective_start
+from neuroshard_pipeline.measurement import CommCampaign, collective_start, host_clock
 from neuroshard_pipeline.measurement.collective_start import (
     LEAD_MS,
     SPIN_NS,
@@ -22,6 +22,7 @@ from neuroshard_pipeline.measurement.collective_start import (
 from neuroshard_pipeline.measurement.comm_bench import GROUP_BACKENDS
 from neuroshard_pipeline.measurement.host_clock import HostClock
 from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.workers import LocalTeam
 
 MS = 1_000_000
 
@@ -65,19 +66,41 @@ def test_a_gpu_starts_on_time_unless_its_host_is_later_than_lead_and_skew(skew_m
     assert missed_ms == pytest.approx(max(late_ms - intended_ms, 0.0))
 
 
-def test_clocks_agree_through_tensors_on_the_cpu_where_nccl_is_used(tmp_path):
+class ClockOfHost:
+    """The clock of one of two hosts; that of host 1 is a million seconds behind that of host 0."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def monotonic_ns(self):
+        return time.monotonic_ns() - self.host * 10**15
+
+
+def set_up_clock(rank, folder):
+    """Join the ranks of two hosts; the returned function gives the offset of this rank's clock and the backends."""
     # NCCL's group has the backends cpu:gloo and cuda:nccl. The first needs no GPU.
     control = GROUP_BACKENDS["nccl"].split(",")[0]
-    dist.init_process_group(control, store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        now = torch.tensor([5])
-        dist.all_reduce(now, op=dist.ReduceOp.MAX)
-        clock = HostClock(0, 1, dist.FileStore(str(tmp_path / "names"), 1))
+    dist.init_process_group(control, store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
+    host_clock._name_of_clock = lambda: f"clock of host {rank}"
+    host_clock.time = ClockOfHost(rank)
+    clock = HostClock(rank, 2, dist.FileStore(f"{folder}/names", 2))
+
+    def offset(_):
         clock.synchronise()
-        assert (int(now), clock.behind_ns) == (5, 0)
-        assert dist.get_backend_config() == "cpu:gloo"
+        return clock.behind_ns, dist.get_backend_config()
+
+    return offset
+
+
+def test_clocks_agree_through_tensors_on_the_cpu_where_nccl_is_used(tmp_path):
+    team = LocalTeam(2, set_up_clock, lambda: (str(tmp_path),))
+    try:
+        (first, backends), (second, _) = team.ask("synchronise", 60.0)
     finally:
-        dist.destroy_process_group()
+        team.kill()
+    assert backends == "cpu:gloo"
+    assert first == 0
+    assert second == pytest.approx(10**15, rel=1e-3)  # a message may take up to a thousand seconds
 
 
 @pytest.mark.gpu

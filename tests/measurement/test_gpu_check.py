@@ -37,7 +37,7 @@ def test_without_a_device_it_ends_with_one_line(monkeypatch, capsys):
     assert shown.err.startswith("gpu-check: ")
 
 
-def test_with_cpu_kernels_every_check_that_can_run_passes(monkeypatch, capsys):
+def test_with_cpu_kernels_lookups_pass_and_checks_that_need_a_gpu_do_not_run(monkeypatch, capsys):
     code = checked(monkeypatch, "--backend", "fbgemm_cpu", *SMALL)
     lines = capsys.readouterr().out.splitlines()
     verdicts = {line[5:21].strip(): line[:5].strip() for line in lines[:-1] if line[:1] != " "}
@@ -92,7 +92,6 @@ def test_the_largest_sample_fills_the_arena_and_those_of_the_lab_fit_into_it():
     samples = gpu_check.lab_samples(setup)
     assert len(samples) == 30
     assert all(sum(shard.weight_bytes for shard in sample.shards) <= 2**25 for sample in samples)
-    assert len({table.name for sample in samples for table in [shard.table for shard in sample.shards]}) <= 60
 
 
 def test_a_python_without_torch_ends_with_one_line():

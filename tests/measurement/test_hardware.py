@@ -4,6 +4,7 @@ import json
 import logging
 
 import pytest
+import warm
 
 from neuroshard_pipeline.measurement import campaign
 from neuroshard_pipeline.measurement.hardware import (
@@ -28,8 +29,15 @@ def test_the_description_names_everything_and_is_json(compute_params, comm_param
     assert described["date"] == DATE
 
 
-def test_the_fingerprint_does_not_change_between_runs():
-    assert fingerprint("fbgemm_cpu") == fingerprint("fbgemm_cpu")
+def test_the_fingerprint_does_not_change_between_runs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json\n"
+        "from neuroshard_pipeline.measurement.hardware import fingerprint\n"
+        "print(json.dumps(fingerprint('fbgemm_cpu')))\n"
+    )
+    done = warm.run(script)
+    assert json.loads(done.stdout) == fingerprint("fbgemm_cpu"), done.stderr
     assert "date" not in fingerprint("gloo")
 
 

@@ -26,6 +26,11 @@ def fail(*_):
     raise AssertionError("drawn again")
 
 
+def written(files):
+    """When each file was written."""
+    return {path: path.stat().st_mtime_ns for path in files.folder.iterdir()}
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_a_file_holds_what_was_drawn_and_is_read_instead_of_drawing(tmp_path, monkeypatch, table):
     expected = draw_ids(with_profile(table, 64), 64, SEED)
@@ -67,11 +72,15 @@ def test_several_processes_draw_what_is_missing_and_a_second_run_draws_nothing(t
     batches = [Batch(table, size) for table in TABLES for size in (16, 32)]
     files = IdFiles(tmp_path / "new" / "ids", SEED)
     files(batches[0])
+    monkeypatch.setattr(id_files, "draw_ids", fail)  # in this process; the workers draw
+    first = written(files)
     files.draw_missing(batches, workers=2)
     assert not files.missing(batches)
     assert not list(tmp_path.rglob("*.part"))
-    monkeypatch.setattr(id_files, "draw_ids", fail)
+    second = written(files)
+    assert first.items() <= second.items()
     files.draw_missing(batches, workers=2)
+    assert written(files) == second
     for batch in batches:
         expected = draw_ids(with_profile(batch.table, batch.batch_size), batch.batch_size, SEED)
         np.testing.assert_array_equal(files(batch)[0], expected.indices)

@@ -8,11 +8,12 @@ import pytest
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.device import device_names, lookup_cost_ms, modelled_device
-from neuroshard_pipeline.measurement import ComputeCampaign
+from neuroshard_pipeline.measurement import ComputeCampaign, pools
 from neuroshard_pipeline.measurement.id_files import IdFiles, batches_of
 from neuroshard_pipeline.measurement.preparation import campaign_plan, lab_device, prepare
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.workers import Item
 
 SEED = 11
 H100 = "NVIDIA H100 80GB HBM3"
@@ -63,13 +64,27 @@ def test_the_plan_counts_visits_minutes_and_ids(compute_params, tmp_path):
     assert in_workers.text.endswith(f"{sum(ids) / 1e6:.4g} million ids, which the workers draw")
 
 
-def test_a_campaign_on_a_gpu_logs_its_plan_and_draws_ids_before_any_worker_starts(compute_params, tmp_path, caplog):
+def test_a_campaign_on_a_gpu_logs_its_plan_and_draws_ids_before_any_worker_starts(
+    compute_params, tmp_path, caplog, monkeypatch
+):
     samples = [ComputeSample("one", 64, (whole(Table("t", 1000, 8, 2.0)),))]
     params = compute_params(backend="fbgemm_cuda", ids_folder=str(tmp_path / "ids"))
-    with caplog.at_level(logging.INFO):
-        prepare(samples, params, SEED, {"gpu_model": H100, "gpu_memory_bytes": 80 * 2**30})
+    missing_at_start = []
+
+    def start_workers(*_, **__):
+        missing_at_start.append(IdFiles(tmp_path / "ids", SEED).missing(batches_of(samples)))
+        raise MeasurementError("no worker starts in this test")
+
+    monkeypatch.setattr(pools, "fingerprint", lambda _: {"gpu_model": H100, "gpu_memory_bytes": 80 * 2**30})
+    monkeypatch.setattr(pools, "single_workers", start_workers)
+    with (
+        caplog.at_level(logging.INFO),
+        pools.compute_pool(samples, params, SEED) as pool,
+        pytest.raises(MeasurementError, match="no worker starts"),
+    ):
+        list(pool.run([Item((0,))]))
     assert "plan of the whole campaign: 1 samples, 2 visits" in caplog.text
-    assert not IdFiles(tmp_path / "ids", SEED).missing(batches_of(samples))
+    assert missing_at_start == [[]]
 
 
 def test_a_campaign_that_does_not_fit_the_gpu_draws_nothing(compute_params, tmp_path):

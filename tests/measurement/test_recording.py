@@ -67,6 +67,7 @@ def test_a_batch_table_or_optimizer_that_was_not_recorded_has_no_cost(stand_in, 
     other_optimizer = ComputeSample("optimizer", sample.batch_size, sample.shards, "rowwise_adagrad")
     frame = ComputeCampaign(recorded_params, SEED, stand_in).measure([other_batch, other_table, other_optimizer])
     assert frame["error"].notna().all()
+    assert frame[["forward_ms", "backward_ms", "spread_ms"]].isna().all(axis=None)
     assert frame["repeats"].tolist() == [0, 0, 0]
 
 
@@ -89,7 +90,14 @@ def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_
 
 
 @pytest.mark.parametrize(
-    "name", ["table_pool.parquet", "compute_samples.parquet", "compute_costs.parquet", "card.json"]
+    "name",
+    [
+        "table_pool.parquet",
+        "compute_samples.parquet",
+        "compute_sample_settings.parquet",
+        "compute_costs.parquet",
+        "card.json",
+    ],
 )
 def test_a_missing_file_is_named_with_the_remedy(stand_in, tmp_path, name):
     (tmp_path / "recording" / name).unlink()

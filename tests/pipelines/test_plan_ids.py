@@ -55,7 +55,7 @@ def test_a_click_log_of_sequence_tables_gives_a_plan_with_tiers(tmp_path):
     tables = write_tables(tmp_path / "tables.csv", [f"C{at}" for at in range(NUM_CATEGORIES)], 20_000)
     plan, words = run_plan(tmp_path, tables=tables, ids=str(tmp_path / "day_0"), memory_gib=1.0)
     assert "hot" in set(pd.read_parquet(plan)["tier"])
-    assert "the curve of 26 sequence tables come from counted ids" in words.read_text()
+    assert "the curves of 26 sequence tables come from counted ids" in words.read_text()
 
 
 def test_bad_files_of_ids_are_named(tmp_path):

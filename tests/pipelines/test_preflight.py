@@ -172,7 +172,9 @@ def test_a_folder_that_cannot_be_written_and_a_full_disk_are_refused(finished_ru
     assert len(found) == 1
     assert f"{tmp_path / 'file'} cannot be written (Not a directory)" in found[0]
     monkeypatch.setattr(data, "LEAST_FREE_BYTES", 2**62)
-    assert all("bytes of free disk" in problem for problem in problems(finished_run, "train"))
+    found = problems(finished_run, "train")
+    assert found
+    assert all("bytes of free disk" in problem for problem in found)
 
 
 def test_several_problems_make_one_error(tmp_path):

@@ -25,14 +25,15 @@ def losses_under_plans(rank: int, world_size: int, steps: int) -> dict[str, list
     return losses
 
 
-def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> tuple[list[tuple[float, float]], int]:
-    """Losses per step under the plan of `collective_plan`, and the number of additional shards from splits."""
+def losses_under_planner(
+    rank: int, world_size: int, kind: str, steps: int
+) -> tuple[list[tuple[float, float]], dict[str, str]]:
+    """Losses per step under the plan of `collective_plan`, and type, ranks and shards of every table, as text."""
     model = training.built(kind)
     planner = training.planner(model, world_size)
     plan = planner.collective_plan(model)
-    shards = sum(len(table.ranks) for module in plan.plan.values() for table in module.values())
-    tables = sum(len(module) for module in plan.plan.values())
-    return training.train_both(rank, world_size, kind, plan, steps), shards - tables
+    placed = {name: str(table) for module in plan.plan.values() for name, table in module.items()}
+    return training.train_both(rank, world_size, kind, plan, steps), placed
 
 
 def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list[tuple[str, str]]:

@@ -75,11 +75,13 @@ def test_speeds_are_medians_over_rounds_and_ratios_are_taken_within_rounds():
 
 
 def test_the_table_names_every_plan_and_every_failure():
-    found = summarise_training(steps({name: [10, 20, 50] for name in ("first", "twin", "other")}), solutions(), PARAMS)
+    times = {"first": [10, 20, 50], "twin": [10, 20, 50], "other": [5, 20, 100]}
+    found = summarise_training(steps(times), solutions(), PARAMS)
     lines = tabulate_speeds(found).splitlines()
     assert lines[2].split()[:2] == ["first", "50.00"]
     assert lines[3].startswith("twin (= first)")
     assert lines[3].split()[-3:] == ["1.000", "1.000..1.000", "-"]
+    assert lines[4].split() == ["other", "50.00", "30.00..125.00", "1.000", "0.750..1.500", "-"]
     assert "lost: no plan: no room" in lines
     assert "2 tables of two-tables on 2 ranks (gloo, dense network ddp)" in tabulate_speeds(found)
 

@@ -104,7 +104,7 @@ def test_the_ids_of_a_sample_are_dealt_to_the_features_in_turn():
     assert (second.indices.tolist(), second.offsets.tolist()) == ([6, 9], [0, 1, 1, 2])
 
 
-def test_plans_of_several_tasks_take_turns():
+def test_every_plan_of_several_tasks_has_all_steps_of_every_round_on_every_rank():
     other = ShardingTask(TABLES[:2], world_size=2, batch_size=16, memory_bytes=2**30, task_id="other")
     a, b = TABLES[:2]
     plans = [

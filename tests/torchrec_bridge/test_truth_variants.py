@@ -9,6 +9,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.truth import variants
 from neuroshard_pipeline.torchrec_bridge.truth.variants import with_variants
 
 TABLES = (
@@ -31,13 +32,15 @@ def types_of(plan: Plan) -> dict[str, str]:
     return {shard.table.name: shard.sharding_type for shard in plan.shards}
 
 
-def test_variants_change_the_types_of_some_tables_of_one_sharder():
+def test_variants_change_the_types_of_some_tables_of_one_sharder(monkeypatch):
+    monkeypatch.setattr(variants, "_MOST_IDS", 2)
     found = with_variants(solutions(2**30), "ours", small_models())
     assert [plan.sharder for plan in found.plans] == ["ours", "theirs", *NAMES]
     assert found.attempts["sharder"].tolist() == ["ours", "theirs", *NAMES]
-    replicated, _, by_rows, mixed = (types_of(plan) for plan in found.plans[2:])
+    replicated, most_ids, by_rows, mixed = (types_of(plan) for plan in found.plans[2:])
     columns = dict.fromkeys(("small", "long", "wide", "one row"), "column_wise")
     assert replicated == columns | {"small": "data_parallel", "one row": "data_parallel"}
+    assert most_ids == columns | {"small": "row_wise", "long": "row_wise"}
     assert by_rows == dict.fromkeys(columns, "row_wise") | {"one row": "column_wise"}
     assert mixed == replicated | {"long": "row_wise", "wide": "row_wise"}
 

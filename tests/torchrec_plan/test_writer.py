@@ -31,7 +31,7 @@ def widths_by_rank(placed: list[tuple[Shard, int]]) -> dict[int, list[int]]:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plan=plans())
-def test_shards_of_a_table_on_one_rank_are_equally_wide_and_only_those_that_were_not_change(plan):
+def test_shards_of_a_table_on_one_rank_become_equally_wide_and_tables_where_they_are_do_not_change(plan):
     for before in placed_by_table(plan):
         after = with_equal_widths(before)
         widths = widths_by_rank(after)
@@ -171,7 +171,8 @@ def test_types_that_torchrec_computes_wrongly_beside_mean_pooling_are_refused(of
     if (of_mean, of_sum) not in WRONG_PAIRS:
         assert set(form_of(placed, Devices(1))) == {"mean", "sum"}
         return
-    with pytest.raises(PlanError, match=f"'mean' has mean pooling and is {of_mean}.* wrongly; make 'mean'|make it"):
+    message = f"'mean' has mean pooling and is {of_mean}.* wrongly; make ('mean'|it) column_wise"
+    with pytest.raises(PlanError, match=message):
         form_of(placed, Devices(1))
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
+from neuroshard_pipeline.workers import Item, LocalTeam, Pool, TeamFailedError
 from workers.item_functions import calculator, unfit
 
 
@@ -96,8 +96,18 @@ def test_a_script_without_a_guard_may_use_forked_and_spawned_workers(tmp_path):
 
 
 def test_a_setup_that_fails_is_not_tried_again():
-    with pytest.raises(MeasurementError, match="no such device"):
-        LocalTeam(1, unfit, tuple).ask("job", 30.0)
+    starts = []
+
+    def arguments():
+        starts.append("start")
+        return ()
+
+    with (
+        Pool(lambda: {0: [LocalTeam(1, unfit, arguments)]}, 30.0) as pool,
+        pytest.raises(MeasurementError, match="no such device"),
+    ):
+        list(pool.run([Item("job")]))
+    assert len(starts) == 1
 
 
 def test_a_closed_team_starts_nothing(team):

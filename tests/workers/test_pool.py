@@ -76,11 +76,24 @@ def test_items_of_one_group_wait_for_its_only_team_while_another_group_is_idle(p
     assert answers == [[("two", "a")], [("two", "b")], None, [("four", "c")], [("two", "d")], [("four", "e")]]
 
 
-def test_the_loss_of_a_team_does_not_change_how_many_items_run_in_parallel():
-    teams = {0: [FakeTeam("kept"), FakeTeam("lost")]}  # the last team of a group is the first to be asked
-    with Pool(lambda: teams, TIMEOUT_S, parallel=1) as pool:
-        outcomes = list(pool.run([Item("last")] * 3))
-    assert [outcome.value for outcome in outcomes] == [[("kept", "last")]] * 3
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_the_loss_of_a_team_does_not_change_how_many_items_run_in_parallel(parallel):
+    taken = []
+
+    def items():
+        for number in range(6):
+            taken.append(number)
+            yield Item("last")
+
+    teams = {0: [*(FakeTeam("kept") for _ in range(3)), FakeTeam("lost")]}  # the last team is the first to be asked
+    outcomes, running = [], []
+    with Pool(lambda: teams, TIMEOUT_S, parallel) as pool:
+        for outcome in pool.run(items()):
+            outcomes.append(outcome.value)
+            running.append(len(taken) - len(outcomes))
+    assert teams[0][-1].asked == ["last"]
+    assert outcomes == [[("kept", "last")]] * 6
+    assert running == [min(parallel, 6 - done) for done in range(1, 7)]
 
 
 @pytest.mark.parametrize("teams", [{2: [FakeTeam("two")]}, {2: [FakeTeam("two")], 4: []}])

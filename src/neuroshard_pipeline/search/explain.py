@@ -245,9 +245,9 @@ def _curve_notes(task: ShardingTask) -> list[str]:
 
 
 def _curve_note(source: str, names: Sequence[str]) -> str:
-    noun = "sequence table comes" if len(names) == 1 else "sequence tables come"
+    whose = "curve of 1 sequence table comes" if len(names) == 1 else f"curves of {len(names)} sequence tables come"
     shown = ", ".join(names[:_SHARDS_SHOWN]) + (", ..." if len(names) > _SHARDS_SHOWN else "")
-    return f"popularity: the curve of {len(names)} {noun} from {source}: {shown}"
+    return f"popularity: the {whose} from {source}: {shown}"
 
 
 def _pricing_notes(plan: Plan) -> list[str]:
