@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -35,11 +36,26 @@ MAKE = re.compile(r"\bmake ([a-z][\w-]*)")
 PIPELINE = re.compile(r"--pipelines? ([\w,]+)")
 ENVIRONMENT = re.compile(r"--env (\w+)")
 PARAMETERS = re.compile(r"--params ([\w.]+=\S+)")
-STAGES = "augment|measure|train|search|benchmark|plan|policies|refine|train_check"
+#: The first parts of the names of parameters and datasets.
+STAGES = "|".join(
+    {
+        name.partition(".")[0]
+        for kind in ("parameters", "catalog")
+        for path in (ROOT / "conf" / "base").glob(f"{kind}*.yml")
+        for name in yaml.safe_load(path.read_text())
+        if kind == "parameters" or "." in name
+    }
+)
 #: In backticks: a parameter or a dataset of these stages, perhaps with a value.
 DOTTED = re.compile(rf"`((?:{STAGES})\.[\w.]+)(?:=[^`]*)?`")
-#: What a browser would fetch when it opens a page.
-FETCHED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^>]+|<link[^>]*stylesheet[^>]*https?:[^>]+")
+#: What a browser would fetch when it opens a page or a style sheet. For elements of some classes, the scripts of the
+#: theme fetch more scripts, or facts of the repository.
+FETCHED = re.compile(
+    r"""<[^>]*\s(?:src|poster|data)=["']?(?:https?:)?//[^>]*|<[^>]*\ssrcset=["']?[^"'>]*//[^>]*|"""
+    r"""<link(?![^>]*\brel=["']?canonical)[^>]*\shref=["']?(?:https?:)?//[^>]*|"""
+    r"""url\(\s*["']?(?:https?:)?//[^)]*|@import\s*["'](?:https?:)?//[^;]*|"""
+    r"""<[^>]*\sclass=["']?[^"'>]*\b(?:mermaid|glightbox)\b[^>]*|<[^>]*\sdata-md-component=["']?source\b[^>]*"""
+)
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -114,8 +130,27 @@ def test_site_builds_strictly(site):
 
 
 def test_site_loads_nothing_from_the_network(site):
-    for page in site.rglob("*.html"):
-        assert not FETCHED.findall(page.read_text()), f"{page.name} fetches from the network"
+    files = [path for path in site.rglob("*") if path.suffix in (".html", ".css", ".svg")]
+    assert {path.suffix for path in files} == {".html", ".css", ".svg"}
+    for path in files:
+        assert not FETCHED.findall(path.read_text()), f"{path.name} fetches from the network"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script async src="https://a.com/b.js">',
+        "<img alt=x src=//a.com/b.png>",
+        '<source srcset="b.png 1x, https://a.com/b.png 2x">',
+        '<link href="https://a.com" rel="preconnect">',
+        "@font-face { src: url( 'https://a.com/b.woff2') }",
+        '@import "https://a.com/b.css";',
+        '<pre class="mermaid">',
+    ],
+)
+def test_what_a_browser_would_fetch_is_recognised(text):
+    assert FETCHED.search(text)
+    assert not FETCHED.search(text.replace("https:", "").replace("//a.com", "a").replace("mermaid", "text"))
 
 
 def test_every_page_is_in_the_navigation():
@@ -170,25 +205,55 @@ def test_dotted_names_are_parameters_or_datasets(page):
         assert name in catalog or has_parameter(name), f"{name_of(page)} names {name}"
 
 
-def test_every_parameter_has_a_meaning_and_a_default(parameter_reference, reference_page):
-    missing = [
-        f"{group}.{field}"
-        for group, params in parameter_reference.typed_parameters().items()
-        for field in params.model_fields
-        if not parameter_reference.meanings(params).get(field)
-    ]
-    assert not missing, "add these to the Attributes of their types"
-    assert "### `search.neuroshard_plus`" in reference_page
-    assert "| `max_rounds` |" in reference_page
+def test_every_parameter_of_a_group_has_a_meaning_and_its_default(parameter_reference, reference_page):
+    """Groups whose entries all have the same fields have meanings, but no defaults."""
+    documented = documented_groups(reference_page)
+    groups = parameter_reference.typed_parameters() | parameter_reference.LAB
+    for name, params in groups.items():
+        values, rows = value_of(name), documented[name]
+        is_override = params in parameter_reference.OVERRIDES
+        assert list(rows) == [field for field in params.model_fields if field in values or not is_override], name
+        for field, (default, meaning) in rows.items():
+            assert meaning.split("<br>")[0], f"add {name}.{field} to the Attributes of its type"
+            value = values[field] if field in values else params.model_fields[field].default
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            assert default in (f"`{text}`", f"{len(text) > 60 and len(value)} entries"), f"{name}.{field}"
+    for name, params in parameter_reference.LAB_ENTRIES.items():
+        assert {field.partition(".")[0] for field in documented[name]} == set(params.model_fields), name
 
 
-def test_every_parameter_of_conf_is_in_the_reference(reference_page):
+def documented_groups(page: str) -> dict[str, dict[str, list[str]]]:
+    """For every group on the page, its parameters or fields and the other cells of their rows."""
+    found = {}
+    for section in re.split("^### ", page, flags=re.MULTILINE)[1:]:
+        rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", section, re.MULTILINE)
+        name = section.partition("\n")[0].strip("`")
+        found[name] = {field: re.split(r"(?<!\\) \| ", cells) for field, cells in rows}
+    return found
+
+
+def value_of(name: str) -> dict:
+    value = configuration("parameters")
+    for part in name.split("."):
+        value = value[part]
+    return value
+
+
+def test_every_parameter_of_conf_except_seeds_and_durations_is_in_the_reference(reference_page):
     """A group that no node reads, or whose type is not checked, would be left out of the page."""
-    documented = set(re.findall(r"^### `([\w.]+)`$", reference_page, re.MULTILINE))
-    for name, value in configuration("parameters").items():
-        groups = {f"{name}.{group}" for group, entries in value.items() if isinstance(entries, dict)}
-        missing = set() if name in documented else groups - documented
-        assert not missing, f"parameters without a type: {sorted(missing)}"
+    documented = documented_groups(reference_page)
+
+    def undocumented(name: str, value: object) -> set[str]:
+        if name in documented:
+            return set()
+        if not isinstance(value, dict):
+            return {name}
+        return {found for key, part in value.items() for found in undocumented(f"{name}.{key}", part)}
+
+    missing = {found for name, value in configuration("parameters").items() for found in undocumented(name, value)}
+    durations = yaml.safe_load((ROOT / "conf" / "base" / "parameters_duration.yml").read_text())
+    single = {"measure.seed", *(f"{name}.{stage}" for name, stages in durations.items() for stage in stages)}
+    assert missing == single, "parameters without a type"
 
 
 def test_public_names_are_documented():

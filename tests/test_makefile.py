@@ -25,6 +25,7 @@ def test_the_installed_build_follows_the_environment(env, folder, extra):
     assert all(f"'.[{extra},torchrec]'" in line for line in installed)
     assert f"{folder}/bin/kedro run --env {env}" in commands("run", f"ENV={env}").splitlines()
     tested = [line for line in commands("lint", f"ENV={env}").splitlines() if "--editable" in line]
+    assert tested
     assert all(f"'.[{extra},torchrec" in line for line in tested)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.tables.placed import distinct_shards, placed_shards
+from neuroshard_pipeline.tables.placed import _FEW_PRODUCTS, distinct_shards, placed_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 
@@ -25,15 +25,17 @@ def plans(draw):
     return tuple(zip(*placed, strict=True))
 
 
-@given(plans())
-def test_sums_per_rank_are_those_of_a_loop_over_all_shards(plan):
+@given(plans(), st.sampled_from([1, _FEW_PRODUCTS]))
+def test_sums_per_rank_are_those_of_a_loop_over_all_shards(plan, copies):
+    """Both without a sparse matrix and, if there are many copies of the values, with one."""
     shards, ranks = plan
     placed = placed_shards(shards, ranks, WORLD_SIZE)
-    found = placed.per_rank(np.array([(shard.num_rows, 2**40 * shard.embedding_dim) for shard in placed.shards]))
+    values = np.array([(shard.num_rows, 2**40 * shard.embedding_dim) for shard in placed.shards])
+    found = placed.per_rank(np.tile(values, copies))
     expected = np.zeros((WORLD_SIZE, 2), dtype=np.int64)
     for shard, rank in zip(shards, ranks, strict=True):
         expected[rank] += (shard.num_rows, 2**40 * shard.embedding_dim)
-    assert found.tolist() == expected.tolist()
+    assert found.tolist() == np.tile(expected, copies).tolist()
     assert placed.times.sum() == len(shards)
 
 

@@ -47,7 +47,16 @@ def test_whole_covers_all_columns():
     assert whole(replace(TABLE, data_type="fp16")).weight_bytes == 1000 * 16 * 2
 
 
-@pytest.mark.parametrize(("offset", "width"), [(-4, 8), (0, 20), (12, 8), (0, 0), (0, 6)])
-def test_impossible_shards_are_refused(offset, width):
-    with pytest.raises(TaskError, match="'t'"):
+@pytest.mark.parametrize(
+    ("offset", "width", "reason"),
+    [
+        (-4, 8, r"columns -4\.\.4 lie outside the table's 0\.\.16"),
+        (0, 20, r"columns 0\.\.20 lie outside"),
+        (12, 8, r"columns 12\.\.20 lie outside"),
+        (0, 0, r"columns 0\.\.0 lie outside"),
+        (0, 6, "width 6 is not a multiple of 4"),
+    ],
+)
+def test_impossible_shards_are_refused(offset, width, reason):
+    with pytest.raises(TaskError, match=f"table 't': shard {reason}"):
         Shard(TABLE, offset, width)

@@ -170,20 +170,29 @@ def test_reductions_have_bandwidths_of_their_own():
     assert cheap.errors == dear.errors
 
 
-def test_the_bandwidth_of_reductions_is_that_of_the_step_cost_model():
-    """Costs in proportion to the bytes are fitted exactly; TorchRec adds optimizer kernels to an all_reduce."""
-    models = step_models()
+def test_the_bandwidths_of_reductions_are_those_of_the_step_cost_model():
+    """Costs in proportion to the bytes are fitted exactly; to those backward, TorchRec adds copies and kernels."""
+    models, host = step_models(), topology(4, 4)
     sizes = np.array([2.0**10, 2.0**30])
-    curves = {name: {Group(4, 1): Curve(sizes, sizes / 1e6)} for name in REDUCTIONS}
+    bytes_per_ms = {"reduce_scatter": 1e6, "all_gather": 2e6, "all_reduce": 4e6}
     errors = dict.fromkeys(REDUCTIONS, 0.1)
-    step = dataclasses.replace(models.step, reductions=ReductionCosts(curves, errors, errors))
-    config = torchrec_perf_config(dataclasses.replace(models, step=step), topology(4, 4), BATCH, tables())
-    found = perfs(config, ["row_wise", "data_parallel"], topology(4, 4))
+
+    def estimates(factor: float):
+        curves = {name: {Group(4, 1): Curve(sizes, factor * sizes / bytes_per_ms[name])} for name in REDUCTIONS}
+        step = dataclasses.replace(models.step, reductions=ReductionCosts(curves, errors, errors))
+        config = torchrec_perf_config(dataclasses.replace(models, step=step), host, BATCH, tables())
+        return perfs(config, ["row_wise", "data_parallel"], host)
+
+    once, thrice = estimates(1), estimates(3)
     for table in tables():
-        (_, perf), *_ = found[table.name, "row_wise", "fused"]
-        assert perf.fwd_comms == pytest.approx(4 * BATCH * table.embedding_dim * 4 / 1e6)
-        (_, perf), *_ = found[table.name, "data_parallel", "dense"]
-        assert perf.bwd_comms >= table.weight_bytes / 1e6
+        (_, perf), *_ = once[table.name, "row_wise", "fused"]
+        (_, dear), *_ = thrice[table.name, "row_wise", "fused"]
+        pooled_bytes = 4 * BATCH * table.embedding_dim * 4
+        assert perf.fwd_comms == pytest.approx(pooled_bytes / bytes_per_ms["reduce_scatter"])
+        assert dear.bwd_comms - perf.bwd_comms == pytest.approx(2 * pooled_bytes / bytes_per_ms["all_gather"])
+        (_, perf), *_ = once[table.name, "data_parallel", "dense"]
+        (_, dear), *_ = thrice[table.name, "data_parallel", "dense"]
+        assert dear.bwd_comms - perf.bwd_comms == pytest.approx(2 * table.weight_bytes / bytes_per_ms["all_reduce"])
 
 
 @pytest.mark.parametrize(("compute", "comm"), [(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)])

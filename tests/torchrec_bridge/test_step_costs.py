@@ -89,8 +89,8 @@ def test_a_batch_size_that_the_pool_lacks_is_named():
 def test_plans_are_read_back_from_the_frames_of_the_measure_stage(plans):
     tasks = {plan.task.task_id: plan.task for plan in plans}
     read = MeasuredSteps.from_frames(tasks_to_frame(list(tasks.values())), plans_frame(plans), pd.DataFrame())
-    assert [(plan.shards, plan.ranks, plan.sharder) for plan in read.plans] == [
-        (plan.shards, plan.ranks, plan.sharder) for plan in plans
+    assert [(plan.task, plan.shards, plan.ranks, plan.sharder) for plan in read.plans] == [
+        (plan.task, plan.shards, plan.ranks, plan.sharder) for plan in plans
     ]
 
 

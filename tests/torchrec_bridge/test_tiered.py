@@ -32,6 +32,7 @@ CASES = {
         Case("rowwise_adagrad", "row_wise", False, 2),
         Case("rowwise_adagrad", "table_wise", True, 2),
         Case("adagrad", "column_wise", True, 1),
+        Case("rowwise_adagrad", "row_wise", False, 1),
         Case("sgd", "row_wise", True, 1, has_tiers=False),
     ],
     4: [
@@ -83,7 +84,8 @@ def test_host_rows_are_exchanged_inside_hosts_and_reduced_among_ranks_of_the_sam
     world_size, answers = trained
     for at, case in enumerate(CASES[world_size]):
         num_hosts = world_size // case.ranks_per_host
-        if num_hosts == 1 or case.ranks_per_host == 1:
+        if num_hosts == 1 or not case.has_tiers:  # no host rows, and no collective of some of the ranks
+            assert {call.ranks for answer in answers for call in answer[at][1]} == {tuple(range(world_size))}
             continue
         num_host = sum(cuts.host_rows for _, _, cuts in SEQUENCES.values())
         buffer = -(-num_host // case.ranks_per_host) * WIDTH * 4
@@ -100,7 +102,9 @@ def test_host_rows_are_exchanged_inside_hosts_and_reduced_among_ranks_of_the_sam
             np.testing.assert_array_equal(backward, row_bytes * asked[rank] * others)
             assert all(call.crossing_bytes(case.ranks_per_host) == 0 for call in inside)
             peers = tuple(range(place, world_size, case.ranks_per_host))
-            (sum_of_hosts,) = [call for call in answer[at][1] if call.ranks == peers and call.name == "all_reduce"]
+            sums = [call for call in answer[at][1] if call.ranks == peers and call.name == "all_reduce"]
+            *sums_of_hot_rows, sum_of_hosts = sums
+            assert len(sums_of_hot_rows) == (case.ranks_per_host == 1)  # the peers are then all ranks
             assert sum(sum_of_hosts.sent_bytes) == pytest.approx(2 * buffer * (num_hosts - 1) / num_hosts)
             assert sum_of_hosts.inside_bytes(case.ranks_per_host) == 0
 
