@@ -6,16 +6,16 @@ import re
 
 import pytest
 import warm
+from sharders.policy_makers import untrained_policies
 
 from neuroshard_pipeline.errors import TaskError, TooLargeError
-from neuroshard_pipeline.host import available_memory_bytes
-from neuroshard_pipeline.search.params import default_memory
-from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search import room
 from neuroshard_pipeline.search.room import require_room
-from neuroshard_pipeline.sharders.registry import GREEDY_WEIGHTS, shard, solve_all
+from neuroshard_pipeline.sharders.registry import GREEDY_WEIGHTS, SHARDERS, shard, solve_all
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.small_models import small_models
+from search.small_step import step_models
 
 
 def task(world_size: int, num_tables: int = 10, batch_size: int = 4096, memory_bytes: int = 2**30) -> ShardingTask:
@@ -37,9 +37,10 @@ def test_a_sharder_without_a_search_answers_for_very_many_ranks(sharder):
     assert plan.predicted_cost_ms > 0
 
 
-def test_every_sharder_refuses_ranks_that_no_machine_can_hold():
+@pytest.mark.parametrize("sharder", SHARDERS)
+def test_every_sharder_refuses_ranks_that_no_machine_can_hold(sharder):
     with pytest.raises(TooLargeError, match=r"a plan for 10 tables on 2147483648 ranks needs up to .* GiB of memory"):
-        Problem(task(2**31), small_models(), default_memory())
+        shard(task(2**31), small_models(), sharder, policies=untrained_policies())
 
 
 def test_a_refusal_is_an_attempt_without_a_plan():
@@ -48,15 +49,15 @@ def test_a_refusal_is_an_attempt_without_a_plan():
     assert solutions.failures["error"].str.contains("use at most").tolist() == [True]
 
 
-def test_the_number_in_the_message_is_the_largest_that_fits():
-    per_rank = available_memory_bytes() / 1000
-    with pytest.raises(TooLargeError) as refusal:
-        require_room(task(10**6), "a test", per_rank)
-    most = int(re.search(r"at most (\d+) ranks", str(refusal.value))[1])
-    assert 500 < most < 2000  # other processes allocate memory, too
-    require_room(task(most // 2), "a test", per_rank)
+def test_the_number_in_the_message_is_the_largest_that_fits(monkeypatch):
+    per_rank, other = 2**20, 2**29
+    monkeypatch.setattr(room, "available_memory_bytes", lambda: 2**30)
+    for refused in (513, 10**6):
+        with pytest.raises(TooLargeError, match=r"this machine has 1 GiB left; use at most 512 ranks$"):
+            require_room(task(refused), "a test", per_rank, other)
+    require_room(task(512), "a test", per_rank, other)
     with pytest.raises(TooLargeError, match="use fewer tables, or a machine with more memory"):
-        require_room(task(1), "a test", per_rank, 2000 * per_rank)
+        require_room(task(1), "a test", per_rank, 2**30)
 
 
 def test_in_little_memory_a_search_is_refused_before_it_allocates_and_a_smaller_one_succeeds(tmp_path):
@@ -93,8 +94,10 @@ def test_values_above_the_upper_limits_are_refused(changes, message):
 
 @pytest.mark.parametrize("batch_size", [2**20, 2**31])
 def test_the_largest_batches_are_answered(batch_size):
-    plan = shard(task(4, batch_size=batch_size), small_models(), "neuroshard")
-    assert plan.task.batch_size == batch_size
+    """Twice the samples cost more, but less than twice as much. Negative costs and those that are no numbers fail."""
+    sizes = (batch_size // 2, batch_size)
+    half_ms, whole_ms = (shard(task(4, batch_size=b), step_models(), "neuroshard").predicted_cost_ms for b in sizes)
+    assert half_ms < whole_ms < 2 * half_ms
 
 
 def test_thousands_of_tables_on_few_ranks_need_no_quadratic_memory(tmp_path):

@@ -138,11 +138,19 @@ def test_hosts_are_balanced_by_cost_if_memory_allows():
 
 
 def test_the_load_of_a_host_is_what_its_tables_add_to_a_rank():
+    """A rank of its host is compared with one of the other host, and its reductions with those of two equal tables."""
     tables = [Table("few", 4000, 16, 1.0), Table("many", 4000, 16, 20.0), Table("wide", 4000, 64, 20.0)]
-    problem = Problem(ShardingTask(tables, 4, 4096, 2**30, local_world_size=2), step_models(), WEIGHTS_AND_OPTIMIZER)
-    shards = [row_shards(table, "table_row_wise", 2)[0] for table in tables]
-    few, many, wide = host_loads_ms(problem, problem.models.step, shards)
-    assert 0 < few < many < wide
+    task, models = ShardingTask(tables, 4, 4096, 2**30, local_world_size=2), step_models()
+    cut = [row_shards(table, "table_row_wise", 2) for table in tables]
+    found = host_loads_ms(Problem(task, models, WEIGHTS_AND_OPTIMIZER), models.step, [shards[0] for shards in cut])
+    idle_ms = models.compute.costs_from_sums(np.zeros(32), task.batch_size).sum()
+    for table, shards, load_ms in zip(tables, cut, found, strict=True):
+        twins = row_shards(replace(table, name="twin"), "table_row_wise", 2)
+        parts = step_parts(task, shards, (0, 1), models)
+        both = step_parts(task, [*shards, *twins], (0, 1, 0, 1), models)
+        work_ms = parts.input_dist_ms + parts.module_ms
+        added_ms = parts.compute_ms[0].sum() - idle_ms + work_ms[0] - work_ms[2]
+        assert load_ms == pytest.approx(added_ms + both.reduction_ms[0] - parts.reduction_ms[0])
 
 
 def test_a_table_that_may_be_on_one_host_only_is_cut_there():

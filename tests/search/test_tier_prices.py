@@ -150,13 +150,29 @@ def test_a_variant_has_the_cuts_of_the_family():
     assert family.variant({}) is family.task
 
 
+class LinearComm:
+    """A float that each of n ranks sends for each of B samples takes n * B * 1e-9 ms forward, twice that backward."""
+
+    def forward_ms(self, dim_sums, start_skew_ms, batch_size):
+        return 1e-9 * dim_sums.shape[-1] * batch_size * dim_sums + start_skew_ms
+
+    def backward_ms(self, dim_sums, batch_size):
+        return 2e-9 * dim_sums.shape[-1] * batch_size * dim_sums
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_prices_come_from_the_models(hosts):
-    task, models = sequence_task(hosts=hosts), step_models()
+@pytest.mark.parametrize("comm_precision", ["fp32", "fp16"])
+def test_prices_come_from_the_models(hosts, comm_precision):
+    task = sequence_task(hosts=hosts, comm_precision=comm_precision)
+    models = replace(step_models(), comm=LinearComm())
     found = tier_prices(Problem(task, models, MEMORY), models.step)
-    assert found.exchanged_ms > 0
-    assert found.hot_ms > 0
-    assert (found.host_ms > 0) == (hosts > 1)
+    exchanged_ms = 3e-9 if comm_precision == "fp32" else 1.5e-9
+    reduced_ms = 4 * 0.2 / 2**20 * (1 - 1 / 8) * (4 if hosts > 1 else 1)  # 4 bytes; see `small_step_model`
+    assert found.id_ms == pytest.approx((1.0 + 1.0) / 1e6 / 8)  # `ids` on one of 8 ranks, `sent_ids` on each
+    assert found.exchanged_ms == pytest.approx(exchanged_ms)
+    assert found.on_host_ms == pytest.approx(exchanged_ms / hosts)  # hosts exchange their samples at the same time
+    assert found.hot_ms == pytest.approx(1.0 / 1e6 + reduced_ms)
+    assert found.host_ms == pytest.approx(0.0 if hosts == 1 else 1.0 / 1e6 / 4 + reduced_ms)
 
 
 def test_ids_of_more_batches_allow_deeper_cuts_that_later_ids_confirm():

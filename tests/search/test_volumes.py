@@ -60,14 +60,14 @@ def placed_sequences(tables):
 
 
 def counted(task, placed, seed=0):
-    """Bytes of all all-to-alls, by kind and by whether they cross hosts; the messages for drawn ids are added up."""
-    found = defaultdict(float)
+    """Bytes that every rank sends in all-to-alls, by kind and by whether they cross hosts, added up for drawn ids."""
+    found = defaultdict(lambda: np.zeros(WORLD))
     samples = BATCH // WORLD
     floats = {"fp32": 4, "fp16": 2}[task.comm_precision]
 
     def send(kind, source, target, size):
         if source != target:
-            found[kind, "inside" if source // LOCAL == target // LOCAL else "across"] += size
+            found[kind, "inside" if source // LOCAL == target // LOCAL else "across"][source] += size
 
     batches = {table.name: draw_ids(table, BATCH, seed) for table in task.tables}
     for shard, owner in placed:
@@ -105,10 +105,13 @@ def counted(task, placed, seed=0):
 
 
 def assert_agree(task, placed, rel):
+    """The bytes of all ranks are compared within `rel`, those of one rank within 10 %, as their numbers of ids vary."""
     volumes = plan_volumes(task, *zip(*placed, strict=True))
-    expected = counted(task, placed)
-    for (kind, side), size in expected.items():
-        assert getattr(volumes, side)[kind].sum() == pytest.approx(size, rel=rel), (kind, side)
+    draws = [counted(task, placed, seed) for seed in range(8)]
+    expected = {key: np.mean([draw[key] for draw in draws], axis=0) for key in draws[0]}
+    for (kind, side), sizes in expected.items():
+        assert getattr(volumes, side)[kind].sum() == pytest.approx(sizes.sum(), rel=rel), (kind, side)
+        assert getattr(volumes, side)[kind] == pytest.approx(sizes, rel=0.1), (kind, side)
     for side in ("inside", "across"):
         for kind in ("ids", "outputs"):
             assert ((kind, side) in expected) == getattr(volumes, side)[kind].any()

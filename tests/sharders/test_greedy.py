@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -48,15 +50,34 @@ def test_heaviest_first_on_the_lightest_rank(name):
 @given(st.integers(0, 2**32 - 1), st.integers(1, 15), st.integers(1, 5), st.floats(0.2, 1.2), st.booleans())
 def test_plans_fit_or_the_error_says_what_is_missing(name, seed, num_tables, world_size, tightness, uneven):
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)
-    refusal = ""
     try:
         plan = plan_of(name, task)  # `Plan` refuses too little memory
     except DoesNotFitError as error:
-        refusal = str(error)
-    if refusal:
-        assert "bytes" in refusal
-        return
-    assert len(plan.shards) == num_tables
+        assert_says_what_is_missing(str(error), task)
+    else:
+        assert len(plan.shards) == num_tables
+
+
+def assert_says_what_is_missing(refusal: str, task: ShardingTask) -> None:
+    """The error is about the narrowest shard of a table, all tables, all draws of `random`, or one whole table."""
+    sizes = {t.name: WEIGHTS_AND_OPTIMIZER.table_bytes(t, t.embedding_dim, task) for t in task.tables}
+    narrowest = {t.name: WEIGHTS_AND_OPTIMIZER.table_bytes(t, 4, task) for t in task.tables}
+    limits = WEIGHTS_AND_OPTIMIZER.limits(task)
+    total, room, most, largest = sum(sizes.values()), sum(limits), max(limits), max(sizes, key=lambda name: sizes[name])
+    ranks = len(limits)
+    assert total + (ranks - 1) * sizes[largest] > room  # otherwise some rank has room, wherever the other tables are
+    if found := re.search(r"table '(.*)' does not fit.* 4 columns needs (\d+) bytes, (\d+) more than any", refusal):
+        assert (int(found[2]), int(found[3])) == (narrowest[found[1]], narrowest[found[1]] - most)
+    elif total > room:
+        assert f"need {total} bytes but the {ranks} ranks have {room}: {total - room} bytes are missing" in refusal
+    elif "random" in refusal:
+        assert f"{largest!r}, needs {sizes[largest]} bytes, and the rank with most memory has {most};" in refusal
+    else:
+        found = re.search(r"table '(.*)': it needs (\d+) .* more than (\d+) left: (\d+) bytes are missing", refusal)
+        needed, left, missing = map(int, found.groups()[1:])
+        assert needed == sizes[found[1]]
+        assert missing == needed - left > 0
+        assert left * ranks >= room - (total - needed)
 
 
 def test_the_error_names_table_and_missing_bytes():

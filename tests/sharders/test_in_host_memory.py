@@ -14,9 +14,10 @@ from neuroshard_pipeline.cost_models.caveats import host_memory
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.changes import rejected_changes
-from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks
+from neuroshard_pipeline.search.host_memory import host_memory_tasks
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders import in_host_memory
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -60,12 +61,14 @@ def test_a_task_that_fits_stays_in_gpu_memory():
 
 
 def test_a_task_without_host_memory_says_how_much_would_do():
-    task = tight_task(host_memory_bytes=None)
-    with pytest.raises(DoesNotFitError, match="or allow tables in host memory: host_memory_bytes of about") as refusal:
+    """Four equally large tables must go to host memory, two on each rank."""
+    task = ShardingTask([Table(f"t{at}", 50_000, 32, 1.0 + at) for at in range(4)], 2, 2048, 600_000)
+    needed = 2 * 50_000 * 32 * 4
+    with pytest.raises(DoesNotFitError, match=f"or allow tables in host memory: .* of about {needed} per rank$"):
         plan_of(task)
-    needed = host_bytes_needed(task, MEMORY)
-    assert f"about {needed} per rank" in str(refusal.value)
-    assert plan_of(replace(task, host_memory_bytes=2 * needed)).predicted_cost_ms > 0
+    assert plan_of(replace(task, host_memory_bytes=needed)).host_memory_bytes == (needed, needed)
+    with pytest.raises(DoesNotFitError, match=f"about {needed} bytes there per rank and have {needed - 1}; raise"):
+        plan_of(replace(task, host_memory_bytes=needed - 1))
 
 
 def test_too_little_host_memory_is_refused_with_the_amount():
@@ -73,13 +76,21 @@ def test_too_little_host_memory_is_refused_with_the_amount():
         plan_of(tight_task(host_memory_bytes=1000))
 
 
-def test_tables_are_bound_to_ranks_if_host_memory_is_short():
-    """Four equally large tables must go to host memory, which has room for two on each rank."""
-    tables = [Table(f"t{i}", 50_000, 32, 1.0 + i) for i in range(4)]
-    task = ShardingTask(tables, 2, 2048, 600_000, host_memory_bytes=2 * tables[0].weight_bytes)
+def test_tables_are_bound_to_ranks_if_host_memory_is_short(monkeypatch):
+    """Four equally large tables must go to host memory, which has room for two on each rank.
+
+    One of them costs more than the three others, so that a search that is not bound puts these on the other rank.
+    """
+    tables = [Table(f"t{i}", 50_000, 32, ids) for i, ids in enumerate((60.0, 1.0, 1.0, 1.0))]
+    two = 2 * tables[0].weight_bytes
+    whole_only = Constraints(sharding_types=("table_wise",))
+    task = ShardingTask(tables, 2, 2048, 600_000, host_memory_bytes=two, constraints=whole_only)
     plan = plan_of(task)
-    assert max(plan.host_memory_bytes) <= task.host_memory_bytes
+    assert plan.host_memory_bytes == (two, two)
     assert plan.task.constraints == task.constraints
+    monkeypatch.setattr(in_host_memory, "_bound", lambda *_: None)
+    with pytest.raises(DoesNotFitError, match="no plan with tables in host memory was found"):
+        plan_of(task)
 
 
 @given(seed=st.integers(0, 20), share=st.floats(0.05, 0.9))
@@ -126,19 +137,17 @@ def test_a_change_beyond_the_host_memory_of_a_rank_is_not_offered():
     """`busy` and `idle` are in host memory, which has room for one of them on each rank."""
     tables = [Table(name, 10_000, 32, ids, compute_kernel="fused_uvm") for name, ids in (("busy", 50.0), ("idle", 1.0))]
     others = [Table(f"small_{at}", 1000, 32, 2.0) for at in range(4)]
-    task = ShardingTask([*tables, *others], 2, 2048, 2**30, host_memory_bytes=tables[0].weight_bytes)
+    task = ShardingTask([*tables, *others], 2, 2048, 2**30, host_memory_bytes=tables[0].weight_bytes + 1000)
     ranks = (0, 1, 0, 0, 0, 0)
     problem = Problem(task, step_models(), MEMORY)
     changes = rejected_changes(problem, Placement(tuple(map(whole, task.tables)), ranks))
-    assert changes
-    for change in changes:
-        if change.text == "move busy from rank 0 to rank 1":
-            assert "bytes of host memory more than it has" in change.hindrance
+    (move,) = (change for change in changes if change.text == "move busy from rank 0 to rank 1")
+    assert move.hindrance == f"rank 1 would need {tables[0].weight_bytes - 1000} bytes of host memory more than it has"
     roomy = rejected_changes(
         Problem(replace(task, host_memory_bytes=PLENTY), step_models(), MEMORY),
         Placement(tuple(map(whole, task.tables)), ranks),
     )
-    assert all("host memory" not in change.hindrance for change in roomy)
+    assert [change.hindrance for change in roomy] == [""]
 
 
 def test_caveats_state_the_traffic_and_whether_it_is_priced():

@@ -185,9 +185,12 @@ def test_the_explanation_names_tiers_and_says_that_host_tiers_are_modelled():
     assert "host tiers" not in tight_plan(tight_task(1.2, tiers=False)).explain()
 
 
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_reductions_of_host_tiers_cost_what_the_lab_says(hosts):
-    """The ranks of a host reduce their rows at the same time, over the same network cards."""
+@pytest.mark.parametrize(("hosts", "most"), [(2, 1.4), (4, 1.1)])
+def test_reductions_of_host_tiers_cost_at_least_what_the_lab_says_and_little_more(hosts, most):
+    """The ranks of a host reduce their rows at the same time, over the same network cards (`GroupReduction.priced_as`).
+
+    The price may be `most` times that of the lab.
+    """
     task = replace(tight_task(1.2), world_size=8 * hosts)
     cuts = {table.name: Cuts(hot_rows=1000, host_rows=20_000) for table in task.tables}
     variant = tiered_task(task, cuts)
@@ -196,5 +199,5 @@ def test_reductions_of_host_tiers_cost_what_the_lab_says(hosts):
     problem = Problem(variant, H100, WEIGHTS_AND_OPTIMIZER)
     plan = price_plan(problem, joined(problem, None, spread), "tried")
     judged = step_cost_ms(variant, plan.shards, plan.ranks, modelled_device("h100"), network_preset("h100-ib400"))
-    assert np.mean(plan.predicted.reduction_ms) == pytest.approx(judged.reduction_ms.mean(), rel=0.5)
-    assert plan.predicted_cost_ms == pytest.approx(judged.step_ms, rel=0.2)
+    assert 0.99 < np.mean(plan.predicted.reduction_ms) / judged.reduction_ms.mean() < most
+    assert plan.predicted_cost_ms == pytest.approx(judged.step_ms, rel=0.1)

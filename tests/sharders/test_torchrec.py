@@ -17,6 +17,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders import torchrec
 from neuroshard_pipeline.sharders.registry import make_sharder
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -67,10 +68,15 @@ def test_a_table_larger_than_a_rank_is_split():
     assert sorted(plan.ranks) == [0, 1, 2, 3]
 
 
-def test_every_rank_has_its_own_limit():
+@pytest.mark.parametrize("roomy", [0, 1])
+def test_every_rank_has_its_own_limit(roomy):
+    """With room for the whole table on both ranks, each gets one half."""
     table = Table("only", 1000, 64, 5.0)
-    plan = shard(ShardingTask([table], 2, 64, (table.weight_bytes // 2 - 1, table.weight_bytes)))
-    assert plan.memory_bytes[0] < table.weight_bytes // 2
+    limits = [table.weight_bytes // 2 - 1] * 2
+    limits[roomy] = table.weight_bytes
+    plan = shard(ShardingTask([table], 2, 64, limits))
+    assert [(shard.embedding_dim, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True)] == [(64, roomy)]
+    assert len(shard(ShardingTask([table], 2, 64, table.weight_bytes)).shards) == 2
 
 
 @pytest.mark.parametrize("name", ["user.id", "keys", "weight", "a/b c"])
@@ -123,10 +129,14 @@ def test_with_fitted_numbers_the_price_of_reductions_decides_whether_rows_are_sp
     assert found == ["row_wise", "column_wise"]
 
 
-def test_one_rank_needs_no_fit():
-    problem = Problem(ShardingTask(tables(), 1, 64, 2**30), step_models(), WEIGHTS_AND_OPTIMIZER)
-    placement = make_sharder("torchrec_fitted").shard(problem, np.random.default_rng(0))
-    assert set(placement.ranks) == {0}
+def test_one_rank_needs_no_fit(monkeypatch):
+    fits, fit_numbers = [], torchrec.fit_numbers
+    monkeypatch.setattr(torchrec, "fit_numbers", lambda *args: fits.append(args) or fit_numbers(*args))
+    for world_size in (1, 2):
+        problem = Problem(ShardingTask(tables(), world_size, 64, 2**30), step_models(), WEIGHTS_AND_OPTIMIZER)
+        placement = make_sharder("torchrec_fitted").shard(problem, np.random.default_rng(0))
+        assert {*placement.ranks} == {*range(world_size)}
+        assert len(fits) == world_size - 1
 
 
 def test_without_a_step_cost_model_all_plans_are_column_wise():

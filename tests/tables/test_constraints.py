@@ -139,6 +139,7 @@ def test_a_task_is_refused_exactly_if_a_table_has_no_possible_type_or_its_ranks_
 ):
     tables = [Table("a", 100, 16, 1.0, pooling=pooling)]
     local = world_size // hosts if world_size % hosts == 0 else None
+    named = {rank for rank in {*(ranks or ()), *forbidden} if rank >= world_size}
     try:
         constraints = Constraints(
             [TableConstraint("a", ranks, forbidden, split=split, sharding_types=own)], sharding_types=general
@@ -147,9 +148,9 @@ def test_a_task_is_refused_exactly_if_a_table_has_no_possible_type_or_its_ranks_
     except TaskError:
         free = ShardingTask(tables, world_size, 32, 2**20, local_world_size=local)
         usable = {rank for rank in (range(world_size) if ranks is None else ranks) if rank not in forbidden}
-        named = {rank for rank in {*(ranks or ()), *forbidden} if rank >= world_size}
         assert named or not usable or not _allowed_by_hand(free, usable, split, own, general)
     else:
+        assert not named
         usable = {*constraints.of("a").allowed_ranks(world_size)}
         assert {*task.possible_types(tables[0])} == _allowed_by_hand(task, usable, split, own, general) != set()
 
