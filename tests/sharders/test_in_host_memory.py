@@ -1,5 +1,6 @@
 """Tasks that do not fit GPU memory get plans with tables in host memory."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -69,6 +70,15 @@ def test_a_task_without_host_memory_says_how_much_would_do():
     assert plan_of(replace(task, host_memory_bytes=needed)).host_memory_bytes == (needed, needed)
     with pytest.raises(DoesNotFitError, match=f"about {needed} bytes there per rank and have {needed - 1}; raise"):
         plan_of(replace(task, host_memory_bytes=needed - 1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tenth_more_than_the_named_amount_is_enough_if_tables_must_be_cut_by_rows(seed):
+    with pytest.raises(DoesNotFitError, match="per rank") as refusal:
+        plan_of(tight_task(host_memory_bytes=None, seed=seed))
+    needed = int(re.search(r"of about (\d+) per rank$", str(refusal.value))[1])
+    plan = plan_of(tight_task(host_memory_bytes=round(1.1 * needed), seed=seed))
+    assert max(plan.host_memory_bytes) <= 1.1 * needed
 
 
 def test_too_little_host_memory_is_refused_with_the_amount():

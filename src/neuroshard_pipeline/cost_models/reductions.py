@@ -13,8 +13,8 @@ linearly in the logarithms of ranks and cost. Only groups with the most similar 
 there is only one, it gives the costs of any number of ranks. Beyond the largest and below the smallest group, the trend
 of the two nearest groups continues, but the cost never falls with more ranks, and grows at most in proportion to them.
 
-`size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce, of all ranks together for all_gather and
-reduce_scatter. Shapes: K measured sizes of a curve, `...` any number of sizes.
+`size_bytes` is the whole buffer of a rank, as in nccl-tests: the input of reduce_scatter, the output of all_gather,
+and both of all_reduce. Shapes: K measured sizes of a curve, `...` any number of sizes.
 """
 
 import math
@@ -34,8 +34,8 @@ from neuroshard_pipeline.tables.samples import Reduction
 
 #: The slope beyond the largest size is taken over this factor, because a shorter stretch would mostly show noise.
 _SLOPE_SPAN = 4.0
-#: Added to the log half width of an interval, which widens it by a factor of 2, for a group whose ranks per host differ
-#: by a factor of 2 or more from those of every measured group.
+#: Part of the log half width of an interval for a group whose ranks per host differ by a factor of 2 or more from those
+#: of every measured group. The half width is the root of the sum of squares of its parts.
 _OTHER_HOSTS_LOG_ERROR = math.log(2)
 #: `Group.density` of a group on one host; it is larger than that of every group on several hosts.
 _ONE_HOST = 20.0

@@ -76,7 +76,7 @@ class _Classes:
     Attributes:
         rows: number of rows of each bucket.
         visits: how often one host looks up a row of the bucket per step.
-        asked: how often the host asks for the row with `index_dedup`, at most `visits`; without it, `visits` times.
+        asked: how often the host would ask for the row with `index_dedup`, at most `visits`.
         visit_bytes: bytes that cross hosts if a host without the row asks for it.
         gradient_bytes: bytes that cross hosts per further copy of a row.
         row_bytes: bytes of memory of a row without copies.

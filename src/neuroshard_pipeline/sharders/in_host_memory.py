@@ -98,7 +98,8 @@ def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:
         limit = (task.host_memory_bytes or 0) - sum(memory.host_bytes(part, task) for part in parts)
         ranks = np.arange(task.world_size)
         allowed = [np.isin(ranks, task.constraints.of(table.name).allowed_ranks(task.world_size)) for table in apart]
-        placed, left_over = pack_by_size(sizes, [limit] * task.world_size, np.array(allowed))
+        on_rank = np.array(allowed, dtype=bool).reshape(len(apart), task.world_size)
+        placed, left_over = pack_by_size(sizes, [limit] * task.world_size, on_rank)
         if limit < 0 or any("row_wise" not in task.possible_types(apart[index]) for index in left_over):
             return None
         if not left_over:
