@@ -105,7 +105,7 @@ def test_intervals_contain_the_prediction_and_add_in_quadrature():
 
 
 def test_a_placement_costs_the_same_as_its_plan_priced_again():
-    """The problem has embedded halves and tables kept together one by one, but `priced` embeds all shards at once."""
+    """The plan has halves of a table and tables kept together; `priced` makes a new problem of its shards."""
     tables = [Table(f"t{i}", 1000 * (i + 1), 16, 2.0 + i) for i in range(4)]
     task = ShardingTask(tables, 3, 512, 2**30, constraints=Constraints(together=[["t1", "t3"]]))
     problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)

@@ -142,14 +142,15 @@ def _task_frame(task: ShardingTask) -> pd.DataFrame:
 
 
 def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
-    """Tasks of a frame with `TASK_COLUMNS`, in the order of their first rows.
+    """Tasks of a frame with one row per table, in the order of their first rows; see `tasks_to_frame`.
 
     Raises:
         TaskError: a column is missing, rows of a task disagree, or a value is impossible.
     """
     for column in TASK_ONLY_COLUMNS:
         if column not in frame.columns:
-            raise TaskError(f"column {column!r} is missing; a frame of tasks needs {', '.join(TASK_COLUMNS)}")
+            needed = ", ".join((*TASK_ONLY_COLUMNS, *_REQUIRED_COLUMNS))
+            raise TaskError(f"column {column!r} is missing; a frame of tasks needs {needed}")
     return [_task(str(task_id), rows) for task_id, rows in frame.groupby("task_id", sort=False)]
 
 
