@@ -56,6 +56,7 @@ PROTOCOL = {
     "buffer_bytes": 4194304,
     "start_margin_ms": 5,
     "reduction_visits": 1,
+    "reduction_statistic": "mean",
     "chunk_samples": 5,
     "noise_floor_share": 0.0,
     "time_budget_s": None,

@@ -48,8 +48,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts
 
 _US_PER_MS = 1e3
-#: Prices of memory that are tried first: the lowest one, as a share of the price at which no row has copies, and how many
-#: there are.
+#: Prices of memory that are tried first: the lowest one, as a share of the price at which no row has copies, and how
+#: many there are.
 _LEAST_PRICE, _NUM_PRICES = 1e-9, 28
 
 

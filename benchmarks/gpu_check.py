@@ -409,8 +409,8 @@ def check_collective(setup: Setup) -> Check:
     params = CommMeasureParams(
         backend="nccl", local_world_size=None, torchrun_endpoint=None, visits=1, warmup_iterations=2, iterations=9,
         iteration_statistic="median", visit_statistic="median", shuffle="samples", threads=1, buffer_bytes=2**26,
-        start_margin_ms=1.0, chunk_samples=10, reduction_visits=1, noise_floor_share=0.0,
-        time_budget_s=None, timeout_s=120.0,
+        start_margin_ms=1.0, chunk_samples=10, reduction_visits=1, reduction_statistic="mean",
+        noise_floor_share=0.0, time_budget_s=None, timeout_s=120.0,
     )  # fmt: skip
     even = CommSample("even", 8192, (128, 128), (0.0, 0.0))
     costs = CommCampaign(params, _SEED).measure([even, replace(even, sample_id="late", start_skew_ms=(0.0, _SKEW_MS))])

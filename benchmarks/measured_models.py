@@ -6,8 +6,8 @@ No trained cost model describes two emulated hosts. All ranks therefore time, at
 - FBGEMM's lookup of a sequence table, the dense optimizer, the copy of rows and the search for repeated ids.
 
 A collective costs what the curve through its sizes says; the size of an all-to-all is that of the rank with most rows.
-An all-to-all includes the copy that puts exchanged rows into the order of the ids. Rows of hot tiers are not exchanged;
-they need only the later copy, which puts the rows of all tiers into this order.
+An all-to-all includes a first copy, which puts exchanged rows into the order of their ids. A second copy joins the rows
+of all tiers; rows of hot tiers are not exchanged and need only this one.
 The other work is proportional to its floats or ids. Ids are priced like rows of the same number of bytes. Besides, each
 group of tables waits for two all-to-alls, one of lengths and one of ids. Collectives in which several sets of ranks
 share the wire are priced as one collective of all ranks (`search.parts.GroupReduction.priced_as`).

@@ -44,6 +44,7 @@ COMM = {
     "buffer_bytes": 2**20,
     "start_margin_ms": 0.3,
     "reduction_visits": 1,
+    "reduction_statistic": "mean",
     "chunk_samples": 3,
     "noise_floor_share": 0.1,
     "time_budget_s": None,

@@ -48,6 +48,7 @@ OTHER_COMM = {
     "buffer_bytes": 2**21,
     "start_margin_ms": 0.4,
     "reduction_visits": 2,
+    "reduction_statistic": "median",
 } | {
     name: value
     for name, value in OTHER_COMPUTE.items()

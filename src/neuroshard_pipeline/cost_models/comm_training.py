@@ -165,7 +165,7 @@ def predict_comm(model: CommCostModel, samples: Sequence[CommSample]) -> FloatAr
 
 
 def comm_intervals(model: CommCostModel, samples: Sequence[CommSample]) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper bounds in ms of all ranks of all samples, forward and backward: (R, 2) each."""
+    """Forward and backward intervals in ms of all ranks of all samples; each is (R, 2), lower and upper bound."""
     forward = [model.forward_interval_ms(s.dim_sums, s.start_skew_ms, s.batch_size) for s in samples]
     backward = [model.backward_interval_ms(s.dim_sums, s.batch_size) for s in samples]
     return np.concatenate(forward), np.concatenate(backward)

@@ -32,7 +32,7 @@ from neuroshard_pipeline.measurement.failures import FailureWatch
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.identity import Identity, identity_of, name_of, other_campaigns
 from neuroshard_pipeline.measurement.modelled import modelled_costs, require_device
-from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams
+from neuroshard_pipeline.measurement.params import AnyParams, CommMeasureParams, ComputeMeasureParams, VisitStatistic
 from neuroshard_pipeline.measurement.pools import comm_pool, compute_pool, measured
 from neuroshard_pipeline.measurement.recording import RecordingParams, open_recording, recorded_costs
 from neuroshard_pipeline.measurement.time_budget import TimeBudget
@@ -105,8 +105,10 @@ class _Campaign(ABC, Generic[Sample]):
     def _rows(self, records: Records) -> pd.DataFrame:
         return load_rows(records, name_of(self.identity()))
 
-    def _reduced(self, records: Records, samples: Sequence[Sample]) -> pd.DataFrame:
-        return reduce_rows(self._rows(records), samples, self.params.visit_statistic)
+    def _reduced(
+        self, records: Records, samples: Sequence[Sample], statistic: VisitStatistic | None = None
+    ) -> pd.DataFrame:
+        return reduce_rows(self._rows(records), samples, statistic or self.params.visit_statistic)
 
     def _run(self, samples: Sequence[Sample], done: Records, pool: Pool) -> Iterator[tuple[str, pd.DataFrame]]:
         identity = self.identity()
@@ -226,7 +228,8 @@ class CommCampaign(_Campaign[CollectiveSample]):
         """
         if self.params.backend == "topology":
             return topology_reduction_costs(samples, require_topology(self.topology).network)
-        by_sample = self._reduced(records, samples).groupby("sample_id", sort=False)
+        reduced = self._reduced(records, samples, self.params.reduction_statistic)
+        by_sample = reduced.groupby("sample_id", sort=False)
         costs = by_sample.agg(cost_ms=("forward_ms", "max"), spread_ms=("spread_ms", "max"), error=("error", "first"))
         return costs.reset_index()
 

@@ -43,6 +43,7 @@ NOT_IDENTIFYING = {
     "time_budget_s",  # limits the number of rounds; see `visits`
     "noise_floor_share",  # determines how many samples are measured a second time; see `visits`
     "visit_statistic",  # reduces the visits to a cost after they were stored
+    "reduction_statistic",  # see `visit_statistic`
     "chunk_samples",  # untimed visits or collectives come first, so that no timing includes the start of a chunk
     "ids_folder",  # determines where ids are kept; they depend on the tables, the batch size and the seed only
     "timeout_s",  # ends a measurement, but does not change one

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import WorkerParams
 
-VisitStatistic = Literal["lower_quartile", "min", "median"]
+VisitStatistic = Literal["lower_quartile", "min", "median", "mean"]
 
 
 class CampaignParams(Parameters):
@@ -133,6 +133,9 @@ class CommMeasureParams(CampaignParams):
             started there (`torchrun_ranks`). Null: all ranks are processes of this host.
         torchrun_endpoint: `<host>:<port>`, the --rdzv-endpoint of torchrun; null without `local_world_size`.
         reduction_visits: number of visits of a reduction (reduce_scatter, all_gather, all_reduce), at most `visits`.
+        reduction_statistic: reduces the visits of a reduction to its cost, instead of `visit_statistic`. `mean` suits
+            gloo: between two ranks on two cores, a reduction takes either less than a millisecond or about one time
+            slice of the scheduler longer, and a quantile of a few visits picks one of the two by chance.
         buffer_bytes: size of the send buffer and of the receive buffer of one rank. A sample that needs more gets an
             error and no cost.
         start_margin_ms: time from the agreement on a common start until that start; all ranks must be waiting by then.
@@ -142,6 +145,7 @@ class CommMeasureParams(CampaignParams):
     local_world_size: int | None = Field(ge=1, le=1024)
     torchrun_endpoint: str | None = Field(pattern=r"^.+:\d{1,5}$")
     reduction_visits: int = Field(ge=1, le=1000)
+    reduction_statistic: VisitStatistic
     buffer_bytes: int = Field(ge=2**10)
     start_margin_ms: float = Field(gt=0, le=1000)
 

@@ -133,7 +133,7 @@ class Problem:
         return self._cost
 
     def host_limits(self, placement: Placement) -> IntArray:
-        """(W,) host memory for changes of a placement: that of the task, or more where a rank already uses more."""
+        """(W,) bytes of host memory that a rank may use after a change: the task's, or what it uses already if more."""
         used = self.memory.host_bytes_of_ranks(placement.shards, placement.ranks, self.task)
         return np.maximum(used, self.task.host_memory_bytes or 0)
 
