@@ -14,7 +14,7 @@ def test_forward_and_backward_are_reduced_separately(compute_params, statistic, 
 
 
 @pytest.mark.parametrize(
-    "change", [{"visits": 0}, {"iterations": 0}, {"warmup_iterations": -1}, {"visit_statistic": "mean"}, {"extra": 1}]
+    "change", [{"visits": 0}, {"iterations": 0}, {"warmup_iterations": -1}, {"visit_statistic": "max"}, {"extra": 1}]
 )
 def test_impossible_parameters_are_refused(compute_params, change):
     with pytest.raises(ValidationError, match=next(iter(change))):
