@@ -48,7 +48,8 @@ def test_half_of_the_rounds_always_start_and_later_ones_only_within_the_budget(b
 def test_rounds_of_equal_length_end_in_time(count, seconds):
     started, end_s = rounds_started(count * seconds * (1 + 1e-9), [seconds] * count)
     assert started == count
-    assert rounds_started(end_s * 0.9, [seconds] * count)[0] == max(int(0.9 * count + 1e-9), -(-count // 2))
+    # 0.85 of at most 12 rounds is never a whole number, so that rounding decides nothing.
+    assert rounds_started(end_s * 0.85, [seconds] * count)[0] == max(int(0.85 * count), -(-count // 2))
 
 
 @pytest.mark.parametrize("visits", [1, 2, 5])
