@@ -1,4 +1,4 @@
-"""The numbers all GPUs share: the fit finds known ones, the shipped ones are its result, and the aims are met."""
+"""The numbers that all GPUs share: a fit recovers them from modelled times, gives the shipped ones, meets the aims."""
 
 import math
 from dataclasses import replace
@@ -37,9 +37,10 @@ def test_every_number_has_a_range_around_the_shipped_value():
 
 
 def test_the_fit_finds_the_numbers_that_made_the_times(rows):
-    """Each number made is 20 % of its range from the middle; the fit finds it within 10 % (logarithms).
+    """Every number lies 20 % of its range above the middle; the fit errs by less than 10 % of the range.
 
-    With other numbers, latencies that make up for each other, such as those of bags and rows, may be found less well.
+    Ranges and errors are those of the logarithms. With other numbers, latencies that make up for each other, such as
+    those of bags and rows, may be found less well.
     """
     made = {name: low**0.3 * high**0.7 for name, (low, high, _) in BOUNDS.items()}
     kernels = KernelParams(**made)

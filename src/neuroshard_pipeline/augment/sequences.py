@@ -31,7 +31,8 @@ POPULARITIES: tuple[str, ...] = ("published", *ZIPF_EXPONENTS)
 
 #: Lookups per batch of a row, for each class of equally popular rows: from 1/256 to beyond the edge of the last bin.
 _CLASS_COUNTS: FloatArray = 2.0 ** np.arange(-8, 16.5, 0.5)
-#: Weights of terms of the fit: the classes' shares of ids sum to 1, their rows to the table's, the shares are smooth.
+#: Weights of three terms of the fit: the shares of ids of all classes sum to 1, the rows of all classes sum to those of
+#: the table, and the shares of ids are smooth over the classes.
 _SUM_WEIGHT, _ROWS_WEIGHT, _SMOOTHNESS = 10.0, 0.3, 0.1
 
 
@@ -102,9 +103,9 @@ def row_popularity(name: str, num_embeddings: int) -> RowPopularity:
 def _published_classes() -> tuple[FloatArray, FloatArray]:
     """Shares of a table's rows in each class of popularity, and the popularities, which the caller must normalise.
 
-    Each row of a class is looked up Binomial(N, p) times by the N ids of a published batch. The classes' shares of ids
-    are the smoothest ones that reproduce the published rows of every reuse bin (least squares of relative errors,
-    shares not negative, second differences penalised).
+    Each row of a class is looked up Binomial(N, p) times, where N is the mean number of ids of a table in a published
+    batch. The classes' shares of ids are the smoothest ones that reproduce the published rows of every reuse bin (least
+    squares of relative errors, shares not negative, second differences penalised).
     """
     indices, target = round(INDICES / TABLES), rows_per_table(BATCH_SIZE)
     popularity = _CLASS_COUNTS / indices

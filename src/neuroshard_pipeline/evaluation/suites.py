@@ -45,7 +45,7 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
 
     Args:
         settings: the suites.
-        models: cost models; if they belong to a modelled cluster, it gives the ranks per host of tasks without them.
+        models: cost models; if they belong to a modelled cluster, tasks that state no ranks per host get the cluster's.
 
     Returns:
         The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
@@ -93,7 +93,7 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams, models
 
 
 def _is_measured(task: ShardingTask, params: SuiteParams) -> bool:
-    """Whether the plans of a task are measured: none of them may need what `plan_samples` cannot measure."""
+    """Whether the task has few enough ranks for measurements, and `plan_samples` can measure all its possible plans."""
     has_hosts = 1 < task.ranks_per_host < task.world_size  # otherwise, the search makes no host tiers
     if task.tiers and has_hosts and any("host" in possible_tiers(task, table) for table in task.tables):
         return False

@@ -6,8 +6,8 @@ In formulas: N ids of one rank's samples, D columns.
 Ids that are sent once [FBGEMM jagged_unique_indices]: the ids are sorted with their positions, which moves
 `sort_bytes_per_id`; numbering the distinct ids and scattering the numbers moves 5 numbers of 8 bytes per id. The host
 waits for the number of distinct ids.
-Ids of tiers [`torchrec_bridge.tiered.index`]: a search among the popular ids of all tables of a module finds the
-positions of every tier; it moves 24 numbers of 8 bytes per id, counted in the code. The host waits for three numbers.
+Ids of tiers [`torchrec_bridge.tiered.index`]: a search among the popular ids of all tables of a module finds which ids
+belong to each tier; it moves 24 numbers of 8 bytes per id, counted in the code. The host waits for three numbers.
 Rows at the positions of their ids: forward, N D floats are read and written. Backward, gradients are read and added to
 those of the rows that were exchanged once (3 N D), or read and written if every id has a row of its own (2 N D).
 """

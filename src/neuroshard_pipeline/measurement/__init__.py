@@ -1,8 +1,8 @@
 """Measures the costs of fused lookups and of collectives.
 
-A sample is what one measurement runs: the lookups of one rank, a forward and a backward all-to-all, or one reduction
-(such as all_reduce). A campaign measures many samples and visits each of them several times. A chunk is a list of
-samples that are measured one after another and saved together, as a record.
+A sample is what one measurement runs: the lookups of one rank, a forward and a backward all-to-all or only one of them,
+or one reduction (such as all_reduce). A campaign measures many samples and visits each of them several times. A chunk
+is a list of samples that are measured one after another and saved together, as a record.
 
 Start with `campaign`. The other files follow in the order in which a reader meets them:
 

@@ -16,7 +16,7 @@ from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 #: Maps the name of a field to the name of a parameter, such as `backend` to `measure.compute.backend`.
 Named = Callable[[str], str]
 
-#: Maps each extra of the project to the module that shows whether the extra is installed.
+#: Maps each extra that `extra_problems` can check to the module that shows whether the extra is installed.
 EXTRAS = {"torchrec": "torchrec", "cluster": "ray"}
 
 
