@@ -1,9 +1,9 @@
 """Cases of plans, and linear expressions of a plan's variables, for `lab_segments`.
 
 Variables are y (K, T), the share of a table that has a type; x (T, M + 1) for types that may cut columns, the numbers
-of a table's blocks per width; the times of the segments of a step; and the times of lookups. These are sums over all
-ranks, but times of one rank for `data_parallel` and `row_wise`. The last variables, three of each type
-(`Expressions.spare`), serve `_block_rows` of `lab_program`.
+of a table's blocks per width; the times of the segments of a step; and the times of lookups. The times of lookups are
+sums over all ranks, but those of `data_parallel` and `row_wise` are times of one rank. The last variables, three of
+each type (`Expressions.spare`), serve `_block_rows` of `lab_program`.
 An expression is an array (V + 1,): the coefficients of the variables and a constant. Its value is in us or bytes.
 
 Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, V variables.
@@ -115,7 +115,10 @@ class Expressions:
         return self.constant(kernels * self.m.launch) + num_bytes / self.m.memory_rate
 
     def means(self, kind: int, ranks: int) -> tuple[float, float]:
-        """The least share of `ranks` with shards of `kind`, and the factor from a sum over all ranks to their mean."""
+        """The least share of `ranks` with shards of `kind`, and a factor.
+
+        A sum over the shards of `kind` of all ranks, times the factor, is at most the mean over `ranks`.
+        """
         world, local = self.m.world, self.m.local
         if kind in (DATA_PARALLEL, ROW_WISE):
             return 1.0, 1.0 / world

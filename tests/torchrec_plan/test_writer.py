@@ -130,7 +130,7 @@ def test_replicas_have_the_dense_kernel_and_no_shards():
         rows_of("table_row_wise", 10),
     ],
 )
-def test_rows_that_torchrec_would_send_to_other_ranks_are_refused(placed):
+def test_rows_whose_ids_torchrec_would_send_to_other_ranks_are_refused(placed):
     world_size = 2 if placed[0][0].sharding_type == "row_wise" else 4
     with pytest.raises(PlanError, match=r"'a' is (row_wise|table_row_wise) with \d+ rows on .*blocks of 5 for all 2"):
         form_of(placed, Devices(world_size, 2))

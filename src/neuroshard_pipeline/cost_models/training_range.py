@@ -11,7 +11,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 TRAINING_RANGE = "training_range"
 
 #: Quantities of a table that have a training range, and how to read each from a table. An `embedding_dim` below the
-#: range is not reported, because a search may cut every other table into such narrow shards, too.
+#: range is not reported, because a search may cut any wider table into shards that are as narrow.
 _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "num_embeddings": lambda table: table.num_embeddings,
     "embedding_dim": lambda table: table.embedding_dim,

@@ -33,7 +33,7 @@ class Job:
         device: GPU of every rank.
         network: the cluster, with the task's number of ranks per host.
         host_sync_us: time for which a GPU has no work because the host waits for a result of the GPU.
-        groups_on_host: number of replica groups that share hosts (`tables.replica_groups`).
+        groups_on_host: number of replica groups that have ranks on the same host (`tables.replica_groups`).
     """
 
     task: ShardingTask
@@ -75,7 +75,7 @@ class Job:
     def kernels_us(self, num_bytes: FloatArray | float, kernels: int = 1) -> FloatArray:
         """Microseconds of kernels that together read and write `num_bytes` of GPU memory, per rank (W,); 0 for 0 bytes.
 
-        kernels * shortest kernel + bytes / (bandwidth * the share of it that streaming kernels reach)
+        kernels * time of the shortest kernel + bytes / (bandwidth * the share of it that streaming kernels reach)
         """
         moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
         rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * BYTES_PER_US
@@ -157,7 +157,7 @@ def features(shard: Shard) -> float:
 
 
 def whole_features(shard: Shard) -> float:
-    """Features of the shard before ids are sorted by rows; a row shard counts for its share of the table's features."""
+    """Bag lengths per sample before ids are divided among row shards, each of which counts for its share of them."""
     return shard.table.num_features * shard.row_share
 
 

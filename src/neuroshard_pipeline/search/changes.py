@@ -33,8 +33,8 @@ _MAX_SOURCES, _MAX_TARGETS = 8, 16
 #: Largest number of allowed changes whose embedding cost is predicted; the same limit holds for forbidden changes.
 _NUM_EXACT = 64
 
-#: Largest product of the number of predicted changes and the number of ranks, because a prediction takes 4 us per rank.
-#: The explanation of a plan with more ranks than this contains no changes.
+#: Largest product of the number of predicted changes (the allowed or the forbidden ones) and the number of ranks,
+#: because a prediction takes 4 us per rank. The explanation of a plan with more ranks than this contains no changes.
 _NUM_EXACT_RANKS = 2**19
 
 

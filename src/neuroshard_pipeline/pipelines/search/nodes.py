@@ -25,7 +25,7 @@ Plans = tuple[Plan, ...]
 def solve_tasks(
     tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings, executor: WorkerParams
 ) -> tuple[Plans, pd.DataFrame]:
-    """Solve every task with every sharder; return the plans, and the duration or error of every attempt."""
+    """Solve every task with every sharder; return the plans, and the duration and any error of every attempt."""
     solver = TaskSolver(tuple(contest.sharders), models, settings, contest.seed)
     asked = tasks_from_frame(tasks)
     with tqdm(total=len(asked), desc="search", unit=" tasks", disable=None) as bar:
