@@ -1,8 +1,8 @@
 """The terms of the lab's formulas for a step (`lab.step`) per shard, for tasks with one module of tables pooled by sum.
 
-The time of a fused lookup is a maximum of sums over its shards. Every shard therefore has quantities that add up over
-the shards of a rank, and the quantity `last_bag`, of which the largest counts. `lab_plans` evaluates plans with these
-terms, and `lab_bounds` proves bounds.
+The time of a fused lookup consists of sums over its shards and of maxima of such sums. Every shard therefore has
+quantities that add up over the shards of a rank, and the quantity `last_bag`, of which the largest counts. `lab_plans`
+evaluates plans with these terms, and `lab_bounds` proves bounds.
 
 Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, 2 row blocks (any but the last, the last),
 Q quantities, W ranks.
@@ -63,16 +63,16 @@ def terms_of(problem: Problem, device: ModelledDevice) -> Terms:
     """The terms of a problem's tables.
 
     Raises:
-        NeuroShardError: the task has tables or options whose terms are not listed here.
+        NeuroShardError: the task has tables or options that these terms do not cover.
     """
     task = problem.task
     plain = all(t.pooling == "sum" and not t.is_weighted and t.compute_kernel == "fused" for t in task.tables)
     alike = len({(table.embedding_module, table.data_type) for table in task.tables}) == 1
     if not (plain and alike) or task.comm_share < 1 or task.num_replica_groups > 1 or task.pipelines_input_dist:
         raise NeuroShardError(
-            f"{task.task_id}: terms are known only for one module of pooled sums with fused kernels, one data type, "
-            "unweighted ids, fp32 communication, one replica group and an input dist that is not pipelined; evaluate "
-            "plans of this task with lab.step instead"
+            f"{task.task_id}: terms are known only for one module of tables pooled by sum, fused kernels, one data "
+            "type, unweighted ids, fp32 communication, one replica group and an input dist that is not pipelined; "
+            "evaluate plans of this task with lab.step instead"
         )
     usable = np.array([[kind in usable_types(table, problem) for kind in KINDS] for table in task.tables])
     widths = np.array([table.embedding_dim // COLUMN_GRANULARITY for table in task.tables])

@@ -1,4 +1,4 @@
-"""Jobs (one sharder on one task) resume: none runs twice, and all that changes a plan changes the key of its job."""
+"""A stopped run resumes: no job (one sharder on one task) runs twice, and what changes a plan changes its job's key."""
 
 import dataclasses
 
@@ -131,7 +131,7 @@ def test_a_sharder_that_is_left_out_does_not_run(jobs, tasks):
 
 
 def test_plans_of_several_hosts_are_read_from_records(tasks):
-    """The task does not state its ranks per host; the shipped models of the H100 are for a cluster with eight."""
+    """The task does not state its ranks per host; the shipped models of the H100 are for eight ranks per host."""
     several = dataclasses.replace(tasks[0], world_size=16)
     params = PARAMS.model_copy(update={"sharders": ("size_greedy",)})
     jobs = BenchmarkJobs.of(in_suites([several], ("some",)), params, ns.load_cost_models("h100"), SharderSettings())

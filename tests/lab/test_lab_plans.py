@@ -88,5 +88,5 @@ def test_annealing_finds_the_cheapest_plan_of_a_tiny_task():
 
 def test_other_tables_have_no_terms():
     task = ShardingTask(drawn_tables(np.random.default_rng(0), 2, pooling="mean"), 2, 256, 2**40)
-    with pytest.raises(NeuroShardError, match="one module of pooled sums"):
+    with pytest.raises(NeuroShardError, match="one module of tables pooled by sum"):
         terms_of(Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER), DEVICE)

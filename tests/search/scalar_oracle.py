@@ -1,8 +1,8 @@
 """The paper's search written plainly: it handles one list of shards, one cap on columns, one shard, one rank at a time.
 
-It follows the text at the top of `search/beam.py` and `search/placement.py`. It shares no code with the search except
-the types, the formula of the memory model and the cost models, which it calls for one rank at a time
-(compute) or for one plan at a time (communication).
+It follows the text at the top of `search/beam.py` and `search/placement.py`, but without constraints and `exact_fit`.
+It shares no code with the search except the types, the formula of the memory model and the cost models, which it calls
+for one rank at a time (compute) or for one plan at a time (communication).
 """
 
 from __future__ import annotations

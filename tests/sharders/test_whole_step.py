@@ -126,7 +126,7 @@ def test_runners_up_are_valid_plans_in_ascending_order_of_cost():
 
 
 def test_replicas_are_also_tried_in_the_order_of_their_numbers_of_rows():
-    """The tables with the fewest rows are a candidate, even if replicas of other tables save more."""
+    """Some candidates replicate the tables with the fewest rows, even if replicas of other tables save more."""
     rng = np.random.default_rng(5)
     tables = [
         Table(f"t{at}", int(rows), 16, float(rng.choice((1, 20)))) for at, rows in enumerate(range(100, 1700, 100))

@@ -100,7 +100,7 @@ def _checked(ms_per_byte: ArrayLike, world_size: int) -> FloatArray:
 
 
 def _rank_ms(dims: FloatArray, cost: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(S, W) time of each rank in the forward and in the backward collective if a column is one byte per message."""
+    """(S, W) time of each rank in the forward and in the backward collective if a message has one byte per column."""
     forward = np.maximum(dims * cost.sum(axis=1), dims @ cost)
     backward = np.maximum(dims * cost.sum(axis=0), dims @ cost.T)
     return forward, backward
