@@ -6,8 +6,8 @@ state cost at least the smallest of several lines, each a constant plus a rate t
 1. All-to-alls across hosts, for cold rows: if several hosts have cold rows, every rank exchanges data with ranks of
    other hosts and pays the constant, which contains `peer_us` for all W - L of them. On average, a rank sends 1 / W of
    the bytes, of which the share (H - 1) / H crosses hosts. If one host has all cold rows, the ranks of other hosts pay
-   the constant. L cards receive all bytes that cross hosts, and every rank waits for one of them or for more, which
-   makes the rate H times as large.
+   the constant. The L cards of this host send or receive all bytes that cross hosts, and every rank waits for at least
+   one of these cards, which makes the rate H times as large.
 2. All-to-alls on one host, and those of host rows: every rank exchanges data with the rank that has most of it, which
    has at least the mean.
 3. Reductions: the lines of `lab_bounds.reduction_lines`, which hold for the faster one of ring and tree.

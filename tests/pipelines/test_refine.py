@@ -92,7 +92,7 @@ def test_a_second_run_appends_a_round(finished_run):
 
 @pytest.mark.usefixtures("refined_run")
 def test_samples_of_another_first_campaign_are_ignored(finished_run, tmp_path, caplog):
-    """A new pool is measured in a folder with refined samples of another pool; training uses only its own samples."""
+    """A new pool is measured in a folder with refined samples of another pool; training ignores these old samples."""
     data_root = tmp_path / "data"
     for name, layer in FRAMES.items():
         source = finished_run / layer / f"refine_{name}.parquet"

@@ -1,4 +1,4 @@
-"""Both halves of a step: the price of waiting twice, and the search that balances forward and backward lookups."""
+"""Both halves of a step: the price of waiting twice, and the search that balances each half over the ranks."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_exchanges_balance_both_halves():
     assert placement_cost_ms(problem, found) < 0.9 * placement_cost_ms(problem, placement)
 
 
-def test_a_balanced_placement_and_one_without_an_exchange_of_ids_stay():
+def test_a_balanced_placement_and_one_whose_exchange_of_ids_is_hidden_stay():
     problem, placement = apart()
     found = balanced_halves(problem, placement)
     assert balanced_halves(problem, found) == found

@@ -94,7 +94,7 @@ def test_values_above_the_upper_limits_are_refused(changes, message):
 
 @pytest.mark.parametrize("batch_size", [2**20, 2**31])
 def test_the_largest_batches_are_answered(batch_size):
-    """Twice the samples cost more, but less than twice as much. Negative costs and those that are no numbers fail."""
+    """Twice the samples cost more, but less than twice as much. Costs that are negative or NaN violate this, too."""
     sizes = (batch_size // 2, batch_size)
     half_ms, whole_ms = (shard(task(4, batch_size=b), step_models(), "neuroshard").predicted_cost_ms for b in sizes)
     assert half_ms < whole_ms < 2 * half_ms

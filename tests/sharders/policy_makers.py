@@ -23,7 +23,10 @@ QUICK = PolicyTrainParams(
 
 
 def untrained(kind: str, seed: int = 0) -> Policy:
-    """A policy with random float32 weights (the type of trained ones), so small that random draws of plans differ."""
+    """A policy with random weights, in float32 like the weights of trained policies.
+
+    The weights are small, so that no rank has nearly all the probability, and rollouts that draw ranks differ.
+    """
     rng = np.random.default_rng(seed)
     shapes = NETWORKS[kind].shapes(len(TABLE_FEATURES), len(RANK_FEATURES), 8)
     weights = {name: rng.normal(size=shape, scale=0.3).astype(np.float32) for name, shape in shapes.items()}

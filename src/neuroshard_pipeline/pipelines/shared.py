@@ -7,7 +7,7 @@ from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME
 from neuroshard_pipeline.sharders.base import SharderSettings
 
 #: Datasets of the stage train that `models_node` reads, by the names that they have inside a namespaced pipeline. The
-#: step cost model is optional; the dataset loads None where no run has made one.
+#: step cost model is optional; the dataset loads None if no run has made one.
 TRAINED_MODELS = {name: f"train.{name}" for name in (*MODEL_NAMES, STEP_MODEL_NAME)}
 
 #: Parameters of the stage search that `sharder_settings_node` reads.
