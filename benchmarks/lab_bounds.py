@@ -260,7 +260,7 @@ class LabBound:
 
 
 def gradient_passes(task: ShardingTask) -> int:
-    """How often the bytes of dense gradients are read from or written to GPU memory, apart from the all_reduce."""
+    """GPU memory traffic of dense gradients and their optimizer, without the all_reduce, per byte of the gradients."""
     return _GRADIENT_PASSES + _OPTIMIZER_PASSES[task.optimizer]
 
 

@@ -1,4 +1,4 @@
-"""The errors that several packages raise, and the base class of all errors that this project raises on purpose.
+"""The errors that several packages raise, and the base class of all error classes of this project that callers meet.
 
 Each message names the file or parameter, the invalid value and the remedy. The command line prints it without a
 traceback.
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class NeuroShardError(Exception):
-    """Base class of all errors of this project."""
+    """Base class of all error classes of this project, except internal ones that callers never meet."""
 
 
 class TableFileError(NeuroShardError):

@@ -59,7 +59,7 @@ def test_spread_tables_and_any_columns_make_a_valid_plan(seed, hosts):
 
 @given(st.integers(0, 10**6), st.booleans())
 def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan_except_the_second_wait(seed, is_spread):
-    """The second wait is that of `price.predicted_cost`.
+    """In the second wait, ranks wait for each other at the exchange of ids between the halves (`price.predicted_cost`).
 
     A search without spread tables sees the same price, because searches with and without them are compared.
     """
@@ -138,7 +138,7 @@ def test_hosts_are_balanced_by_cost_if_memory_allows():
 
 
 def test_the_load_of_a_host_is_what_its_tables_add_to_a_rank():
-    """A rank of its host is compared with one of the other host, and its reductions with those of two equal tables."""
+    """The load is the work that a table adds to an idle rank, plus what a second equal one adds to the reductions."""
     tables = [Table("few", 4000, 16, 1.0), Table("many", 4000, 16, 20.0), Table("wide", 4000, 64, 20.0)]
     task, models = ShardingTask(tables, 4, 4096, 2**30, local_world_size=2), step_models()
     cut = [row_shards(table, "table_row_wise", 2) for table in tables]

@@ -3,7 +3,7 @@
 A task passes through the files as follows. `problem` combines it with cost models and a memory model. It computes one
 *shard embedding* per (table, width): the numbers by which the compute cost model describes a shard. `beam` proposes
 column splits. For each proposal, `placement` assigns the ranks; its inner loop is in `greedy_runs`, and it uses
-`packing` if memory is scarce. If packing fails, too, `exact_fit` looks for the first placement. `local_search`
+`packing` if memory is scarce. If packing finds no first placement, `exact_fit` looks for one. `local_search`
 improves the best result with the changes listed in `moves`. The result is a `plan.Placement`, which `price.price_plan`
 turns into a validated `plan.Plan` with its predicted cost. If a step cost model prices all sharding types,
 `spread_choice` proposes sets of tables to *spread*, which means that they become replicas or have their rows cut.
@@ -18,7 +18,8 @@ changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks
 - `parts`: the parts of a step's cost, for every sharding type; `step_prices`: what a shard adds to them, for a search
-- `volumes`: bytes that the ranks of a plan send; `crossing_bound`: the fewest bytes between hosts of any plan
+- `volumes`: bytes that the ranks of a plan send; `crossing_bound`: the fewest bytes that sequence tables can send
+  between hosts, whatever the plan
 - `spread_choice`: which tables are spread; `spread_estimate`: cost of a step with them; `spread`: their ranks;
   `host_load`: what a table cut on one host adds to its ranks; `host_blocks`: local search over such tables
 - `tier_choice`, `tier_prices`: variants of a task whose sequence tables are cut into tiers by popularity of rows
@@ -28,7 +29,8 @@ changes, `explain` describes it in words, and `rank_order` reorders its ranks.
 - `placement`: greedy grid search for the ranks of shards; `greedy_runs`: its compiled inner loop
 - `packing`: packing by bytes, and the errors for tasks that do not fit
 - `exact_fit`: integer programming that decides whether a task fits if packing finds no placement
-- `local_search`, `moves`: local search and its moves; `halves`: local search that balances forward and backward lookups
+- `local_search`, `moves`: local search and its moves; `halves`: local search that balances the ranks in the forward
+  half and in the backward half of a step
 - `progress`: a bar for long searches
 - `changes`, `explain`: explanation of a plan
 - `rank_order`: the order of ranks on unequal links
