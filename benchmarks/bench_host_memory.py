@@ -4,9 +4,10 @@ r"""Compares plans of NeuroShard and of TorchRec's planner for modelled H100s wi
 
 Tables that do not fit are in host memory, with or without a cache on the GPU. All ranks together have `--shares` of the
 GPU memory that the tables of MLPerf DLRM-v2 need, and each has 128 GiB of host memory. Both sharders get the same
-limits, memory model and shipped cost models. The explicit formulas of `lab.step` give the costs of the plans. For every
-task and sharder, the script prints the modelled step, the largest cost of tables in host memory on any rank, and two
-transfer times: for the lower and the upper bound of the bytes over the host link of the busiest rank.
+limits and memory model. NeuroShard plans with the shipped cost models, and TorchRec's planner with its own formulas.
+The explicit formulas of `lab.step` give the costs of the plans. For every task and sharder, the script prints the
+modelled step, the largest cost of tables in host memory on any rank, and two transfer times: for the lower and the
+upper bound of the bytes over the host link of the busiest rank.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def test_a_popularity_covers_all_rows_and_all_ids_hottest_first(name, num_embedd
 def test_published_popularity_has_the_published_histogram():
     found = row_popularity("published", 4_000_000)
     rows = expected_rows(found.rows.astype(float), found.popularity, round(INDICES / TABLES))
-    assert rows == pytest.approx(rows_per_table(BATCH_SIZE), rel=0.05, abs=4)  # whole rows
+    assert rows == pytest.approx(rows_per_table(BATCH_SIZE), rel=0.05, abs=4)  # every bucket has a whole number of rows
 
 
 def test_steep_and_flat_surround_the_published_curve():

@@ -14,7 +14,8 @@
 - `step`: the cost of a whole training step of TorchRec's embedding modules, for every sharding type
 - `step_samples`: random plans with the cost of their steps, for the step cost model
 - `host_memory`: what tables in host memory add to a step
-- `sequences`: what repeated ids, and tiers (blocks of rows by popularity), of sequence tables add to a step
+- `sequences`: what sending repeated ids of sequence tables once, or dividing ids among tiers, adds to a step; tiers are
+  blocks of rows by popularity
 - `exchange`: the collectives of a step and the copies around them
 - `step_groups`: the shards that share kernels and collectives
 - `phases`: what ranks do one after another, and their waiting for each other

@@ -7,7 +7,7 @@ MISSING = "-"
 
 
 def decimals_for(values: Sequence[float | None]) -> int:
-    """The number of decimals for a column of values: it shows at least three digits of the largest value."""
+    """Number of decimals for a column: it shows at least three digits of the largest value if that is 0.001 or more."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     return next((decimals for edge, decimals in ((100, 1), (10, 2), (1, 3), (0.1, 4)) if largest >= edge), 5)
 

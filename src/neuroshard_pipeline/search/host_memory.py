@@ -1,4 +1,4 @@
-"""Chooses the tables that go to host memory where a task does not fit the GPU memory of its ranks.
+"""Chooses the tables that go to host memory if a task does not fit the GPU memory of its ranks.
 
 Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOAD_FACTORS`, or `fused_uvm`. An option
 frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). At first, every
@@ -30,7 +30,8 @@ LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 #: balance the ranks.
 _SHARES = (0.99, 0.9, 0.75)
 
-#: A task with more tables times ranks gets variants for the first shares only, because each search takes long.
+#: If its number of tables times its number of ranks exceeds this, a task gets variants for the first shares only and
+#: has fewer load factors, because each search takes long.
 _LARGE, _NUM_SHARES_IF_LARGE = 20_000, 2
 _LOAD_FACTORS_IF_LARGE = (0.5, 0.2, 0.05)
 
@@ -78,7 +79,7 @@ def _is_large(task: ShardingTask) -> bool:
 def _options_of_tables(task: ShardingTask, memory: MemoryModel) -> list[list[_Option]]:
     """The options of every table. The computation of one option takes about a millisecond.
 
-    In large tasks, there are few load factors, and tables with less than a tenth of the mean bytes have no options.
+    In large tasks, there are few load factors, and tables with less than a tenth of the mean bytes can only stay.
     """
     load_factors, least = LOAD_FACTORS, 0.0
     if _is_large(task):

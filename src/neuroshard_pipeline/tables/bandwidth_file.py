@@ -22,7 +22,7 @@ def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
         (W, W), infinite on the diagonal.
 
     Raises:
-        TableFileError: the file does not hold W x W bandwidths; the message names file, line, column, value and remedy.
+        TableFileError: the file is unreadable or does not hold W x W bandwidths; the message names file and remedy.
     """
     path = Path(path)
     reader = csv.reader(read_text(path).splitlines())

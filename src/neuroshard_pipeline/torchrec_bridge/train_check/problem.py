@@ -42,7 +42,7 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
             raise TaskError(f"table {table.name!r}: PyTorch does not accept this name for a module; rename the table")
         if table.pooling == "none" or table.num_features > 1 or table.is_weighted:
             raise TrainCheckError(
-                f"table {table.name!r}: the model of train_check has pooled tables of one feature without weights; "
+                f"table {table.name!r}: train_check trains only pooled tables with one feature and unweighted ids; "
                 "leave the table out, or time plans of the embedding module alone in Python with "
                 "neuroshard_pipeline.torchrec_bridge.truth.steps.measure_steps"
             )
