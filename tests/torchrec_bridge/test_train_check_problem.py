@@ -84,10 +84,7 @@ def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
     [
         ({"task_id": "unknown"}, ["'unknown'", "drawn, pooling, num_features, is_weighted, dotted"]),
         *[
-            (
-                {"task_id": name},
-                [f"table '{name}'", "one feature and unweighted ids", "measure_steps"],
-            )
+            ({"task_id": name}, [f"table '{name}'", "one feature and unweighted ids", "measure_steps"])
             for name in ("pooling", "num_features", "is_weighted")
         ],
         ({"task_id": "drawn", "batch_size": 64}, ["batches of 32", "64"]),
