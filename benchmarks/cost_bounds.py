@@ -59,7 +59,7 @@ class CostBound:
 
     Attributes:
         compute_ms: bound on the compute cost of the busiest rank.
-        embedding_cost_ms: bound on the embedding cost; equal to `compute_ms` where communication has no bound.
+        embedding_cost_ms: bound on the embedding cost; equal to `compute_ms` if communication has no bound.
     """
 
     compute_ms: float
@@ -80,12 +80,12 @@ def cost_bound(
 
     Args:
         problem: the task and the models.
-        shape: shape of the compute model, where the caller knows it; otherwise `shape_of` decides.
+        shape: shape of the compute model, if the caller knows it; if None, `shape_of` decides.
         comm_floor: maps a number of ranks that hold shards to a lower bound in ms on their mean forward plus backward
-            communication; `comm_floor_ms` where None.
+            communication; if None, `comm_floor_ms` gives this bound.
 
     Returns:
-        None where the compute model has neither shape.
+        None if the compute model has neither shape.
     """
     shape = shape or shape_of(problem.models)
     if shape is None:

@@ -129,7 +129,7 @@ def rendered(request, built_inputs):
     return Rendered(request.param, drawn, Page(text))
 
 
-def test_every_run_has_a_page(rendered):
+def test_no_page_shows_a_missing_value(rendered):
     assert not re.search(r"\b(nan|None|undefined)\b", rendered.page.text)
 
 

@@ -71,7 +71,7 @@ def test_costs_by_hand():
     assert [list(bounds) for bounds in plan.interval_ms] == [[ms, ms] for ms in cost.rank_ms]
 
 
-def test_the_start_skew_is_relative_to_the_first_rank_of_each_plan():
+def test_the_start_skew_is_relative_to_the_rank_of_each_plan_that_starts_first():
     skew = start_skew_ms([[1.0, 3.0], [5.0, 4.0]], [[0.5, 0.5], [0.0, 2.0]])
     assert skew.tolist() == [[0.0, 2.0], [0.0, 1.0]]
 

@@ -67,7 +67,7 @@ def set_up_worker(
     """Build the bench of one worker process; the returned function measures samples by index.
 
     Args:
-        worker: number of the worker; it selects the core or the GPU on this host.
+        worker: number of the worker; with the engine `local`, it selects the core or the GPU.
         samples: samples of the campaign.
         params: parameters of the campaign.
         seed: seed of the ids.

@@ -28,7 +28,7 @@ MAX_PAIRS = 2000
 _NODE_LIMIT, _SECONDS = 20_000, 20.0
 
 #: The solver may violate a constraint by 1e-6, whatever its magnitude. Every rank's limit is scaled to `_RANK_SCALE`,
-#: so that this is 1e-10 of the limit. `fit_exactly` compares the sums over all ranks in whole bytes.
+#: so that this is 1e-10 of the limit. `fit_exactly` and `_Program.keeps` compare whole bytes, without any tolerance.
 _RANK_SCALE = 1e4
 
 #: Share of the memory that the second attempt leaves free if the first plan exceeds a rank's limit by a few bytes.

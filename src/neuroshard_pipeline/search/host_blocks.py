@@ -55,7 +55,7 @@ def improved_on_hosts(problem: Problem, placement: Placement, usable: Usable) ->
 
 
 class _HostSearch:
-    """The tables of a placement that lie on single hosts and may be cut by columns.
+    """The `table_row_wise` and `grid_shard` tables of a placement that may be cut into column blocks (`grid_shard`).
 
     Attributes:
         blocks: their column blocks in the placement.

@@ -1,6 +1,6 @@
 """Greedy grid search for the placement of shards [Zha2023] §3.3, for all caps and all states in lockstep.
 
-Each attempt places one state (a multiset of kinds) under one cap on the dimension sum (`price`) of a rank. It takes
+Each attempt places one state (a multiset of kinds) under one cap on a rank's dimension sum (see `price`). It takes
 the shards in descending order of the cost that each has alone on a rank (ties: the table that comes first in the task,
 then the wider shard). It puts each shard on the feasible rank with the lowest predicted compute cost so far (ties: the
 lowest rank). A rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints

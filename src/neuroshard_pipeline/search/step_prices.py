@@ -84,7 +84,7 @@ def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:
 
 
 def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
-    """Ms per byte that replica groups average, if all ranks have the same number of bytes of the task's tables."""
+    """Ms per step and byte that replica groups average, if all ranks have equally many bytes of the tables."""
     mean = sum(synced_bytes(whole(table), task) for table in task.tables) / task.world_size
     if not mean:
         return 0.0

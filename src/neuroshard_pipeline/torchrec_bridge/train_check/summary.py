@@ -99,7 +99,7 @@ def training_notes(summary: Mapping[str, Any]) -> list[str]:
         f"{summary['num_tables']} tables of {summary['task_id']} on {summary['world_size']} ranks "
         f"({training['backend']}, dense network {training['dense']}), global batch {summary['batch_size']}.",
         f"Medians and quartiles over {training['rounds']} rounds of {training['steps_per_round']} timed steps per "
-        "plan, in a new order in every round.",
+        "plan; the plans take turns, in a new order in every round.",
         f"The losses go from {summary['first_loss']:.4f} to {summary['last_loss']:.4f} and {agreement}.",
     ]
 
