@@ -116,7 +116,7 @@ def planners_of(task: ShardingTask, models: CostModels) -> Iterator[TorchRecShar
 
 
 def plans_of(task: ShardingTask, models: CostModels) -> Iterator[Plan]:
-    """The plans of all variants that found one."""
+    """The plans of `neuroshard_plus` and of all variants of TorchRec's planner, if they found one."""
     settings = SharderSettings()
     problem = Problem(task, models, settings.memory)
     for sharder in (*planners_of(task, models), make_sharder("neuroshard_plus", settings)):

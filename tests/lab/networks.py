@@ -28,7 +28,7 @@ SIMPLE = NetworkParams(
 def alltoall_oracle_ms(
     message_bytes: Sequence[Sequence[float]], start_ms: Sequence[float], params: NetworkParams
 ) -> list[float]:
-    """Cost of every rank of an uneven alltoall, from the definition at `rank_costs_ms`, one message after the other."""
+    """Cost of every rank of an uneven alltoall, computed message by message from the definition at `rank_costs_ms`."""
     ranks = range(len(start_ms))
     if len(ranks) == 1:
         return [0.0]

@@ -168,7 +168,7 @@ def test_prices_come_from_the_models(hosts, comm_precision):
     found = tier_prices(Problem(task, models, MEMORY), models.step)
     exchanged_ms = 3e-9 if comm_precision == "fp32" else 1.5e-9
     reduced_ms = 4 * 0.2 / 2**20 * (1 - 1 / 8) * (4 if hosts > 1 else 1)  # 4 bytes; see `small_step_model`
-    assert found.id_ms == pytest.approx((1.0 + 1.0) / 1e6 / 8)  # `ids` on one of 8 ranks, `sent_ids` on each
+    assert found.id_ms == pytest.approx((1.0 + 1.0) / 1e6 / 8)  # mean of 8 ranks: one id sent, and one id received
     assert found.exchanged_ms == pytest.approx(exchanged_ms)
     assert found.on_host_ms == pytest.approx(exchanged_ms / hosts)  # hosts exchange their samples at the same time
     assert found.hot_ms == pytest.approx(1.0 / 1e6 + reduced_ms)

@@ -57,7 +57,7 @@ def received_bytes(old: RowPlaces, new: RowPlaces, row_bytes: float, world_size:
     a cold shard counts as received, although the rank of this shard may have it.
 
     Args:
-        old: places under the plan that is trained.
+        old: places before the change, under the plan that the model is trained with.
         new: places after the change.
         row_bytes: bytes of one row with its optimizer state.
         world_size: number of ranks.

@@ -37,7 +37,7 @@ class Played:
         compute_ms: (B, W) predicted compute cost per rank.
         features: (U, B, W, K) rank features. `features`, `allowed` and `alive` are empty if steps were not recorded.
         allowed: (U, B, W) whether the unit could be placed on the rank.
-        alive: (U, B) whether the rollout had placed every unit up to this one.
+        alive: (U, B) whether the rollout placed this unit and all units before it on allowed ranks.
     """
 
     ranks: IntArray
