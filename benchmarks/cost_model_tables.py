@@ -33,7 +33,7 @@ def in_words(floors: dict[str, float | None]) -> str:
 
 
 def report_compute(noise_floor: float | None, tables: Tables) -> list[Aim]:
-    """Print the errors of all models on held-out samples, chosen shards and every group; return the aims."""
+    """Print the errors of all models on held-out samples, chosen shards and all evaluation samples; return the aims."""
     models = pd.DataFrame(tables["models"]).drop(columns="seed").groupby(["model", "samples"], sort=False).mean()
     print(f"\nforward + backward, means over seeds\n\n{table(models)}")
     print(paper_comparison(models, pd.DataFrame(tables["paper"])))
@@ -43,7 +43,7 @@ def report_compute(noise_floor: float | None, tables: Tables) -> list[Aim]:
 
 
 def paper_comparison(models: pd.DataFrame, paper: pd.DataFrame) -> str:
-    """Errors of the paper's network on both kinds of samples, beside ours.
+    """Errors of the paper's network and of ours, on this project's mix of samples and on those of the paper's kind.
 
     Args:
         models: mean figures over seeds, by model and samples.

@@ -117,7 +117,7 @@ GRID = Table("grid", 90, 16, 4.0, module="other")
 
 
 def mixed_plan():
-    """Whole, row-wise and replicated tables of one module, and a grid of another one, on 4 ranks of 2 hosts."""
+    """Whole, row-wise and replicated tables of one module, and a `grid_shard` one of another, on 2 hosts of 2 ranks."""
     half = Table("half", 100, 16, 2.0, data_type="fp16")
     task = ShardingTask([A, B, C, GRID, half], 4, 32, 2**20, task_id="mixed", local_world_size=2)
     placed = [

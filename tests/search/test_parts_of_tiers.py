@@ -1,4 +1,4 @@
-"""What plans with tiers exchange and reduce, against hand counts (batch B, ranks W, ranks per host L, hosts H)."""
+"""What plans with tiers exchange and reduce, against hand counts (batch size B, W ranks)."""
 
 from dataclasses import replace
 
