@@ -192,7 +192,7 @@ def measure(samples: Sequence[ComputeSample], seed: int) -> None:
     for visit in tqdm(range(rounds), desc="rounds", disable=None):
         for loop in loops.values():
             loop.visit(samples, order.permutation(len(samples)))
-        # The two naive measurements of every sample are spread over the whole run like the visits are.
+        # Naive measurements are spread over the whole run; the two of one sample are in successive rounds.
         for index in np.array_split(fixed, rounds // 2)[visit // 2]:
             begin = time.perf_counter()
             naive[visit % 2, index] = naive_ms(samples[index], seed)

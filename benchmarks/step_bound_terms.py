@@ -30,7 +30,8 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Types whose row blocks are on the ranks of one host. Pooled tables need an all-to-all only if there are more hosts.
+#: Types whose row blocks are on the ranks of one host. Pooled tables of these types need an all-to-all only if the task
+#: has several hosts.
 ON_HOSTS = ("table_row_wise", "grid_shard")
 
 _MIB, _BYTES_PER_FLOAT = 2.0**20, 4.0
@@ -38,9 +39,10 @@ _MIB, _BYTES_PER_FLOAT = 2.0**20, 4.0
 
 @dataclass(frozen=True)
 class Exchange:
-    """Lower bounds on the mean all-to-all cost of k ranks: constant_ms + floats * (shared_ms + per_rank_ms / k).
+    """A lower bound on the all-to-all cost of a rank, as the mean over the k ranks with shards.
 
-    `floats` are the 4-byte words per sample that all ranks together send.
+    It is constant_ms + floats * (shared_ms + per_rank_ms / k). `floats` are the 4-byte words per sample that all ranks
+    together send.
     """
 
     constant_ms: float = 0.0

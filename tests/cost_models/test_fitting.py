@@ -64,6 +64,6 @@ def test_relative_loss_is_quadratic_within_the_noise_and_linear_beyond():
     assert at == pytest.approx([0.125, 0.5, 1.5, 2.5], rel=1e-4)
 
 
-def test_predicting_needs_no_torch():
+def test_importing_the_cost_models_imports_no_torch():
     code = "import sys, neuroshard_pipeline.cost_models; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -29,7 +29,7 @@ def dim_sums(folder):
 
 
 def test_ranks_are_ordered_so_that_collectives_are_cheaper_on_a_users_links(finished_run, tmp_path):
-    """The links of the rank with the most columns are made slow; after ordering, this rank has the fewest."""
+    """The links from the rank with the most columns are made slow; after ordering, this rank has the fewest."""
     run_pipeline(finished_run, "plan", params=plan_task())
     found = dim_sums(finished_run)
     slow = int(found.argmax())

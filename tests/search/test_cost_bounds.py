@@ -29,7 +29,7 @@ def network(rng, members, inputs, outputs, hidden=8):
 
 
 def universal_models(seed, members=2, gates=2, pressures=2, log_once=-2.0):
-    """Models of the trained architecture with random weights, among them gates that open within a few shards."""
+    """Models of the trained architecture with random weights; a few shards on a rank open their gates."""
     rng = np.random.default_rng(seed)
     shards = [Shard(table, 0, table.embedding_dim) for table in random_tables(rng, 50)]
     work, context = shard_features(shards, 512)

@@ -125,7 +125,7 @@ def _config(name: str, number: int, dim: int, rows: int, features: int) -> dict:
         "embedding_dim": dim,
         "num_embeddings": rows,
         "feature_names": names,
-        # For most tables wider than the default ±1/sqrt(rows), so that they influence the loss from the first step on.
+        # For most tables, this range is wider than the default ±1/sqrt(rows), so that they influence the loss at once.
         "init_fn": lambda weight: torch.nn.init.uniform_(weight, -0.5, 0.5),
     }
 

@@ -31,7 +31,7 @@ _SPELLINGS: dict[str, Collective] = {name.replace("_", ""): name for name in COL
 _ONE_PROCESS = re.compile(r"single[ -]process|one process|same pid", re.IGNORECASE)
 _NOISY = re.compile(r"noise", re.IGNORECASE)
 _FAULTY = re.compile(r"do not calibrate", re.IGNORECASE)
-_NOISY_BELOW_BYTES = 2**24  # larger collectives take far longer than the noise of 20 to 130 us
+_NOISY_BELOW_BYTES = 2**24  # of smaller buffers, a large part of the time is noise of the host
 
 
 class _UnusableError(Exception):

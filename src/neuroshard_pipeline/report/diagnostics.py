@@ -42,7 +42,7 @@ def buckets(rows: pd.DataFrame, column: str, count: int) -> pd.Series:
 
 
 def calibration_rows(held_out: pd.DataFrame, count: int = 5) -> pd.DataFrame:
-    """Held-out samples in buckets of predicted cost, for every model that has prediction intervals.
+    """Held-out costs in buckets of predicted cost, for every model that has prediction intervals.
 
     Args:
         held_out: `train.held_out`.
@@ -52,7 +52,7 @@ def calibration_rows(held_out: pd.DataFrame, count: int = 5) -> pd.DataFrame:
         One row per model and bucket: `model`; `predicted_ms`, the median of the bucket; `ratio`, the median of
         measured / predicted cost, with its quartiles `ratio_low, ratio_high`; `coverage`, the share of measurements
         inside the prediction interval, with its standard error `coverage_error`; `tau`, Kendall's τ (NaN in buckets
-        with fewer than 5 samples); `samples`.
+        with fewer than 5 costs); `samples`, the number of costs (of a communication sample, one per rank).
     """
     known = held_out.dropna(subset=["low_ms", "high_ms"])
     known = known[(known["measured_ms"] > 0) & (known["predicted_ms"] > 0)]
