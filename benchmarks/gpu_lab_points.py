@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-LEFT_OUT = "left out"  # the model was fitted without the whole source of the point
+LEFT_OUT = "left out"  # the model was fitted without any row of the point's source
 PREDICTED = "predicted"  # the source is not in the repository; the shipped numbers predict it
 
 #: Statistics that an aim may limit: of relative errors, or of factors (`Point.factor`) if the name says so.

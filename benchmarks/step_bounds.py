@@ -72,7 +72,7 @@ class StepBound:
 
     Attributes:
         step_ms: the bound.
-        parts_ms: the parts of the mean over ranks, by `PARTS`; their sum is `step_ms` or less.
+        parts_ms: the parts of the mean over ranks, by `PARTS`; their sum is at most 0.2 % above `step_ms`.
         types: the number of tables of each type, if every table has the type with which the bound is lowest.
     """
 
@@ -120,7 +120,7 @@ def step_bound(problem: Problem) -> StepBound | None:
 
 
 def _fixed_point(problem: Problem, options: list[dict[int, Blocks]], exchange: Exchange, low: float) -> StepBound:
-    """The bound, found in steps upwards from `low`: without shards that alone cost more, the mean exceeds it."""
+    """Raise the bound in steps from `low` while all plans without shards that alone cost more have a higher mean."""
     high, step = low, low * _STEP
     found: StepBound | None = None
     while step > low * _PRECISION:

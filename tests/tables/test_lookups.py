@@ -105,7 +105,7 @@ def test_a_row_shards_ids_and_rows_agree_with_drawn_ids(pool, parts):
         seen = lookup_shard(shard, BATCH_SIZE, parts).table
         own = ids.indices[ids.indices < shard.num_rows]
         unique = reuse_histogram(own)[0]
-        # The number of ids is the sum of the lookups of such rows; popular rows make its variance large.
+        # The number of ids is the sum of the lookups of the shard's rows; popular rows make its variance large.
         lookups = np.unique(ids.indices, return_counts=True)[1]
         expected = seen.pooling_factor * BATCH_SIZE
         assert abs(len(own) - expected) <= 5 * np.sqrt((lookups**2).sum() / parts) + 1
