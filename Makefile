@@ -20,7 +20,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export KEDRO_DISABLE_TELEMETRY := 1
-# Where this variable is set, each of the many processes of a run or a test would compile all its modules again.
+# With this variable set, each of the many processes of a run or a test would compile again what `install` has not
+# compiled, or what has changed since.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)

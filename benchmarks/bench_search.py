@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=ROOT / "data/08_reporting/search_scale.html")
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a `make run`")
     parser.add_argument("--measure", action=argparse.BooleanOptionalAction, default=True, help="measure plans as well")
-    parser.add_argument("--campaigns", type=int, default=3, help="number of measurements of every plan, a minute each")
+    parser.add_argument("--campaigns", type=int, default=3, help="campaigns of a minute; each measures all plans")
     arguments = parser.parse_args()
     models: Models = small_models() if arguments.models is None else load_cost_models(arguments.models)
     trained = (arguments.data / "06_models/compute_cost_model").is_dir()

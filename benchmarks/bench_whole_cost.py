@@ -8,7 +8,8 @@ Sharders see the shipped cost models for the H100. Their plans are judged withou
 may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. Prints, per suite and number
 of ranks: mean step times; the ratio of the mean of `neuroshard_plus` to that of every other sharder, on the tasks that
 both solved, with a 95 % bootstrap interval; the parts of a step; and, per sharding type, its shares of tables, columns
-and ids, and the rows, ids and widths of typical tables. Tasks whose results are in the file are not solved again.
+and ids, and the ids, widths, and rows per sample of a rank, of typical tables. Tasks whose results are in the file are
+not solved again.
 """
 
 from __future__ import annotations

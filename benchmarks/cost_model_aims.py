@@ -50,7 +50,7 @@ def compute_aims(models: pd.DataFrame, noise_floor: float | None) -> list[Aim]:
 
     Args:
         models: mean figures over seeds, by model and samples.
-        noise_floor: median relative difference of two measurements, or None where nothing was measured twice.
+        noise_floor: median relative difference of two measurements, or None if nothing was measured twice.
     """
     ours, paper = models.loc["universal"].drop(TRAINED_ON_PAPER, errors="ignore"), models.loc["paper"]
     held_out = ours.loc["held out"]

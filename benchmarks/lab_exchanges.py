@@ -1,4 +1,4 @@
-"""All-to-alls of the lab (`lab.network.rank_costs_ms`) in compiled code, if a rank's shards exchange equal messages.
+"""All-to-alls of the lab (`lab.network.rank_costs_ms`) in compiled code, if a rank's shards send messages of one size.
 
 `lab_plans.Machine` has the numbers `m` of a cluster. The time of a message is the maximum of a term of its sender and a
 term of its receiver, so that it does not matter which of the two holds the shards.

@@ -76,7 +76,7 @@ def test_if_only_all_to_alls_count_the_bound_is_one_minus_the_curve_at_the_rows_
     assert bound.least_all_to_all_share == pytest.approx(1 - popularity.share_of(spare / (2 * COPY - 1)))
 
 
-def test_with_unlimited_memory_rows_get_copies_that_a_host_looks_up_more_than_once():
+def test_with_unlimited_memory_rows_that_a_host_looks_up_more_than_once_get_copies():
     popularity = row_popularity("steep", 50_000)
     task = a_task([sequence(rows=50_000, width=128)], batch_size=4096)
     bound = crossing_bound(task, {"s": popularity}, WEIGHTS)

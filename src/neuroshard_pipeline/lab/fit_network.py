@@ -11,7 +11,7 @@ this spread for typical values):
            + sum over unknowns rho(log(unknown / start) / spread)
 
 A row is one measured collective; collectives below 1 MiB have the weight 1/2, all others 1. rho is SciPy's `soft_l1`:
-about the square of small residuals, and linear in large ones. The penalty makes few rows suffice for a cluster. The
+about the square of small residuals, and linear in large ones. With the penalty, a few rows suffice for a cluster. The
 numbers of a network without any row are its typical shares and times, with the bandwidth of its data sheet. The same
 holds for the hosts of a GPU without any row.
 """
@@ -160,8 +160,8 @@ def fit_cluster(
     used = tuple(row for row in rows if not row.noisy and row.ranks > 1)
     if not used:
         raise MeasurementError(
-            f"{name}: none of {len(rows)} measurements is free of noise and of several ranks; give a log of nccl-tests "
-            "on at least two GPUs"
+            f"{name}: none of {len(rows)} measurements has several ranks and is free of noise; give a log of "
+            "nccl-tests on at least two GPUs"
         )
     numbers = _numbers(start, sheets, name)
     places = np.arange(len(numbers))[:, None]

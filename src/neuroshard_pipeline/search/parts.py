@@ -12,9 +12,9 @@ every rank:
                    host_row_wise (popular rows that every host has): all_reduce of dense gradients among the ranks at
                    the same position on their hosts;
                    replica groups: all_reduce of weights and optimizer state, divided by sync_interval
-    all-to-all     of looked-up rows or their sums, backward of their gradients: one per group of column_wise,
-                   table_row_wise or grid_shard tables, and per group of sequence tables of any type except
-                   data_parallel; for a host_row_wise group, among the ranks of each host.
+    all-to-all     of looked-up rows or their sums, backward of their gradients: one per group of column_wise tables,
+                   of table_row_wise or grid_shard tables (if there are several hosts), and of sequence tables of any
+                   type except data_parallel; for a host_row_wise group, among the ranks of each host.
                    A float takes 2 bytes in reduce_scatter, all_gather and all-to-all if the task says so
     module         what TorchRec's module adds to these (`StepCostModel.prices`), and the updates by dense gradients
 
@@ -218,11 +218,11 @@ class GroupReduction:
 
     @property
     def priced_as(self) -> tuple[Reduction, FloatArray, int, int]:
-        """Collective, bytes, ranks and ranks per host of a collective of all ranks with about the same duration.
+        """Collective, bytes, ranks and ranks per host of one collective with about the same duration.
 
-        If every rank of a host takes part in a collective between hosts, these collectives share the host's network
-        cards. Together, they send as much as one collective of all ranks. Cost models have a price only for the latter;
-        in the lab, it takes 1.0 to 1.5 times as long as the former on H100.
+        If every rank of a host takes part in its own collective between hosts, these collectives share the network
+        cards of the host. Together, they send as much as one collective of all ranks of these hosts, which stands for
+        them because cost models can price it. In the lab, it takes 1.0 to 1.5 times as long as they do on H100.
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host
@@ -276,7 +276,7 @@ def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> F
 
 
 def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel) -> None:
-    """Add the input dist, the module's own work with dense gradients, and reductions.
+    """Add the input dist, the module's own work, the updates by dense gradients, and the reductions.
 
     Shards that exchange only inside a host have the prices for the ranks of one host.
     """
