@@ -32,6 +32,10 @@ class CostModelError(NeuroShardError):
     """A cost model is missing, incompatible, or cannot predict what is requested."""
 
 
+class ConstraintError(NeuroShardError):
+    """A sharder cannot respect a constraint of the task; the message names the table and the remedy."""
+
+
 class PlanError(NeuroShardError):
     """A plan is invalid (rows or columns missing or covered twice, too little memory) or does not suit a user's model.
 

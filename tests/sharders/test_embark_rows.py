@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.embark import EmbarkSharder
@@ -93,7 +93,7 @@ def test_constraints_on_ranks_types_and_groups_are_kept():
 def test_a_table_that_may_only_be_a_grid_is_refused():
     constraints = Constraints(sharding_types=("grid_shard",))
     task = ShardingTask([Table("t", 1000, 16, 5.0)], 4, BATCH, 2**30, constraints=constraints, local_world_size=2)
-    with pytest.raises(NeuroShardError, match="'t' may only be grid_shard"):
+    with pytest.raises(ConstraintError, match="'t' may only be grid_shard"):
         plan_of(task)
 
 

@@ -12,7 +12,7 @@ from search.small_models import small_models
 from search.small_step import step_models
 from torchrec_bridge.needs_torchrec import QUIET
 
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
@@ -192,7 +192,7 @@ def test_limits_of_columns_and_shards_are_kept():
 )
 def test_constraints_that_torchrec_does_not_know_are_refused(constraints):
     task = ShardingTask(tables(), 2, 64, 2**30, constraints=constraints)
-    with pytest.raises(NeuroShardError, match=r"'torchrec' cannot respect .* 't0'"):
+    with pytest.raises(ConstraintError, match=r"'torchrec' cannot respect .* 't0'"):
         shard(task)
 
 
@@ -200,9 +200,9 @@ def test_a_table_without_a_usable_type_is_refused():
     table = Table("few", 5, 16, 5.0)
     constraints = Constraints(sharding_types=("row_wise",))
     task = ShardingTask([table], 4, 64, 2**30, constraints=constraints)
-    with pytest.raises(NeuroShardError, match=r"'few' may only be row_wise.*cannot train for 5 rows"):
+    with pytest.raises(ConstraintError, match=r"'few' may only be row_wise.*cannot train for 5 rows"):
         shard(task, models=step_models())
-    with pytest.raises(NeuroShardError, match="cannot price"):
+    with pytest.raises(ConstraintError, match="cannot price"):
         shard(task)
 
 

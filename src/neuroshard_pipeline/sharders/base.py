@@ -6,11 +6,13 @@ from typing import Protocol
 import numpy as np
 from pydantic import Field
 
+from neuroshard_pipeline.errors import ConstraintError
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams, default_memory, default_values
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.task import ShardingTask
 
 
 class Sharder(Protocol):
@@ -26,8 +28,23 @@ class Sharder(Protocol):
 
         Raises:
             DoesNotFitError: this sharder found no placement that fits.
+            ConstraintError: this sharder cannot respect a constraint of the task.
         """
         ...
+
+
+def require_column_wise(task: ShardingTask, name: str) -> None:
+    """Refuse a task with a table that must not have column shards, for the sharder `name`, which makes no others.
+
+    Raises:
+        ConstraintError: there is such a table.
+    """
+    for table in task.tables:
+        if "column_wise" not in (types := task.possible_types(table)):
+            raise ConstraintError(
+                f"{task.task_id}: table {table.name!r} may only be {' or '.join(types)}, but {name} makes whole tables "
+                "and column shards only; allow column_wise, or use neuroshard_plus with a step cost model"
+            )
 
 
 class RivalParams(Parameters):

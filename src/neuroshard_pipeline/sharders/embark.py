@@ -56,7 +56,7 @@ class EmbarkSharder:
 
         Raises:
             DoesNotFitError: shards have no room and nothing can be split any more.
-            NeuroShardError: the constraints on a table allow neither the whole table nor ranges of rows, and the table
+            ConstraintError: the constraints on a table allow neither the whole table nor ranges of rows, and the table
                 is not replicated.
         """
         if problem.models.step is not None:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.memory import OUTPUT_BYTES
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
@@ -70,7 +70,7 @@ class EmbarkRows:
         replica_rows_per_sample: see `EmbarkSharder`; with 0, only tables that may have no other type are replicated.
 
     Raises:
-        NeuroShardError: the constraints allow none of EMBark's forms for a table.
+        ConstraintError: the constraints allow none of EMBark's forms for a table.
     """
 
     def __init__(self, problem: Problem, network_slowdown: float, replica_rows_per_sample: float) -> None:
@@ -160,7 +160,7 @@ class EmbarkRows:
         if "data_parallel" in types and (len(types) == 1 or tables[0].num_embeddings <= self._most_replica_rows):
             return
         if {*types} <= {"grid_shard", "data_parallel"}:
-            raise NeuroShardError(
+            raise ConstraintError(
                 f"{task.task_id}: table {unit.name!r} may only be {' or '.join(types)}, but embark makes whole tables, "
                 "ranges of rows, and replicas of small tables; allow one of these, or use another sharder"
             )

@@ -9,6 +9,7 @@ import numpy as np
 from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import require_column_wise
 from neuroshard_pipeline.tables.table import Table
 
 #: The heuristics by name, and the weight that each gives to a table, an estimate of its relative cost.
@@ -38,7 +39,9 @@ class GreedySharder:
 
         Raises:
             DoesNotFitError: no rank has room for a table.
+            ConstraintError: a table must not have column shards.
         """
+        require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)
         weight, world_size = GREEDY_WEIGHTS[self.name], problem.task.world_size
         sizes, limits = problem.bytes[problem.whole_tables].tolist(), problem.limits.tolist()

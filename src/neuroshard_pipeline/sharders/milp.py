@@ -13,6 +13,7 @@ from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_f
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.room import require_room
+from neuroshard_pipeline.sharders.base import require_column_wise
 
 #: The solver may violate constraints by up to 1e-6. If its plan exceeds a memory limit, a second attempt leaves this
 #: share of the memory free.
@@ -48,7 +49,9 @@ class MilpSharder:
 
         Raises:
             DoesNotFitError: whole tables do not fit, or no placement was found within the time limit.
+            ConstraintError: a table must not have column shards.
         """
+        require_column_wise(problem.task, self.name)
         require_room(problem.task, self.name, most_ranks=max(1, _MOST_PAIRS // len(problem.units)))
         check_room(problem.task, problem.memory)
         for margin in (0.0, _MARGIN):

@@ -9,6 +9,7 @@ from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import require_column_wise
 from neuroshard_pipeline.sharders.variants import best_variants
 
 
@@ -40,6 +41,7 @@ class NeuroShard:
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
+            ConstraintError: a table must not have column shards, and the search makes no others.
         """
         return self.shortlist(problem, rng, 1)[0]
 
@@ -51,9 +53,11 @@ class NeuroShard:
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
+            ConstraintError: a table must not have column shards, and the search makes no others.
         """
         if self.local_search is not None and problem.models.step is not None:
             return best_variants(problem, self.search, self.local_search, rng, count)
+        require_column_wise(problem.task, self.name)
         found = beam_search(problem, self.search)
         if self.local_search is not None:
             found = local_search(found[0], problem, self.local_search, rng)

@@ -8,6 +8,7 @@ from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import require_column_wise
 
 #: Number of placements drawn before the sharder gives up. The baseline of [Zha2023] draws once and ignores memory.
 _ATTEMPTS = 100
@@ -27,7 +28,9 @@ class RandomSharder:
 
         Raises:
             DoesNotFitError: none of the draws fits.
+            ConstraintError: a table must not have column shards.
         """
+        require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)
         sizes = problem.bytes[problem.whole_tables]
         for _ in range(_ATTEMPTS):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from pydantic import AfterValidator
 
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError, did_you_mean
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError, NeuroShardError, did_you_mean
 from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
@@ -114,7 +114,8 @@ def shard(
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
-        NeuroShardError: the sharder is unknown, lacks its policy or extra, or does not support the task's constraints.
+        ConstraintError: the sharder cannot respect a constraint of the task.
+        NeuroShardError: the sharder is unknown, or lacks its policy or extra.
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
@@ -195,7 +196,7 @@ class Solutions:
     Attributes:
         plans: every plan found, with its predicted cost.
         attempts: one row per task and sharder, `task_id, sharder, seconds, error`; `error` is None if a plan was
-            found, and the message of the `DoesNotFitError` otherwise.
+            found, and the message of the `DoesNotFitError` or `ConstraintError` otherwise.
     """
 
     plans: tuple[Plan, ...]
@@ -230,7 +231,7 @@ def solve_all(
         policies: as in `shard`.
 
     Raises:
-        NeuroShardError: an unknown sharder or a missing policy (before the first task), or unsupported constraints.
+        NeuroShardError: an unknown sharder or a missing policy, before the first task.
     """
     from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
 
@@ -255,7 +256,7 @@ def _attempt(
     try:
         problem = _problem(task, models, memory)
         return (problem, sharder.shard(problem, _generator(seed, task.task_id, sharder.name))), None
-    except DoesNotFitError as refusal:
+    except (DoesNotFitError, ConstraintError) as refusal:
         return None, str(refusal)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.host_memory import kernel_choices
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
@@ -50,7 +50,7 @@ class TorchRecSharder:
         """The placement that TorchRec's planner estimates to be fastest.
 
         Raises:
-            NeuroShardError: the task has constraints that TorchRec's planner does not know, or a table has no usable
+            ConstraintError: the task has constraints that TorchRec's planner does not know, or a table has no usable
                 type.
             TorchRecMissingError: the extra `torchrec` is not installed.
             DoesNotFitError: TorchRec found no plan within the memory limits.
@@ -58,7 +58,7 @@ class TorchRecSharder:
         task, memory = problem.task, problem.memory
         require_room(task, "TorchRec's planner", most_ranks=_MOST_RANKS)
         for hindrance in _hindrances(task):
-            raise NeuroShardError(f"{task.task_id}: the sharder {self.name!r} cannot respect {hindrance}")
+            raise ConstraintError(f"{task.task_id}: the sharder {self.name!r} cannot respect {hindrance}")
         from neuroshard_pipeline.torchrec_plan.stock_planner import PlannerError, TableChoice, stock_plan
         from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
 

@@ -1,6 +1,6 @@
 """The sharding types among which sharders may choose for a table."""
 
-from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.errors import ConstraintError
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.row_blocks import last_rank_has_rows
 from neuroshard_pipeline.tables.table import ShardingType, Table
@@ -16,7 +16,7 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
       `row_wise` one under another name, and further types only add kernels and collectives.
 
     Raises:
-        NeuroShardError: no type is left; the message names the remedy.
+        ConstraintError: no type is left; the message names the remedy.
     """
     task = problem.task
     ranks = {"row_wise": task.world_size}
@@ -33,7 +33,7 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
     possible = task.possible_types(table)
     usable = tuple(name for name in possible if is_usable(name))
     if not usable:
-        raise NeuroShardError(
+        raise ConstraintError(
             f"{task.task_id}: table {table.name!r} may only be {' or '.join(possible)}, which "
             + (
                 "cost models without a step cost model cannot price; train one with: kedro run --pipeline pretrain"

@@ -7,6 +7,7 @@ import numpy as np
 from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import require_column_wise
 from neuroshard_pipeline.sharders.policies.episode import game_of
 from neuroshard_pipeline.sharders.policies.policy import Policy
 
@@ -35,7 +36,9 @@ class PolicySharder:
 
         Raises:
             DoesNotFitError: every rollout reached a table for which no rank had room.
+            ConstraintError: a table must not have column shards.
         """
+        require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)
         game = game_of(problem)
         played = self.policy.play(game, self.rollouts, rng)
