@@ -1,13 +1,14 @@
-"""The memory that is left under real limits of a process, and under cgroups whose files the tests write."""
+"""What real limits of a process, cgroups whose files the tests write, and other programs leave of the host."""
 
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 from conftest import ROOT
 
-from neuroshard_pipeline.host import available_memory_bytes, left_in_cgroups
+from neuroshard_pipeline.host import OtherPrograms, available_memory_bytes, left_in_cgroups, usable_cores
 
 V2 = {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 500\nfile 400"}
 V1 = {"memory.limit_in_bytes": "2000", "memory.usage_in_bytes": "1500", "memory.stat": "cache 1\ntotal_cache 300"}
@@ -51,3 +52,38 @@ resource.setrlimit(resource.RLIMIT_AS, (2**20, 2**20))
 assert available_memory_bytes() == 0
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+SPIN = "import time\nwhile time.process_time() < 0.4: pass"
+#: Rounding of the system's clocks, and the processor time of the test itself, as a share of all cores.
+ROUNDING = 0.06
+
+
+def test_processes_that_this_one_has_started_are_no_other_programs():
+    others, start, cores = OtherPrograms(), time.monotonic(), len(usable_cores())
+    children = [subprocess.Popen([sys.executable, "-S", "-c", SPIN]) for _ in range(cores)]
+    assert [child.wait() for child in children] == [0] * cores
+    assert others.share() <= 1 - 0.4 / (time.monotonic() - start) + ROUNDING
+
+
+def test_a_process_of_somebody_else_is_another_program():
+    others, start = OtherPrograms(), time.monotonic()
+    # The shell ends at once, so that its child is no descendant of this process any more.
+    command = f"'{sys.executable}' -S -c 'while True: pass' > /dev/null 2>&1 & echo $!"
+    orphan = psutil.Process(int(subprocess.run(["sh", "-c", command], capture_output=True, check=True).stdout))
+    try:
+        while (used_s := orphan.cpu_times().user) < 0.3:
+            time.sleep(0.02)
+        share, seconds = others.share(), time.monotonic() - start
+    finally:
+        orphan.kill()
+    assert used_s / seconds / len(usable_cores()) - ROUNDING <= share <= 1
+
+
+def test_the_share_counts_from_the_last_call():
+    others = OtherPrograms()
+    others._used_s, others._total_s = others._used_s - 1e6, others._total_s - 1e6
+    assert others.share() > 0.9  # as if other programs had used 1e6 seconds
+    time.sleep(0.1)
+    before, after = others._total_s, (others.share(), others._total_s)[1]
+    assert 0 < after - before < 1e3

@@ -1,8 +1,10 @@
-"""The memory that this process may still use on its host."""
+"""What other programs leave of this host: its memory, and the time of its cores."""
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import final
 
 import psutil
 
@@ -12,6 +14,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 #: For cgroups of version 2 and of version 1: the file of the memory limit, the file of the present use, and the entry
 #: of `memory.stat` with the page cache. The page cache counts as use, but it is freed on demand.
 _FILES = (("memory.max", "memory.current", "file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"))
+
+#: A machine is busy if other programs use more than this share of its cores. On two quiet cores, the share is 1 to 4 %.
+BUSY_SHARE = 0.1
 
 
 def available_memory_bytes() -> int:
@@ -53,3 +58,49 @@ def _left_in_address_space() -> Iterator[int]:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         yield limit - psutil.Process().memory_info().vms
+
+
+def usable_cores() -> list[int]:
+    """Numbers of the cores that this process may use, ascending."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+@final
+class OtherPrograms:
+    """Measures the share of the cores' time that goes to other programs, from the creation of the object on.
+
+    The cores are those that this process may use. Other programs are all processes except this one and those that it
+    has started; on a virtual machine, time that other machines take from the cores counts, too.
+    """
+
+    def __init__(self) -> None:
+        self._cores = usable_cores()
+        self._process = psutil.Process()
+        self._used_s, self._total_s = self._clock()
+
+    def share(self) -> float:
+        """Share between 0 and 1 since the last call, or since the creation; NaN if too little time has passed."""
+        used_s, total_s = self._clock()
+        used, total = used_s - self._used_s, total_s - self._total_s
+        self._used_s, self._total_s = used_s, total_s
+        return min(max(used / total, 0.0), 1.0) if total > 0 else float("nan")
+
+    def _clock(self) -> tuple[float, float]:
+        """Seconds that other programs have used the cores, and seconds of all cores, since the machine started."""
+        times = psutil.cpu_times(percpu=True)
+        cores = [times[core] for core in self._cores if core < len(times)]
+        # `guest` and `guest_nice` are already part of `user` and `nice`.
+        busy_s = sum(each.user + each.nice + each.system + each.irq + each.softirq + each.steal for each in cores)
+        total_s = busy_s + sum(each.idle + each.iowait for each in cores)
+        return busy_s - self._own_s(), total_s
+
+    def _own_s(self) -> float:
+        """Processor time of this process, of those that it has started, and of those of them that have ended."""
+        seconds = 0.0
+        for process in [self._process, *self._process.children(recursive=True)]:
+            try:
+                times = process.cpu_times()
+            except psutil.Error:  # it has ended since it was listed
+                continue
+            seconds += times.user + times.system + times.children_user + times.children_system
+        return seconds

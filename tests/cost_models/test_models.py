@@ -140,6 +140,20 @@ def test_caveats_of_the_step_costs(compute_model, comm_model):
     assert "of table 'a' and 1 more:" in caveats(None, [weighted, dataclasses.replace(other, module="")])[0]
 
 
+def test_costs_that_were_measured_beside_other_programs_have_a_caveat(compute_model, comm_model):
+    task = ShardingTask((TABLE,), world_size=4, batch_size=512, memory_bytes=2**30)
+
+    def caveats(**shares):
+        hardware = {"other_programs": shares}
+        provenance = {**compute_model.provenance, "hardware": hardware}
+        return CostModels(dataclasses.replace(compute_model, provenance=provenance), comm_model).caveats(task)
+
+    quiet = CostModels(compute_model, comm_model).caveats(task)
+    assert caveats(compute=0.09, comm=None) == quiet
+    (busy,) = set(caveats(compute=0.09, comm=0.52)) - set(quiet)
+    assert "9% while lookups were measured and 52% while collectives were measured" in busy
+
+
 def test_costs_are_plain_numbers_for_the_training_batch_size_by_default(compute_model, comm_model, tables):
     models = CostModels(compute_model, comm_model)
     shards = [Shard(table, 0, 16) for table in tables[:4]]

@@ -89,7 +89,7 @@ def test_a_tier_without_ids_counts_as_half_an_id(plan, source, models):
 
 
 def test_without_drift_nothing_is_worth_it(models):
-    """The search chose this plan; for the arbitrary cuts of `plan`, a new plan is worth it even on the same day."""
+    """Here the search chooses the cuts. With those of the fixture `plan`, a new plan is worth it on the same day."""
     batch_size = 2048
     (table,) = sequence_tables("published", [100], [512], [50_000], batch_size)
     source = SequenceIds(table, row_popularity("published", 50_000))

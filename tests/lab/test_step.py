@@ -183,7 +183,7 @@ def test_half_precision_halves_transfers_and_adds_conversions():
     assert (half.input_dist_ms == single.input_dist_ms).all()
 
 
-def test_replica_groups_average_weights_beside_or_between_hosts():
+def test_replica_groups_average_weights_inside_a_host_or_between_hosts():
     """Neighbouring ranks have the same shards: two groups of 4 ranks share a host of 8 GPUs, two of 8 do not."""
     tables = [Table(f"t{index}", 10**6, 64, 1.0) for index in range(8)]
     for world_size, hosts in ((4, 1), (8, 2)):

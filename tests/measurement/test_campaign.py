@@ -103,7 +103,7 @@ def test_added_samples_alone_are_measured_and_another_protocol_starts_a_campaign
 
 
 def test_more_visits_measure_only_the_missing_visits(compute_params, compute_samples, caplog):
-    # The sample with the most lookup bytes gets half of the visits; in which rounds depends on `visits`.
+    # The sample with the most lookup bytes gets half of the visits; `visits` determines the rounds of these visits.
     samples = compute_samples(5)
     limits = {"noise_floor_share": 0.0, "thorough_lookup_bytes": round(samples[2].lookup_bytes / 2), "least_visits": 1}
     few, many = compute_params(visits=4, **limits), compute_params(visits=10, **limits)

@@ -8,7 +8,13 @@ import pytest
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.chunks import digest
-from neuroshard_pipeline.measurement.costs import RAW_COLUMNS, load_rows, reduce_rows, relative_disagreement
+from neuroshard_pipeline.measurement.costs import (
+    RAW_COLUMNS,
+    load_rows,
+    other_programs_share,
+    reduce_rows,
+    relative_disagreement,
+)
 
 SAVED_AT = "2026-11-20T12:00:00+00:00"
 
@@ -16,7 +22,10 @@ SAVED_AT = "2026-11-20T12:00:00+00:00"
 def raw(samples, timings, replica=False, rank=0):
     """Raw rows from (sample index, forward, backward, error)."""
     rows = [
-        (samples[i].sample_id, digest(samples[i]), replica, rank, forward, backward, 0.1, error, False, SAVED_AT, "{}")
+        (
+            *(samples[i].sample_id, digest(samples[i]), replica, rank, forward, backward, 0.1, error, False, SAVED_AT),
+            *(0.0, "{}"),
+        )
         for i, forward, backward, error in timings
     ]
     return pd.DataFrame(rows, columns=list(RAW_COLUMNS))
@@ -118,3 +127,22 @@ def test_noise_floor_is_null_where_nothing_was_measured_twice(compute_samples):
     samples = compute_samples(1)
     floor = relative_disagreement(raw(samples, [(0, 1.0, 1.0, None)]), samples, "min")
     assert floor == {"samples": 0} | {name: {"median": None, "p90": None} for name in ("forward", "backward", "total")}
+
+
+def test_the_share_of_other_programs_is_the_mean_of_the_lower_quartiles_of_the_visits(compute_samples):
+    samples = compute_samples(2)
+    visits = {0: [0.1, 0.9, 0.5, 0.9, 0.9], 1: [0.0, 0.0, 0.0, 0.0, 0.6]}  # lower quartiles 0.5 and 0.0
+    records = {
+        f"c/visit-{number:03d}/{index}": raw(samples, [(index, 1.0, 1.0, None)]).assign(other_programs=share)
+        for index, shares in visits.items()
+        for number, share in enumerate(shares)
+    }
+    records["c/visit-009/failed"] = raw(samples, [(1, np.nan, np.nan, "no")]).assign(other_programs=1.0)
+    assert other_programs_share(load_rows(records, "c"), samples) == pytest.approx(0.25)
+    assert other_programs_share(load_rows(records, "c"), samples[1:]) == 0.0
+
+
+def test_records_of_older_versions_state_no_share_of_other_programs(compute_samples):
+    samples = compute_samples(1)
+    old = raw(samples, [(0, 1.0, 1.0, None)]).drop(columns="other_programs")
+    assert other_programs_share(load_rows({"c/visit-000/x": old}, "c"), samples) is None

@@ -6,7 +6,7 @@ import logging
 import pytest
 import warm
 
-from neuroshard_pipeline.measurement import campaign
+from neuroshard_pipeline.measurement import CampaignSummary, campaign
 from neuroshard_pipeline.measurement.hardware import (
     cache_too_large,
     describe_hardware,
@@ -14,12 +14,15 @@ from neuroshard_pipeline.measurement.hardware import (
     last_level_cache_bytes,
 )
 
-DATE = "2026-11-20T12:00:00+00:00"
+EARLIER, DATE = "2026-11-20T11:00:00+00:00", "2026-11-20T12:00:00+00:00"
 
 
 def test_the_description_names_everything_and_is_json(compute_params, comm_params):
     floor = {"samples": 3, "total": {"median": 0.01, "p90": 0.03}}
-    described = json.loads(json.dumps(describe_hardware(compute_params(), comm_params(), floor, floor, DATE)))
+    compute, comm = CampaignSummary(DATE, floor, 0.02), CampaignSummary(EARLIER, floor, 0.5)
+    described = json.loads(json.dumps(describe_hardware(compute_params(), comm_params(), compute, comm)))
+    assert described["date"] == DATE
+    assert described["other_programs"] == {"compute": 0.02, "comm": 0.5}
     assert described["compute_backend"] == "fbgemm_cpu"
     assert described["comm_backend"] == "gloo"
     assert described["comm_costs_are"] == "measured"

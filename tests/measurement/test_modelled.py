@@ -42,9 +42,10 @@ def test_no_samples_have_no_costs(modelled_params):
 
 
 def test_hardware_and_report_say_that_costs_are_modelled(modelled_params, comm_params):
-    date, floor = ComputeCampaign(modelled_params, SEED, ON_H100).summary({}, SAMPLES)
-    described = json.loads(json.dumps(describe_hardware(modelled_params, comm_params(), floor, floor, date, ON_H100)))
-    assert date is None
+    summary = ComputeCampaign(modelled_params, SEED, ON_H100).summary({}, SAMPLES)
+    described = json.loads(json.dumps(describe_hardware(modelled_params, comm_params(), summary, summary, ON_H100)))
+    assert summary.date is None
+    assert described["other_programs"]["compute"] is None
     assert modelled_params.costs_are == "modelled"
     assert described["device"] == "cuda"
     assert described["gpu_model"] == "h100 (modelled)"

@@ -79,10 +79,11 @@ def test_no_samples_have_no_costs(stand_in, recorded_params):
 
 def test_noise_floor_and_hardware_are_those_of_the_recording(stand_in, recorded_params, comm_params):
     card = open_recording(stand_in).card
-    date, floor = ComputeCampaign(recorded_params, SEED, stand_in).summary({}, [])
+    summary = ComputeCampaign(recorded_params, SEED, stand_in).summary({}, [])
+    date, floor, _ = summary
     assert date == card["date"]
     assert floor == card["noise_floor"]
-    described = json.loads(json.dumps(describe_hardware(recorded_params, comm_params(), floor, floor, None, stand_in)))
+    described = json.loads(json.dumps(describe_hardware(recorded_params, comm_params(), summary, summary, stand_in)))
     assert described["compute_backend"] == "recorded"
     assert described["recording"] == card
     assert described["recording"]["stand_in"] is True

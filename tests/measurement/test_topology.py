@@ -89,13 +89,12 @@ def test_it_plugs_into_a_campaign_of_any_world_sizes(comm_params, comm_samples):
 
 def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_params, comm_params, comm_samples):
     params = comm_params(backend="topology")
-    date, floor = CommCampaign(params, SEED).summary({}, comm_samples(3))
+    summary = CommCampaign(params, SEED).summary({}, comm_samples(3))
+    date, floor, _ = summary
     assert date is None
     assert floor == {"samples": 0, **{part: {"median": None, "p90": None} for part in ("forward", "backward", "total")}}
     topology = TopologyParams(preset="a100-efa", cluster=None)
-    described = json.loads(
-        json.dumps(describe_hardware(compute_params(), params, floor, floor, None, topology=topology))
-    )
+    described = json.loads(json.dumps(describe_hardware(compute_params(), params, summary, summary, topology=topology)))
     assert described["comm_backend"] == "topology"
     assert described["comm_costs_are"] == "modelled"
     assert described["topology"] == {"preset": "a100-efa", **network_preset("a100-efa").model_dump()}

@@ -44,6 +44,13 @@ def test_measurement_table_counts_samples_not_ranks(inputs):
     assert rows["samples that failed"] == ["1", "0"]
     assert rows["visits per sample"] == ["3", "-"]
     assert rows["noise floor: 90th percentile"] == ["8.3 %", "8.3 %"]
+    assert "cores used by other programs" not in rows
+
+
+def test_measurement_table_shows_how_busy_the_machine_was(inputs):
+    hardware = {"other_programs": {"compute": 0.52, "comm": None}}
+    rows = {line[0]: line[1:] for line in measurement_table(inputs.compute_costs, inputs.comm_costs, hardware)}
+    assert rows["cores used by other programs"] == ["52 %", "-"]
 
 
 def test_measurement_table_of_a_campaign_in_which_every_compute_sample_failed(inputs):

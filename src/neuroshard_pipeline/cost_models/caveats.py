@@ -1,4 +1,4 @@
-"""Sentences about predicted costs that are modelled, extrapolated, assumed, approximated or left out.
+"""Sentences about predicted costs that are modelled, extrapolated, assumed, approximated or left out, or disturbed.
 
 `models.CostModels.caveats` collects them. The lab, which some of them name, is the package of formulas for costs on
 modelled GPUs and networks.
@@ -11,6 +11,7 @@ import numpy as np
 
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.host import BUSY_SHARE
 from neuroshard_pipeline.tables.host_memory import host_link_bounds
 from neuroshard_pipeline.tables.step_work import QUANTITIES
 from neuroshard_pipeline.tables.table import whole
@@ -18,6 +19,9 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Key of a step cost model's provenance: the origin of its `prices` and of its `reductions`, `measured` or `modelled`.
 COSTS_ARE = "costs_are"
+
+#: What the two campaigns in `other_programs` of a description of hardware measure.
+_CAMPAIGNS = {"compute": "lookups", "comm": "collectives"}
 
 #: The costs to which the two origins in `COSTS_ARE` belong, in words.
 _STEP_COSTS = {"prices": "input dist and module costs", "reductions": "costs of reductions"}
@@ -39,6 +43,14 @@ def modelled(hardware: Mapping[str, Any], step: StepCostModel | None) -> Iterato
     names = [name for key, name in _STEP_COSTS.items() if origins.get(key) == "modelled"]
     if names:
         yield f"modelled: {' and '.join(names)} come from formulas of the lab, not from measurements"
+
+
+def busy_machine(hardware: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence if other programs used many of the cores while costs were measured (`host.BUSY_SHARE`)."""
+    shares = {_CAMPAIGNS[name]: share for name, share in (hardware.get("other_programs") or {}).items() if share}
+    if max(shares.values(), default=0.0) > BUSY_SHARE:
+        used = " and ".join(f"{share:.0%} while {noun} were measured" for noun, share in shares.items())
+        yield f"busy machine: other programs used {used}, as a share of its cores; on a quiet machine, costs differ"
 
 
 def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:

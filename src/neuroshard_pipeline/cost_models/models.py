@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.caveats import (
     approximations,
+    busy_machine,
     host_memory,
     modelled,
     step_extrapolations,
@@ -62,13 +63,17 @@ class CostModels:
                 )
 
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
-        """Sentences about predicted costs of a task: what is modelled, extrapolated, approximated or left out."""
+        """Sentences about predicted costs of a task: what is modelled, extrapolated, approximated or left out.
+
+        One sentence tells if other programs used many of the cores while the costs were measured.
+        """
         outside = [
             *compute_caveats(task, self.compute.provenance.get(TRAINING_RANGE, {})),
             *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})),
         ]
         return (
             *modelled(_hardware(self.compute), self.step),
+            *busy_machine(_hardware(self.compute)),
             *(f"extrapolated: {caveat}" for caveat in outside),
             *step_extrapolations(task, self.step),
             *unpriced_copies(task, self.step),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, describe_hardware
+from neuroshard_pipeline.measurement import CampaignSummary, CommCampaign, ComputeCampaign, describe_hardware
 from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
 
@@ -35,15 +35,11 @@ class Campaigns:
         lookups = self.compute.summary(*compute)
         gradients, outputs = self.comm.summary(*backward), self.comm.summary(*forward)
         floors = {"backward": gradients.noise_floor["backward"], "forward": outputs.noise_floor["forward"]}
-        newest = max((each.date for each in (lookups, gradients, outputs) if each.date), default=None)
+        newest = max((each.date for each in (gradients, outputs) if each.date), default=None)
+        known = [each.other_programs for each in (gradients, outputs) if each.other_programs is not None]
+        collectives = CampaignSummary(newest, floors, max(known, default=None))
         return describe_hardware(
-            self.compute.params,
-            self.comm.params,
-            lookups.noise_floor,
-            floors,
-            newest,
-            self.compute.recording,
-            self.comm.topology,
+            self.compute.params, self.comm.params, lookups, collectives, self.compute.recording, self.comm.topology
         )
 
     @property

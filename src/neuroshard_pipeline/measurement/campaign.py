@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Generic, NamedTuple, TypeVar, final
+from typing import Generic, TypeVar, final
 
 import pandas as pd
 from tqdm import tqdm
 
+from neuroshard_pipeline.host import BUSY_SHARE, OtherPrograms
 from neuroshard_pipeline.measurement.chunks import (
     digest,
     failed_samples,
@@ -21,13 +22,16 @@ from neuroshard_pipeline.measurement.chunks import (
     planned_chunks,
 )
 from neuroshard_pipeline.measurement.costs import (
+    CampaignSummary,
     Records,
     load_rows,
     loaded,
     no_disagreement,
+    other_programs_share,
     reduce_rows,
     relative_disagreement,
 )
+from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.failures import FailureWatch
 from neuroshard_pipeline.measurement.hardware import cache_too_large, fingerprint, last_level_cache_bytes
 from neuroshard_pipeline.measurement.identity import Identity, identity_of, name_of, other_campaigns
@@ -48,18 +52,6 @@ from neuroshard_pipeline.workers import Pool
 _LOGGER = logging.getLogger(__name__)
 
 Sample = TypeVar("Sample", ComputeSample, CollectiveSample)
-
-
-class CampaignSummary(NamedTuple):
-    """What is known about a finished campaign besides its costs.
-
-    Attributes:
-        date: time of the last visit (ISO 8601, UTC), None if nothing was measured.
-        noise_floor: see `costs.relative_disagreement`, or `costs.no_disagreement` if nothing was measured.
-    """
-
-    date: str | None
-    noise_floor: dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -92,11 +84,20 @@ class _Campaign(ABC, Generic[Sample]):
         return self.costs(dict(self.run(samples, {})), samples)
 
     def summary(self, records: Records, samples: Sequence[Sample]) -> CampaignSummary:
-        """Date and noise floor of a finished campaign."""
+        """What is known about a finished campaign."""
         rows = self._rows(records)
         date = rows.loc[rows["digest"].isin([digest(sample) for sample in samples]), "saved_at"].max()
         date = None if pd.isna(date) else str(date)
-        return CampaignSummary(date, relative_disagreement(rows, samples, self.params.visit_statistic))
+        others = None if needs_cuda(self.params.backend) else other_programs_share(rows, samples)
+        if others is not None and others > BUSY_SHARE:
+            _LOGGER.warning(
+                "other programs used %.0f %% of this machine's cores during the measurements with %s; on a quiet "
+                "machine, costs and plans differ. When these programs have ended, `make clean` and `make run` measure "
+                "everything again",
+                100 * others,
+                self.params.backend,
+            )
+        return CampaignSummary(date, relative_disagreement(rows, samples, self.params.visit_statistic), others)
 
     def identity(self) -> Identity:
         """Everything that the timings of this campaign on this machine depend on."""
@@ -129,10 +130,11 @@ class _Campaign(ABC, Generic[Sample]):
         # disable=None: no progress bar unless the output is a terminal
         with tqdm(total=total, initial=len(visits), unit="visit", disable=None, desc=description) as bar:
             watch, held = FailureWatch(failed_samples(records)), list[tuple[str, pd.DataFrame]]()
+            others = OtherPrograms()
             budget = TimeBudget(self.params.time_budget_s, [chunk.visit for chunk in missing])
             for chunk, record in measured(samples, missing, pool, budget):
                 watch.look_at(record)
-                held.append((chunk.key, record.assign(identity=described)))
+                held.append((chunk.key, record.assign(other_programs=others.share(), identity=described)))
                 if watch.any_success:
                     yield from held
                     held.clear()

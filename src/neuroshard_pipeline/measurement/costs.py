@@ -6,6 +6,7 @@ two independent measurements of the same sample.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,11 +21,14 @@ Records = Mapping[str, pd.DataFrame | Callable[[], pd.DataFrame]]
 
 #: Columns of a record: one row per visit of a sample and rank. `digest` is a hash of the sample's content; `replica`
 #: tells whether the visit belongs to the second measurement for the noise floor; for `permanent` see `Timing`;
-#: `saved_at` is the time at which the record was finished (ISO 8601, UTC); `identity` is that of the campaign, as JSON.
+#: `saved_at` is the time at which the record was finished (ISO 8601, UTC); `other_programs` is the share of this
+#: machine's cores that other programs used meanwhile; `identity` is that of the campaign, as JSON.
 RAW_COLUMNS = (
     "sample_id", "digest", "replica", "rank", "forward_ms", "backward_ms", "seconds", "error", "permanent", "saved_at",
-    "identity",
+    "other_programs", "identity",
 )  # fmt: skip
+#: Columns that are added to the rows of a record when it is finished.
+_OF_RECORD = 3
 _LOWER_QUARTILE = 0.25
 _BY_RANK = ["order", "sample_id", "rank"]
 _COMPARED = {
@@ -34,16 +38,30 @@ _COMPARED = {
 }
 
 
+class CampaignSummary(NamedTuple):
+    """What is known about a finished campaign besides its costs.
+
+    Attributes:
+        date: time of the last visit (ISO 8601, UTC), None if nothing was measured.
+        noise_floor: see `relative_disagreement`, or `no_disagreement` if nothing was measured.
+        other_programs: see `other_programs_share`; None if nothing was measured, or on GPUs.
+    """
+
+    date: str | None
+    noise_floor: dict[str, object]
+    other_programs: float | None = None
+
+
 def make_record(
     samples: Sequence[AnySample], chunk: Chunk, timings_by_rank: Sequence[Sequence[Timing]]
 ) -> pd.DataFrame:
-    """The record of a chunk: `RAW_COLUMNS` without the identity, one row per rank and sample."""
+    """The record of a chunk: `RAW_COLUMNS` up to `saved_at`, one row per rank and sample."""
     rows = [
         (samples[index].sample_id, digest(samples[index]), chunk.replica, rank, *timing)
         for rank, timings in enumerate(timings_by_rank)
         for index, timing in zip(chunk.indices, timings, strict=True)
     ]
-    frame = pd.DataFrame(rows, columns=list(RAW_COLUMNS[:-2])).astype({"error": object})
+    frame = pd.DataFrame(rows, columns=list(RAW_COLUMNS[:-_OF_RECORD])).astype({"error": object})
     return frame.assign(saved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
@@ -52,7 +70,8 @@ def load_rows(records: Records, campaign: str) -> pd.DataFrame:
     frames = [loaded(records[key]).assign(key=key) for key in sorted(records) if key.startswith(f"{campaign}/")]
     if not frames:
         return pd.DataFrame(columns=[*RAW_COLUMNS, "key"])
-    return pd.concat(frames, ignore_index=True)
+    # A record of an older version lacks the newest columns.
+    return pd.concat(frames, ignore_index=True).reindex(columns=[*RAW_COLUMNS, "key"])
 
 
 def loaded(record: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -143,6 +162,17 @@ def relative_disagreement(
         median, p90 = (float(np.quantile(difference, q)) if len(difference) else None for q in (0.5, 0.9))
         floor[name] = {"median": median, "p90": p90}
     return floor
+
+
+def other_programs_share(rows: pd.DataFrame, samples: Sequence[AnySample]) -> float | None:
+    """Share of the cores that other programs used while the samples were measured, 0 to 1.
+
+    The lower quartile of the visits of every sample and rank counts, as for costs; the result is the mean over samples
+    and ranks. It is None if no record states the share, as those of older versions.
+    """
+    rows = _rows_of(rows[rows["error"].isna()], samples, may_miss=True)
+    share = rows.assign(share=rows["other_programs"].astype(float)).groupby(_BY_RANK)["share"].quantile(_LOWER_QUARTILE)
+    return None if pd.isna(share.mean()) else float(share.mean())
 
 
 def no_disagreement() -> dict[str, object]:

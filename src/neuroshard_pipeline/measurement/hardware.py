@@ -1,6 +1,5 @@
 """The machine that a campaign ran on."""
 
-import os
 import platform
 import re
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from pathlib import Path
 import psutil
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.host import usable_cores
+from neuroshard_pipeline.measurement.costs import CampaignSummary
 from neuroshard_pipeline.measurement.cuda import device_facts, needs_cuda, require_devices
 from neuroshard_pipeline.measurement.modelled import modelled_hardware, require_device
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
@@ -40,7 +41,7 @@ def fingerprint(backend: str) -> dict[str, object]:
     facts = {
         "device": "cpu",
         "cpu_model": _cpu_model(),
-        "cores": _usable_cores(),
+        "cores": len(usable_cores()),
         "machine": platform.machine(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -71,9 +72,8 @@ def require_same_machine(backend: str, machine: Mapping[str, object]) -> None:
 def describe_hardware(
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
-    compute_noise_floor: dict[str, object],
-    comm_noise_floor: dict[str, object],
-    date: str | None,
+    compute_summary: CampaignSummary,
+    comm_summary: CampaignSummary,
     recording: RecordingParams | None = None,
     topology: TopologyParams | None = None,
 ) -> dict[str, object]:
@@ -82,20 +82,21 @@ def describe_hardware(
     Args:
         compute: parameters of the compute campaign.
         comm: parameters of the communication campaign.
-        compute_noise_floor: noise floor of compute costs (`campaign.CampaignSummary`).
-        comm_noise_floor: noise floor of communication costs.
-        date: time of the last visit of either campaign (`campaign.CampaignSummary`), None if nothing was measured.
+        compute_summary: what is known about the measured compute costs.
+        comm_summary: what is known about the measured communication costs.
         recording: needed by two compute backends. For `recorded`, the content includes the recording's card and the
             hardware in this card; for `modelled`, it includes the GPU.
         topology: needed by the backend `topology`, for which the content includes it.
     """
+    summaries = {"compute": compute_summary, "comm": comm_summary}
     facts: dict[str, object] = {
         **describe_machine(compute.backend),
         "compute_backend": compute.backend,
         "comm_backend": comm.backend,
         "comm_costs_are": comm.costs_are,
-        "date": date,
-        "noise_floor": {"compute": compute_noise_floor, "comm": comm_noise_floor},
+        "date": max((each.date for each in summaries.values() if each.date), default=None),
+        "noise_floor": {name: each.noise_floor for name, each in summaries.items()},
+        "other_programs": {name: each.other_programs for name, each in summaries.items()},
     }
     if comm.backend == "topology":
         facts["topology"] = require_topology(topology).facts
@@ -153,12 +154,6 @@ def _cpu_model() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or "unknown"
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _library_versions() -> dict[str, str]:

@@ -1,11 +1,11 @@
 """What a campaign does before it times lookups: on a GPU, check the memory and log the plan; then draw ids."""
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from neuroshard_pipeline.host import usable_cores
 from neuroshard_pipeline.lab.device import lookup_cost_ms, modelled_device
 from neuroshard_pipeline.measurement.chunks import rounds_of
 from neuroshard_pipeline.measurement.cuda import needs_cuda
@@ -85,8 +85,7 @@ def prepare(
         # This check comes before the ids are drawn. Later, the workers compare the need with the free memory.
         require_memory(memory_need(samples, params, gpu_bytes), gpu_bytes, gpu_model)
         _LOGGER.info(campaign_plan(samples, params, seed, gpu_model).text)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    files_of(params, seed).draw_missing(batches_of(samples), cores)
+    files_of(params, seed).draw_missing(batches_of(samples), len(usable_cores()))
 
 
 def lab_device(gpu_model: str) -> str | None:

@@ -94,12 +94,15 @@ def measurement_table(
     Args:
         compute_costs: `measure.compute_costs`.
         comm_costs: `measure.comm_costs`.
-        hardware: `measure.hardware`, whose noise floor is shown if it has one.
+        hardware: `measure.hardware`, whose noise floor is shown if it has one, as is the share of the cores that other
+            programs used meanwhile.
     """
     floors = hardware.get("noise_floor") or {}
+    shares = hardware.get("other_programs") or {}
+    measured = {"compute": compute_costs, "comm": comm_costs}
     columns = [
-        _measured_facts(compute_costs) | _noise_facts(floors.get("compute") or {}),
-        _measured_facts(comm_costs) | _noise_facts(floors.get("comm") or {}),
+        _measured_facts(costs) | _noise_facts(floors.get(name) or {}) | _load_facts(shares.get(name))
+        for name, costs in measured.items()
     ]
     header = ["", "compute", "communication"]
     return [header, *([name, *(facts.get(name, MISSING) for facts in columns)] for name in columns[0] | columns[1])]
@@ -133,6 +136,10 @@ def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
     names = {"median": "noise floor: median", "p90": "noise floor: 90th percentile"}
     shown = {names[key]: percent(float(total[key])) for key in names if total.get(key) is not None}
     return {"samples measured twice": str(floor.get("samples", MISSING)), **shown} if shown else {}
+
+
+def _load_facts(share: float | None) -> dict[str, str]:
+    return {} if share is None else {"cores used by other programs": percent(share)}
 
 
 def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most: int = 5) -> list[tuple[str, int]]:

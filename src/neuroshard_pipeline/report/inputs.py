@@ -13,12 +13,12 @@ class ReportInputs:
 
     Attributes:
         hardware: `measure.hardware`, any nested mapping.
-        metrics: `train.metrics`: per model `mape, median_ape, r2, kendall_tau, noise_floor`.
+        metrics: `train.metrics`: per model `mape, median_ape, r2, kendall_tau, noise_floor` and others.
         summary: `search.summary`.
         lineage: `lineage`, the versions of the run's inputs and outputs, any nested mapping.
         compute_costs: `measure.compute_costs`.
         comm_costs: `measure.comm_costs`.
-        held_out: `train.held_out`: `model, sample_id, measured_ms, predicted_ms, low_ms, high_ms`.
+        held_out: `train.held_out`: `model, sample_id, rank, measured_ms, predicted_ms, low_ms, high_ms`.
         plans: `search.plans`.
         plan_costs: `search.plan_costs`.
         sharding_tasks: `augment.sharding_tasks`.

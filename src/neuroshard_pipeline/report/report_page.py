@@ -52,9 +52,9 @@ def _evidence(inputs: ReportInputs) -> dict[str, Any]:
         "plan_accuracy_table": facts.plan_accuracy_table(inputs.summary),
         "measurement_table": facts.measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
         "failures": facts.failure_messages(inputs.compute_costs, inputs.comm_costs),
-        # The measurement table already shows the noise floor.
+        # The measurement table already shows the noise floor and the share of other programs.
         "hardware_rows": facts.nested_rows(
-            {key: inputs.hardware[key] for key in inputs.hardware if key != "noise_floor"}
+            {key: inputs.hardware[key] for key in inputs.hardware if key not in {"noise_floor", "other_programs"}}
         ),
         "lineage_rows": facts.nested_rows(inputs.lineage),
     }

@@ -22,7 +22,7 @@ def require_room(
     """Refuse a task whose `bytes_per_rank * world_size + other_bytes` exceed the memory left, or with too many ranks.
 
     Args:
-        task: the task; only its numbers of tables and ranks are read.
+        task: the task; only its id and its numbers of tables and ranks are read.
         purpose: what needs the memory, for the message.
         bytes_per_rank: memory for every rank.
         other_bytes: memory that does not depend on the number of ranks.

@@ -89,9 +89,7 @@ def describe_measurement(
     topology: TopologyParams,
 ) -> dict[str, Any]:
     """`measure.hardware`: the hardware that the campaigns ran on, and their noise floors."""
-    date = max((each.date for each in (compute_summary, comm_summary) if each.date), default=None)
-    floors = compute_summary.noise_floor, comm_summary.noise_floor
-    return describe_hardware(compute, comm, *floors, date, recording, topology)
+    return describe_hardware(compute, comm, compute_summary, comm_summary, recording, topology)
 
 
 def measure_steps(
