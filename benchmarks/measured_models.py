@@ -60,7 +60,7 @@ class MeasuredComm:
     copied_ms: float
 
     def backward_ms(self, dim_sums: FloatArray, batch_size: int) -> FloatArray:
-        """Backward ms (..., W): that of a buffer as large as the largest one, and half of the copies."""
+        """Backward ms (..., W): of an all-to-all in which all ranks have the largest buffer, and half of the copies."""
         dims = np.asarray(dim_sums, dtype=float)
         largest = 4.0 * batch_size * dims.max(axis=-1, keepdims=True)
         copies = self.copied_ms / 2 * batch_size * dims.mean(axis=-1, keepdims=True) / _MILLION
@@ -82,7 +82,7 @@ class MeasuredComm:
 
 @dataclass(frozen=True)
 class MeasuredLookups:
-    """Lookups: ms forward and backward per million floats of looked-up rows, (2,), and their spread."""
+    """Lookups: ms forward and backward per million floats of looked-up rows, (2,), and the spread of all kernels."""
 
     per_unit: FloatArray
     spread: float
@@ -228,7 +228,7 @@ def _reduction(name: str, size_bytes: int, world_size: int) -> Callable[[], Any]
 def _kernels(task: ShardingTask) -> list[Callable[[], Any]]:
     """Lookup forward and backward, copy of rows with its backward pass, dense optimizer, search for repeated ids.
 
-    The ids are some of a batch of the first table.
+    The ids are those of a batch of the first table, cut off or repeated to the number that a kernel needs.
     """
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
