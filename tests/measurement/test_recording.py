@@ -44,7 +44,7 @@ def test_the_recordings_samples_have_the_recorded_costs(stand_in, recorded_param
 def test_a_sample_is_known_by_its_content_not_by_its_name(stand_in, recorded_params):
     recording = open_recording(stand_in)
     sample = max(samples_of(recording), key=lambda sample: len(sample.shards))
-    # The same columns, cut from wider tables, in another order and under another name.
+    # Shards of the same widths, cut from wider tables, in another order; the sample has another name.
     shards = tuple(Shard(wider(shard.table), 4, shard.embedding_dim) for shard in reversed(sample.shards))
     again = ComputeSample("rank-of-a-plan", sample.batch_size, shards)
     larger = ComputeSample(sample.sample_id, sample.batch_size, (*sample.shards, sample.shards[0]))
