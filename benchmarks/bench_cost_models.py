@@ -1,7 +1,7 @@
 """Accuracy of the cost models: ours, the paper's network and two baselines on the same data and the same splits.
 
-Reads the newest versions of a run from the catalog and prints, part by part, tables and whether the aims of the project
-are met. Parts:
+Reads the newest version of every dataset that it needs from the catalog. Prints, part by part, tables and whether the
+aims of the project are met. Parts:
 
 - `compute`: all models on held-out samples, on the shards that searches chose, and on every kind of evaluation samples:
   tables, table sets and batch sizes without training samples, row shards, replicas. Our model and the paper's network

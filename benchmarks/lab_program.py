@@ -2,9 +2,10 @@
 
 `lab_expressions` describes a case, `lab_segments` has the expressions of the program, and `lab_branching` covers all
 plans with cases. A segment takes at least as long as some ranks on average. It also takes at least as long as the ranks
-with a table's most expensive block would take if they had no other shards. A lookup takes at least each of the sums of
-which the largest counts. Numbers of column blocks need not be whole, and tables get a single type only on demand. The
-memory of all ranks together is limited.
+with a table's most expensive block would take if their only other shards were those of types that lie on all ranks. The
+time of a lookup contains the largest of several sums over its shards, and is therefore at least each of these sums.
+Numbers of column blocks need not be whole, and tables get a single type only on demand. The memory of all ranks
+together is limited.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Program:
             self._block_rows(kind)
 
     def _block_rows(self, kind: int) -> None:
-        """Rows for the ranks with a block of a table; its blocks count with their mean, weighted by columns."""
+        """Constraints for ranks with a block of a table, whose cost is the mean of its blocks, weighted by columns."""
         s, one_rank = self._s, kind + _K
         share = np.arange(s.widths) / self._terms.widths[:, None]
         ids, gradients, outputs = (share * of for of in s.alone(kind))
@@ -97,7 +98,7 @@ class Program:
         self._rows.append(expression - self._s.one(place))
 
     def _lookup_rows(self) -> None:
-        """The variables of lookups are at least each of the sums of which the largest counts."""
+        """Constraints: the time of a lookup is at least each of the sums of which it contains the largest."""
         s = self._s
         for kind in s.case.used:
             of = s.lookups(kind)

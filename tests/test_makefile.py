@@ -36,7 +36,7 @@ def test_a_run_on_a_gpu_checks_the_machine_first():
     assert "gpu_check" not in commands("run")
 
 
-def test_the_check_and_the_campaign_of_a_gpu_use_the_python_at_hand():
+def test_the_check_and_the_campaign_of_a_gpu_use_the_python_that_is_named():
     for target in ("gpu-check", "gpu-campaign"):
         (line,) = commands(target, "PYTHON=mypython").splitlines()
         assert line == f"PYTHONPATH=src mypython benchmarks/{target.replace('-', '_')}.py "

@@ -55,7 +55,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     namespaces_of: int | None = None,
 ) -> BaseProcess:
-    """Start what `python <arguments>` starts: `-m`, the name of a module and its arguments, or a script and its own.
+    """Start what `python <arguments>` starts: a module (`-m`, its name, its arguments), or a script with its arguments.
 
     The program runs in the root of the project and leads a process group. Its streams go to the files `stdout` and
     `stderr` in the folder `output`.

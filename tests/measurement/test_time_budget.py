@@ -19,7 +19,7 @@ def rounds_started(budget_s, seconds_of_rounds):
     now = [0.0]
     budget = TimeBudget(budget_s, range(len(seconds_of_rounds)), lambda: now[0])
     for number, seconds in enumerate(seconds_of_rounds):
-        # Every round has several chunks.
+        # A campaign asks before every chunk, so several times in a round.
         if not budget.starts(number):
             return number, now[0]
         assert budget.starts(number)

@@ -53,7 +53,7 @@ def make(constraints=None, **options) -> NeuroShardPlanner:
     return NeuroShardPlanner(small_models(), topology(), 8, constraints, optimizer="sgd", options=options)
 
 
-def test_a_plan_covers_a_meta_model_of_several_modules():
+def test_a_plan_covers_the_tables_of_a_meta_model():
     plan = make().plan(collection(bag("a"), bag("b", data_type=DataType.FP16)))
     assert set(plan.plan) == {"ebc"}
     parameter = plan.plan["ebc"]["a"]
@@ -307,7 +307,7 @@ def test_a_plan_of_other_tables_is_refused(tables, message):
         plan.to_torchrec(collection(), compute_device="cuda")
 
 
-def test_a_part_of_the_batches_is_the_same_samples_as_the_whole():
+def test_a_part_of_a_batch_has_the_samples_of_that_part_of_the_whole_batch():
     batches = Batches(built("dlrm"), 2)
     whole, part = batches.draw(3, slice(0, 32)), batches.draw(3, slice(16, 32))
     np.testing.assert_array_equal(whole[0][16:], part[0])

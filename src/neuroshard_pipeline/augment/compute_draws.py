@@ -71,7 +71,7 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
     pool = pool[~is_held_out(pool)]
     dims = np.asarray(params.dimensions, dtype=np.int64)
     rows = pool["num_embeddings"].to_numpy(dtype=np.int64)
-    # Augmented table t * len(dims) + d is table t with width d; generated tables are stored in fp32.
+    # Augmented table t * len(dims) + d is table t with width dims[d]; generated tables are stored in fp32.
     weight_bytes = np.outer(rows, dims * BYTES_PER_ELEMENT["fp32"]).ravel()
     check_pool_size("max_tables", params.max_tables, len(weight_bytes), "max_tables")
     _check_memory(pool, weight_bytes, params)

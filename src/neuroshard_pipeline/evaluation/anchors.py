@@ -22,7 +22,7 @@ from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, Com
 Sample = TypeVar("Sample", ComputeSample, CommSample)
 AnySample = TypeVar("AnySample", bound=ComputeSample | CollectiveSample)
 
-#: Columns with the costs of a sample, one per direction. Each direction has its own drift.
+#: Columns with the costs of a sample, one per direction. `fit_drifts` fits one drift to each direction.
 DIRECTIONS = ("forward_ms", "backward_ms")
 
 

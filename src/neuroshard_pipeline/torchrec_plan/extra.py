@@ -1,4 +1,4 @@
-"""The optional extra `torchrec`: imported on first use, with a clear error where it is missing."""
+"""TorchRec, an optional dependency: it is imported on first use, with a clear error if it is missing."""
 
 import importlib
 import warnings
@@ -7,7 +7,7 @@ from neuroshard_pipeline.errors import NeuroShardError
 
 
 class TorchRecMissingError(NeuroShardError):
-    """The optional extra that installs TorchRec is missing."""
+    """TorchRec, an optional dependency, cannot be imported."""
 
 
 def require_torchrec() -> None:

@@ -1,4 +1,4 @@
-"""One function per figure: it takes datasets and returns a figure with title, units and legend."""
+"""One function per figure: it takes datasets (`tiers_picture`: a plan) and returns a figure with title and units."""
 
 from neuroshard_pipeline.report.figures.accuracy import held_out_accuracy, plan_accuracy, rank_accuracy
 from neuroshard_pipeline.report.figures.benchmark import comparisons, cost_against_time, performance_profile
