@@ -4,7 +4,16 @@ from neuroshard_pipeline.report.formats import amount, decimals_for, fixed, perc
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.01234, "0.0123"), (3.2149, "3.21"), (12.0, "12.0"), (123.4, "123"), (12345.6, "12,346")]
+    ("value", "text"),
+    [
+        (0.01234, "0.0123"),
+        (3.2149, "3.21"),
+        (12.0, "12.0"),
+        (123.4, "123"),
+        (999.4, "999"),
+        (999.7, "1,000"),
+        (12345.6, "12,346"),
+    ],
 )
 def test_amount_has_at_least_three_digits(value, text):
     assert amount(value) == text

@@ -22,7 +22,7 @@ def fixed(value: float | None, decimals: int) -> str:
 
 def amount(value: float) -> str:
     """A number with at least three significant digits, for running text: `3.21`, `0.0123`, `1,234`."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".rstrip(".")
 
 
 def percent(share: float) -> str:

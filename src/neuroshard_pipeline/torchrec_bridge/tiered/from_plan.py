@@ -77,8 +77,8 @@ def _check_groups(task: ShardingTask, groups: RankGroups) -> None:
         )
     if task.num_replica_groups > 1:
         raise PlanError(
-            f"{task.task_id}: hot and host rows are not averaged over num_replica_groups {task.num_replica_groups}; "
-            "plan and train with one replica group, or set tiers to false"
+            f"{task.task_id}: modules with tiers or index_dedup are not averaged over num_replica_groups "
+            f"{task.num_replica_groups}; plan and train with one replica group, or set tiers and index_dedup to false"
         )
 
 
