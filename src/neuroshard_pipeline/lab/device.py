@@ -11,7 +11,7 @@ Forward, one kernel that reads rows of weights, adds them up, and writes pooled 
     L2       bytes of all rows (whole 32-byte sectors), ids, offsets and outputs, divided by the bandwidth
     latency  a bag (the ids of one sample in one table) occupies 8 to 32 threads for a fixed time plus a time per id.
              Every SM runs 64 warps of 32 threads at once. The whole time of the last bag to finish is added.
-    host     bytes of rows that are read from managed memory (UVM, on the host), divided by the host link's bandwidth
+    host     bytes of rows that cross the link to managed memory (UVM, on the host), divided by the link's bandwidth
 
 Backward, 19 kernels:
 
@@ -212,7 +212,7 @@ class ModelledDevice(Parameters):
         return float((of_bags * warps_of_bag).sum()) / (WARPS_PER_SM * self.device.sms) + float(last_bag.max())
 
     def _fetched_rows(self, lookup: Lookup) -> FloatArray:
-        """Rows that the forward pass reads from the host, (S,)."""
+        """Rows that the forward pass reads from the host, or writes back to it from the cache, (S,)."""
         rows = lookup.unique_rows
         if lookup.placement == "managed":  # half of the repeated reads are merged with a read under way
             return (lookup.ids + rows) / 2

@@ -2,8 +2,9 @@
 
 Three kinds of tables are spread:
 
-- Tables that have a shard beyond the memory of every rank, however their columns are split, have their rows cut. Host
-  tiers, the popular rows of sequence tables that every host has, are cut by rows over the ranks of each host.
+- Tables that may be neither column-wise nor replicas have their rows cut, as do tables that have a shard beyond the
+  memory of every rank, however their columns are split. Host tiers, the popular rows of sequence tables that every host
+  has, are cut by rows over the ranks of each host.
 - The few most expensive tables, or all tables, may have their rows cut, because each column shard would receive all ids
   of its table.
 - Some tables become replicas: in each candidate, the first tables of an order. There are two orders of tables: by what
@@ -33,8 +34,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Sharding types that a table may have in a problem.
 Usable = Callable[[Table, Problem], tuple[ShardingType, ...]]
 
-#: Number of prefixes of an order of tables whose cost as replicas is estimated in each of two passes: over all sizes of
-#: prefixes, and around the best one.
+#: Replicas are prefixes of an order of tables. Two passes estimate the cost of up to this many prefixes each: the first
+#: pass covers all sizes of prefixes, and the second pass the sizes around the best one.
 _NUM_PREFIXES = 16
 
 #: Numbers of the most expensive tables whose rows may be cut; another choice is all tables.

@@ -70,7 +70,8 @@ class EmbarkRows:
         replica_rows_per_sample: see `EmbarkSharder`; with 0, only tables that may have no other type are replicated.
 
     Raises:
-        ConstraintError: the constraints allow none of EMBark's forms for a table.
+        ConstraintError: the constraints on a table allow neither the whole table nor ranges of rows, and the table is
+            not replicated.
     """
 
     def __init__(self, problem: Problem, network_slowdown: float, replica_rows_per_sample: float) -> None:
