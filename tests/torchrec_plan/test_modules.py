@@ -61,6 +61,13 @@ def test_several_optimizers_are_refused():
         read_optimizer(trained)
 
 
+def test_an_optimizer_on_some_tables_only_is_refused():
+    trained = model(*(embedding_bag_config(name, Table(name, 1000, 64, 1.0)) for name in "ab"))
+    apply_optimizer_in_backward(torch.optim.SGD, [next(trained.parameters())], {"lr": 0.1})
+    with pytest.raises(PlanError, match="have SGD and no optimizer attached"):
+        read_optimizer(trained)
+
+
 @pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
 def test_a_table_is_configured_as_it_is_read(pooling):
     table = Table("a", 1000, 64, 3.0, data_type="fp16", pooling=pooling, module="ec", num_features=3)

@@ -147,7 +147,7 @@ def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
     }
     if len(classes) == 1 and classes <= set(_OPTIMIZER_OF_CLASS):
         return _OPTIMIZER_OF_CLASS[classes.pop()]
-    found = " and ".join(sorted(classes - {"NoneType"})) or "no optimizer"
+    found = " and ".join(sorted("no optimizer" if name == "NoneType" else name for name in classes)) or "no optimizer"
     raise PlanError(
         f"the embedding tables have {found} attached, but the memory of the optimizer must be known: call "
         f"apply_optimizer_in_backward first, or give optimizer= one of {', '.join(OPTIMIZERS)}"
