@@ -35,6 +35,12 @@ def test_a_sample_needs_its_ids_their_sort_and_its_outputs():
     assert sample_bytes(SAMPLE) == 2 * 8 * (ids + offsets) + 64 * ids + 3 * 4 * outputs
 
 
+def test_the_output_of_a_sequence_table_has_a_row_per_id():
+    sequence = ComputeSample("sequence", 4096, (whole(replace(WIDE, pooling="none")),))
+    pooled = ComputeSample("pooled", 4096, (whole(WIDE),))
+    assert sample_bytes(sequence) - sample_bytes(pooled) == 3 * 4 * 64 * (4096 * 10 - 4096)
+
+
 def test_a_campaign_needs_the_arena_once_and_room_for_its_largest_sample(compute_params):
     params = compute_params(backend="fbgemm_cuda", arena_bytes=2**24)
     small, double = replace(SAMPLE, sample_id="small", batch_size=16), replace(SAMPLE, batch_size=8192)
@@ -55,7 +61,7 @@ def test_too_little_memory_is_refused_in_bytes_with_an_arena_that_fits(compute_p
     with pytest.raises(MeasurementError) as refused:
         require_memory(need, 40 * GIB, "GPU 0 (small)")
     text = str(refused.value)
-    assert f"needs {need.total} bytes of GPU memory, but GPU 0 (small) has {40 * GIB} bytes free" in text
+    assert f"needs {need.total} bytes of GPU memory, but GPU 0 (small) has {40 * GIB} bytes for it" in text
     fitting = int(re.search(r"Set arena_bytes to at most (\d+)", text)[1])
     require_memory(memory_need(samples, params.model_copy(update={"arena_bytes": fitting}), CARD), 40 * GIB, "it")
     more = params.model_copy(update={"arena_bytes": fitting + 100})

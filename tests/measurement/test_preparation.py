@@ -90,7 +90,7 @@ def test_a_campaign_on_a_gpu_logs_its_plan_and_draws_ids_before_any_worker_start
 def test_a_campaign_that_does_not_fit_the_gpu_draws_nothing(compute_params, tmp_path):
     samples = [ComputeSample("one", 64, (whole(Table("t", 1000, 8, 2.0)),))]
     params = compute_params(backend="fbgemm_cuda", arena_bytes=40 * 2**30, ids_folder=str(tmp_path / "ids"))
-    with pytest.raises(MeasurementError, match=f"{H100} has {40 * 2**30} bytes free"):
+    with pytest.raises(MeasurementError, match=f"{H100} has {40 * 2**30} bytes for it"):
         prepare(samples, params, SEED, {"gpu_model": H100, "gpu_memory_bytes": 40 * 2**30})
     assert not list(tmp_path.iterdir())
 

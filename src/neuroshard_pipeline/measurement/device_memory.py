@@ -56,13 +56,19 @@ class MemoryNeed(NamedTuple):
 
 
 def sample_bytes(sample: ComputeSample) -> int:
-    """GPU memory that one sample needs besides weights and optimizer states."""
-    ids = sum(batch_indices(shard.table.pooling_factor, sample.batch_size) for shard in sample.shards)
+    """GPU memory that one sample needs besides weights and optimizer states.
+
+    The output of a shard has one row per training sample, or one per id if its table is not pooled.
+    """
+    ids = [batch_indices(shard.table.pooling_factor, sample.batch_size) for shard in sample.shards]
     offsets = len(sample.shards) * sample.batch_size + 1
-    outputs = sample.batch_size * sum(shard.embedding_dim for shard in sample.shards)
+    outputs = sum(
+        (num_ids if shard.table.pooling == "none" else sample.batch_size) * shard.embedding_dim
+        for num_ids, shard in zip(ids, sample.shards, strict=True)
+    )
     return (
-        _COPIES_OF_IDS * _ID_BYTES * (ids + offsets)
-        + _SORT_BYTES_PER_ID * ids
+        _COPIES_OF_IDS * _ID_BYTES * (sum(ids) + offsets)
+        + _SORT_BYTES_PER_ID * sum(ids)
         + _COPIES_OF_OUTPUTS * _FLOAT_BYTES * outputs
     )
 
@@ -89,7 +95,7 @@ def memory_need(samples: Iterable[ComputeSample], params: ComputeMeasureParams, 
 
 
 def require_memory(need: MemoryNeed, free_bytes: int, device: str) -> None:
-    """Refuse a campaign that needs more memory than a GPU has free.
+    """Refuse a campaign that needs more memory than a GPU can give it.
 
     Raises:
         MeasurementError: the message names every part in bytes, and the remedies.
@@ -97,7 +103,7 @@ def require_memory(need: MemoryNeed, free_bytes: int, device: str) -> None:
     if need.total <= free_bytes:
         return
     raise MeasurementError(
-        f"the campaign needs {need.total} bytes of GPU memory, but {device} has {free_bytes} bytes free: arena_bytes "
+        f"the campaign needs {need.total} bytes of GPU memory, but {device} has {free_bytes} bytes for it: arena_bytes "
         f"{need.weights}, optimizer states {need.states}, sample {need.sample_id} {need.sample}, ids that are kept "
         f"{need.kept_ids}, other {need.other}. Set arena_bytes to at most {_fitting_arena(need, free_bytes)} (samples "
         "with more weights then become rows with an error), draw samples with fewer tables or a smaller batch, end "

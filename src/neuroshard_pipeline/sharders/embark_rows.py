@@ -185,12 +185,12 @@ class EmbarkRows:
 
 
 def no_room(problem: Problem, sharder: str) -> DoesNotFitError:
-    """The error for a task without a placement, although the rows of every table were split as far as possible."""
+    """The error for a task without a placement, with replicas of small tables and without."""
     sizes = problem.bytes[problem.whole_tables]
     largest = int(sizes.argmax())
     return DoesNotFitError(
-        f"{problem.task.task_id}: {sharder} found no placement, although it split the rows of every table as far as "
-        f"TorchRec can; the largest table, {problem.units[largest].name!r}, needs {sizes[largest]} bytes, and the rank "
-        f"with most memory has {problem.limits.max()}; use neuroshard_plus, which also splits columns, or raise "
-        "memory_bytes"
+        f"{problem.task.task_id}: {sharder} found no placement with whole tables, ranges of rows as short as TorchRec "
+        f"can make them, and replicas of small tables; the largest table, {problem.units[largest].name!r}, needs "
+        f"{sizes[largest]} bytes, and the rank with most memory has {problem.limits.max()}; use neuroshard_plus, which "
+        "also splits columns, or raise memory_bytes"
     )
