@@ -1,11 +1,11 @@
-"""The segments of a step in the lab across hosts as linear expressions of the plan (`lab_expressions`).
+"""The segments of a step on several hosts, by the lab's formulas, as linear expressions of a plan (`lab_expressions`).
 
 The all_reduce of replicas, and the all-to-all of message sizes before the ids of each type, divide a step into segments
 that all ranks start at the same time:
 
 - gradients: output dists and lookups of the backward pass
-- ids, one per sharded type: what follows the all-to-all of sizes, up to that of the next type
-- outputs: lookups and output dists of the forward pass; includes the exchange of the last ids
+- ids, one per sharded type except the last: what follows the all-to-all of sizes, up to that of the next type
+- outputs: the exchange of the last type's ids, then lookups and output dists of the forward pass
 
 A segment takes at least as long as the work and the transfers of some ranks on average: of all ranks, or of those with
 shards of one type, which launch all of its kernels. All other work is the same on all ranks (`equal_for_all`). The
@@ -36,7 +36,7 @@ class Segments(Expressions):
     Args:
         case: which plans.
         terms: terms of the tables.
-        m: numbers of the job, with several hosts.
+        m: numbers of the job, which has several hosts.
         network: the cluster.
     """
 
@@ -51,7 +51,7 @@ class Segments(Expressions):
         self._all_ids = sum(self.total(kind, self.each(terms.ids)) for kind in case.used)
 
     def _exchange(self, kind: int, ranks: int, total: FloatArray) -> FloatArray:
-        """Mean of an all-to-all in which a rank's shards exchange equal messages; `total` adds up one of each rank."""
+        """Mean of an all-to-all in which a rank's messages have one size; `total` is the sum of the ranks' sizes."""
         m, peers = self.m, self.m.world - self.m.local
         share, factor = 1.0, self.means(kind, ranks)[1]
         if (kind == COLUMN_WISE and ranks % _K != kind) or ranks == EVERY:
@@ -230,7 +230,7 @@ class Segments(Expressions):
         return self.each(came), backward, forward
 
     def lookups(self, kind: int) -> FloatArray:
-        """(T, M + 1, Q) of all row shards of a block; for types that lie on all ranks, of the cheaper row shard."""
+        """(T, M + 1, Q) `lab_terms.QUANTITIES` summed over a block's row shards; for row_wise, the least of a shard."""
         lookups = self.terms.lookups[:, kind]
         if kind in ON_HOSTS:
             return (self.m.local - 1) * lookups[:, :, 0] + lookups[:, :, 1]

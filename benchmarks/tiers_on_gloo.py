@@ -1,8 +1,8 @@
 """Runs steps of sequence modules under several plans with gloo, one process per rank, on one host or on emulated hosts.
 
 `bench_tiers.py` and `measured_models.py` use it. A step sends ids, looks rows up, returns them and sends gradients
-back, as in the pipeline `truth`. Communication is timed a second time alone: every rank repeats the collectives of its
-step with buffers of the same sizes, and does nothing in between. On emulated hosts, the bytes on the wire are those
+back, as in the pipeline `truth`. After every step, its communication is timed alone: every rank repeats its collectives
+with buffers of the same sizes, and does nothing in between. On emulated hosts, the bytes on the wire are those
 that the kernel counted.
 """
 

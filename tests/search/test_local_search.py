@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_plan():
 
 
 def test_more_rounds_never_cost_more_and_beat_the_best_table_wise_plan():
-    """The start costs more than the best placement of whole tables; splits make the final plan cheaper than it."""
+    """The best placement of whole tables costs less than the start but more than the final plan, which has splits."""
     task, models = random_task(np.random.default_rng(38), 6, 2, 0.9), small_models(38)
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     start = beam_search(problem, SEARCH)[0]

@@ -1,9 +1,9 @@
 """Refinement: samples of the best plans and their runners-up are measured and added to the training data.
 
-A sample is the lookups of one rank, or one pair of all-to-alls. The first campaign, of the stage measure, measured the
-first training data. The machine's drift since then is removed from the new costs (`anchors`), so that a model can be
-trained on old and new costs together. The frames of new samples have two extra columns: `round`, the number of the run
-that measured them, and `campaign`, a hash of the first campaign. Samples with another hash are ignored.
+A sample is one lookup kernel of a rank, or one pair of all-to-alls. The first campaign, of the stage measure, measured
+the first training data. The machine's drift since then is removed from the new costs (`anchors`), so that a model can
+be trained on old and new costs together. The frames of new samples have two extra columns: `round`, the number of the
+run that measured them, and `campaign`, a hash of the first campaign. Samples with another hash are ignored.
 """
 
 import hashlib

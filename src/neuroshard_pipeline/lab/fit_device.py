@@ -35,7 +35,7 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
         320,
         "keys and values of 12 to 16 bytes, read and written 4 to 8 times, plus linearising",
     ),
-    "hot_row_us": (2, 40, "a reduction of a block of threads"),
+    "hot_row_us": (2, 40, "a block of threads adds up the gradients of up to 1024 ids of the row"),
     "weight_gradient_factor": (1.0, 3.0, "reads rows as forward does, and gradients of bags besides"),
     "host_efficiency": (0.50, 0.90, "reads of rows over PCIe against the bandwidth of the link"),
     "cache_fetch_share": (0.2, 1.0, "some distinct rows of a batch are new to the cache"),

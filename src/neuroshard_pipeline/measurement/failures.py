@@ -10,7 +10,7 @@ from neuroshard_pipeline.errors import MeasurementError
 
 _LOGGER = logging.getLogger(__name__)
 
-#: A campaign stops if this many samples fail for a reason that may pass (`Timing.permanent`) before any succeeds.
+#: A campaign stops if this many samples fail before any succeeds; `Timing.permanent` failures do not count.
 STOP_AFTER = 3
 #: Failures that are logged one by one; further ones are only counted.
 _MOST_LOGGED = 20

@@ -43,7 +43,7 @@ class TorchRecExportParams(Parameters):
 
     Attributes:
         sharder: the sharder whose plans the pipeline search writes.
-        local_world_size: ranks per host, or null if all ranks are on one host.
+        local_world_size: ranks per host, or null for those of the plan's task.
         compute_device: type of the device on which the tables will be trained, or null for the one that the cost models
             were measured on.
     """
@@ -63,7 +63,8 @@ class PlanParams(Parameters):
         memory_gib: memory for embeddings on every rank, GiB.
         host_memory_gib: host memory for embeddings per rank, GiB, or null if no table may be in host memory.
         optimizer: optimizer of the tables, one of `tables.task.OPTIMIZERS`.
-        local_world_size: ranks per host, or null if all ranks are on one host.
+        local_world_size: ranks per host; null if all ranks are on one host, or if the cost models of a modelled cluster
+            give the number (`tables.task.on_hosts`).
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one.
         comm_precision: number format of rows and gradients on the links, a key of `tables.task.COMM_BYTES`.
         num_replica_groups: number of groups of `world_size` ranks that hold the same shards (`DMPCollection`).

@@ -28,7 +28,7 @@ def pack_by_size(
             shards with fewer ranks to choose from are placed first.
 
     Returns:
-        The rank of every shard (-1 where no rank had room), and the indices of the shards without a rank.
+        The rank of every shard (-1 if no rank had room for it), and the indices of the shards without a rank.
     """
     if allowed is not None:
         return _pack_where_allowed(sizes, limits, allowed)

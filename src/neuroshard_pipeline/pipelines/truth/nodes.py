@@ -49,7 +49,7 @@ def tabulate_plans(solutions: Solutions) -> pd.DataFrame:
 
 
 def measure(solutions: Solutions, params: TruthStepParams) -> pd.DataFrame:
-    """Measure training steps of all plans, alternating between the plans."""
+    """Measure steps of TorchRec's embedding module under all plans; the plans of a task take turns."""
     return measure_steps(
         solutions.plans,
         task_batches(solutions.plans, params),
