@@ -45,7 +45,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: By the name of a variant, the parameters of the local search that differ from conf/base/parameters_search.yml.
+#: By the name of a variant, parameters of the local search; they replace those of conf/base/parameters_search.yml.
 Variants = Mapping[str, Mapping[str, float]]
 
 VARIANTS: Variants = {

@@ -21,8 +21,8 @@ search knows.
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives; with one host, every rank counts as a host. `comm` repeats
   the collectives of a step alone; `step` is the whole step of the modules. `wire`: the kernel's count of sent bytes.
-- `GiB/rank`: memory of the fullest rank, which the limit bounds: weights, optimizer state, and dense gradients of
-  copies with their index; `+ buffers`: also the ids and rows that ranks exchange.
+- `GiB/rank`, in the lab: memory of the fullest rank, which the limit bounds: weights, optimizer state, and dense
+  gradients of copies with their index; `+ buffers`: also the ids and rows that ranks exchange.
 - `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`); the first number
   counts the reductions of gradients, the second one does not.
 - `comm bound`, in the lab: no plan needs less time for communication (`communication_bound.py`), with the memory of the
@@ -74,7 +74,7 @@ PLANS: dict[str, tuple[str, dict[str, bool]]] = {
     "least comm": ("least_communication", {}),
     "dedup + least": ("least_communication", {"index_dedup": True}),
 }
-#: Plans by the formulas of the lab's cluster.
+#: Plans that are made only in the lab, because they are chosen by the formulas of its cluster.
 _OF_LAB = ("least comm", "dedup + least")
 #: Memory with the ids that a rank receives and the rows that it sends, which the limit of the tasks leaves out.
 BUFFERS = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.0)
@@ -287,7 +287,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1, help="lab: batches whose ids the search knows")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3, help="steps of a plan in each round; the first is not timed")
-    parser.add_argument("--quick", action="store_true", help="one popularity, small tables, few steps")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one popularity; 16 ranks in the lab; 4 ranks, small tables and 2 rounds for gloo and hosts",
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         small = {"popularities": ["published"], "scales": ["lab-16"], "world_sizes": [4], "rounds": 2, "steps": 3}

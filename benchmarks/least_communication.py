@@ -1,4 +1,4 @@
-"""Plans with tiers for sequence tables. Their collectives take the least time by the lab's formulas.
+"""Plans with tiers for sequence tables. By the lab's formulas, their collectives take close to the least time.
 
 The tiers are those at which the bound of `communication_bound` is attained. They may exceed the memory by the rows of
 one class of equally popular rows, and a host tier must have equally many rows on every rank of a host. All tiers

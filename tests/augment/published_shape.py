@@ -32,7 +32,7 @@ def pooling_error(statistics: PoolStatistics) -> float:
 
 
 def unique_rows_error(statistics: PoolStatistics) -> float:
-    """Relative difference of the unique rows per table from the published ones, which shrink with the batch."""
+    """Relative difference of the unique rows per table from the published number, scaled to the batch size."""
     shrink = statistics.batch_size / BATCH_SIZE
     return unique_rows_per_table(statistics) / (UNIQUE_ROWS_PER_TABLE * shrink) - 1.0
 

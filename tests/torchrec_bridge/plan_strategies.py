@@ -94,7 +94,7 @@ def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
 
 @st.composite
 def placed_shards(draw, table: Table, task: ShardingTask) -> list[tuple[Shard, int]]:
-    """Shards of the table and their ranks, of a type that TorchRec trains beside all other types."""
+    """Shards of the table and their ranks, of a type that TorchRec trains correctly beside tables of any type."""
     local = task.ranks_per_host
     types = ("column_wise", "data_parallel") if table.pooling == "mean" else WHOLE_TABLE_TYPES
     sharding_type = draw(st.sampled_from(SEQUENCE_TYPES if table.pooling == "none" else types))

@@ -9,7 +9,7 @@ published sharders with which this project's sharders are compared.
   example with sequence tables cut into different tiers
 - `random`, `greedy`: baselines
 - `torchrec`: TorchRec's planner as a rival, with its own numbers or with numbers that `perf_fit` fits to cost models
-- `embark`: HugeCTR's planner as a rival; `embark_rows`: its whole tables, ranges of rows and replicas
+- `embark`: HugeCTR's planner as a rival; `embark_rows`: how it holds tables (whole, cut by rows, or replicated)
 - `in_host_memory`: plans with tables in host memory
 - `usable_types`: the sharding types among which sharders may choose
 - `milp`: integer programming

@@ -64,7 +64,7 @@ def create_pipeline() -> Pipeline:
         [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",
         inputs={"lineage": "lineage", **TRAINED_MODELS, **POLICIES},
-        # Sharders have the settings of the search stage; plans are measured with the parameters of the measure stage.
+        # Sharders have the search stage's settings; `compute` and `comm` override parameters of the measure stage.
         parameters={**SEARCH_PARAMETERS, **MEASURE_PARAMETERS},
         tags="benchmark",
     )
