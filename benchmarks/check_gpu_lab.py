@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--lookups", type=Path, default=PUBLISHED / "fbgemm_lookups.csv")
     parser.add_argument("--collectives", type=Path, default=PUBLISHED / "collectives.csv")
     parser.add_argument("--only", choices=["lookups", "collectives"], help="run one half")
-    parser.add_argument("--fit", action="store_true", help="print the numbers fitted to the lookups, and stop")
+    parser.add_argument("--fit", action="store_true", help="print lab.kernels fitted to fbgemm_lookups.csv, and stop")
     parser.add_argument("--by-repository", action="store_true", help="lookups: leave out whole repositories in turn")
     parser.add_argument("--worst", type=int, default=10, help="number of the largest errors to list")
     arguments = parser.parse_args()

@@ -94,7 +94,7 @@ class SequenceTask:
         return replace(self, task=replace(self.task, tables=tables))
 
     def curves_of_batches(self, number: int) -> dict[str, PopularityCurve]:
-        """For every table, the curve that follows from the expected counts of the ids of `number` batches."""
+        """For every table, the curve that follows from the expected reuse profile of `number` batches together."""
         found, size = {}, number * self.task.batch_size
         for name, source in self.sources.items():
             unique_rows, reuse = source.popularity.profile(size * source.table.pooling_factor)
@@ -148,7 +148,7 @@ def judged_shards(
 ) -> tuple[ShardingTask, tuple[Shard, ...]]:
     """A task and its shards, with the lookups of every tier that follow from the popularities of its rows.
 
-    A search knows only the reuse profile of one batch, which does not determine the popularities.
+    A search only estimates these lookups, from a reuse profile or from a popularity curve.
     """
     size = task.batch_size
     tables = {t.name: t if t.tier is None else _true_tier(t, sources[t.tier.parent], size) for t in task.tables}

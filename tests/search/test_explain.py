@@ -86,5 +86,5 @@ def test_an_interval_that_says_nothing_is_not_shown_in_numbers(plan):
     """The intervals of lookups far outside the training range reach thousands of times their cost."""
     wide = dataclasses.replace(plan, interval_ms=((0.0, 1e9), *plan.interval_ms[1:]))
     lines = [line for line in wide.explain().splitlines() if line.startswith("rank ")]
-    assert lines[0].endswith("(90 % prediction interval: unknown, because lookups lie far outside the training range)")
+    assert lines[0].endswith("(90 % prediction interval: too wide, it ends above 10 times the cost)")
     assert all(" to " in line.partition("interval")[2] for line in lines[1:])

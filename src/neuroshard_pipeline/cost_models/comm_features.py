@@ -53,7 +53,7 @@ COMM_CONTEXT_FEATURES: dict[str, str] = {
 _FLOOR_MIB = 1e-4
 _FLOOR_MS = 1e-2
 
-_BYTES_PER_NUMBER = 4  # pooled embeddings and their gradients are sent as fp32
+_BYTES_PER_NUMBER = 4  # fp32; if the links carry half precision, callers pass half the summed widths
 _MIB = float(2**20)
 
 

@@ -54,7 +54,7 @@ def explain_plan(plan: Plan) -> str:
 
 
 def _ranks_shown(plan: Plan) -> list[int]:
-    """All ranks, or the most expensive ones of many; without predicted costs, the fullest ones."""
+    """All ranks, or the most expensive ones of many; without predicted costs, those that use most memory."""
     ranks = range(plan.task.world_size)
     load = plan.memory_bytes if plan.predicted is None else plan.predicted.rank_ms
     return sorted(sorted(ranks, key=lambda rank: -load[rank])[:_RANKS_SHOWN])
@@ -164,7 +164,7 @@ def _rank_text(plan: Plan, rank: int, memory: str) -> str:
         return text
     low, high = plan.interval_ms[rank]
     if high > _WIDEST_INTERVAL * cost.rank_ms[rank]:
-        return f"{text} (90 % prediction interval: unknown, because lookups lie far outside the training range)"
+        return f"{text} (90 % prediction interval: too wide, it ends above {_WIDEST_INTERVAL:g} times the cost)"
     return f"{text} (90 % prediction interval: {low:.3f} to {high:.3f})"
 
 

@@ -156,8 +156,8 @@ class NeuroShardPlanner(ShardingPlanner):
         Every rank of the group must call this method. An error on any rank is raised on all of them.
 
         Raises:
-            NeuroShardError: as `plan`; or the group and the topology have different numbers of ranks; or the models of
-                the ranks differ.
+            NeuroShardError: as `plan`; or the group does not have `topology.world_size` ranks per replica group; or
+                the ranks' models have different tables or module names.
         """
         pg = process_group(pg, self.topology.world_size * self.options.num_replica_groups)
         agree(pg, lambda: self._fingerprint(module))
@@ -252,7 +252,7 @@ class NeuroShardPlanner(ShardingPlanner):
 
 
 def check_hosts(plan: ShardingPlan, topology: Topology) -> None:
-    """Refuse a plan that cuts tables inside hosts if TorchRec reads other ranks per host from the environment."""
+    """Refuse a plan that cuts tables inside hosts if TorchRec reads another number of ranks per host than planned."""
     types = {sharding.sharding_type for module in plan.plan.values() for sharding in module.values()}
     local = get_local_size(topology.world_size)
     if types & {"table_row_wise", "grid_shard"} and local != topology.local_world_size:
