@@ -109,8 +109,9 @@ def pytest_collection_finish() -> None:
 def _fork_server() -> None:
     """In a parallel run, start a fork server with the modules of all tests, for worker processes and programs.
 
-    A program has one fork server. Without this call, it would import only what the first team of workers needs, and
-    every worker of another team would import its own modules for seconds. A run of few tests needs no such server.
+    A pytest process has one fork server. Without this call, the server would import only what the first team of workers
+    needs, and every worker of another team would import its own modules for seconds. A run that is not parallel usually
+    has few tests and starts no such server here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)

@@ -1,9 +1,9 @@
 """Prices of tiers per row and per id, and the cuts of all sequence tables that follow from them.
 
-A row in a hot tier (on every rank) or host tier (on every host) costs the reduction of its gradient in every step, and
-saves the exchange of its ids and of its values. Both are nearly proportional to the columns of the table. Let n be the
-number of ids per step that look up a row and that ranks send each other (with `index_dedup`, every rank sends an id
-once). A row is worth a place
+A row in a hot tier (on every rank) or host tier (on every host) costs the reduction of its gradient in every step. A
+hot row saves the exchange of its ids and of its values; a host row is still exchanged, but only inside hosts. Cost and
+saving are nearly proportional to the columns of the table. Let n be the number of ids per step that look up a row and
+that ranks send each other (with `index_dedup`, every rank sends an id once). A row is worth a place
 
     in the host tier     if n * (exchange among all ranks - exchange inside a host) >= gradient in the host tier
     in the hot tier      if n * exchange inside a host >= gradient in the hot tier - gradient in the host tier

@@ -32,7 +32,7 @@ class StepPlanParams(Parameters):
         world_sizes: numbers of ranks.
         tasks: number of sets of tables for each of `world_sizes`; with 0, there is no step cost model.
         plans_per_task: plans of every set of tables.
-        batch_size: global batch size of most tasks; the pool has tables of this and of the other batch sizes.
+        batch_size: global batch size of most tasks; the pool must have tables of this and of the other sizes.
         other_batch_sizes: global batch sizes of the other tasks.
         other_batch_share: share of the tasks that have one of `other_batch_sizes`.
         min_tables: smallest number of tables that are drawn for a task.
