@@ -4,7 +4,7 @@ Refinement measures the shards of the plans that a search with the cost models c
 these measurements, too. The script reads the newest pool, samples and costs of a pre-training run from the catalog. For
 every seed, cost models are trained on them, refined, and compared on fresh tasks; the initial weights, the split and
 all tasks depend on the seed. The plans of both pairs of models (compute and communication, before and after) are
-measured in one campaign. Prints tables; nothing is written.
+measured together. Prints tables; nothing is written.
 
     .venv/bin/kedro run --pipeline pretrain
     .venv/bin/python benchmarks/bench_refine.py [--env base] [--data-root data] [--seeds 3] [--rounds 2]
@@ -132,9 +132,9 @@ def compare(
     campaigns: Campaigns,
     seed: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure the plans of all models on the same fresh tasks in one campaign; see `measure_plans`.
+    """Measure the plans of all models on the same fresh tasks together; see `measure_plans`.
 
-    Plans of one task are neighbours in the campaign, so that the machine's drift affects all models alike. Anchors are
+    Plans of one task are neighbours in each campaign, so that the machine's drift affects all models alike. Anchors are
     training samples that are measured again among the plans, to estimate the drift since the training samples.
     """
     refine = params["refine"]["round"]

@@ -109,7 +109,7 @@ def test_plans_cover_every_column_once_and_respect_memory(finished_run):
 
 
 def test_every_plan_is_predicted_and_measured(finished_run):
-    """Reductions have both costs or none; input dist and module are predicted, if at all."""
+    """Reductions have both costs or none. Input dist and module are both predicted or neither, and never measured."""
     costs = frame(finished_run, "07_model_output/plan_costs")
     assert costs[[*PREDICTED_COLUMNS[:3], *MEASURED_COLUMNS[:3]]].notna().all(axis=None)
     assert not costs.filter(like="_ms").lt(0).any(axis=None)

@@ -9,9 +9,10 @@ of hosts. The cost never falls with the size:
     beyond the largest measured size   linear in the bytes, with the slope of the last factor of 4
 
 The curve of another number of ranks is interpolated between the curves of the next smaller and the next larger group,
-linearly in the logarithms of ranks and cost. Only groups with the most similar number of ranks per host are used; if
-there is only one, it gives the costs of any number of ranks. Beyond the largest and below the smallest group, the trend
-of the two nearest groups continues, but the cost never falls with more ranks, and grows at most in proportion to them.
+linearly in the logarithms of ranks and cost. Only groups with the most similar number of ranks per host are used. For a
+group on several hosts, groups on one host are used only if no others were measured, and the reverse. If only one group
+is used, it gives the costs of any number of ranks. Beyond the largest and below the smallest group, the trend of the
+two nearest groups continues, but the cost never falls with more ranks, and grows at most in proportion to them.
 
 `size_bytes` is the whole buffer of a rank, as in nccl-tests: the input of reduce_scatter, the output of all_gather,
 and both of all_reduce. Shapes: K measured sizes of a curve, `...` any number of sizes.
@@ -34,8 +35,8 @@ from neuroshard_pipeline.tables.samples import Reduction
 
 #: The slope beyond the largest size is taken over this factor, because a shorter stretch would mostly show noise.
 _SLOPE_SPAN = 4.0
-#: Part of the log half width of an interval for a group whose ranks per host differ by a factor of 2 or more from those
-#: of every measured group. The half width is the root of the sum of squares of its parts.
+#: Part of the log half width of an interval for a group whose `density` differs by 1 or more from those of all measured
+#: groups; smaller differences make it smaller. The half width is the root of the sum of squares of its parts.
 _OTHER_HOSTS_LOG_ERROR = math.log(2)
 #: `Group.density` of a group on one host; it is larger than that of every group on several hosts.
 _ONE_HOST = 20.0
@@ -70,7 +71,7 @@ class Curve:
     Attributes:
         size_bytes: (K,) measured sizes, ascending, above 0.
         cost_ms: (K,) costs, above 0, nowhere falling.
-        log_error: part of an interval's log half width that comes from interpolation between groups.
+        log_error: part of an interval's log half width that is due to the group being unmeasured; 0 if it is measured.
     """
 
     size_bytes: FloatArray
@@ -92,9 +93,10 @@ class ReductionCosts:
 
     Attributes:
         curves: curve of every collective and measured group.
-        log_error: per collective, 90th percentile of the absolute log error at sizes that were held out of the curves.
-        log_error_per_doubling: per collective, the same percentile for groups that were held out, per factor of 2
-            between their number of ranks and that of the nearest other group.
+        log_error: per collective, 90th percentile of the absolute log error at every second measured size, if it is
+            predicted from the other sizes.
+        log_error_per_doubling: per collective, the same percentile for groups that are predicted from other groups,
+            per factor of 2 between a group's number of ranks and that of the nearest other group.
     """
 
     curves: Mapping[Reduction, Mapping[Group, Curve]]

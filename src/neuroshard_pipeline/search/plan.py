@@ -215,7 +215,7 @@ class Plan:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per shard and rank, with `FRAME_COLUMNS` and, where tables have them, `OPTIONAL_COLUMNS`.
+        """One row per shard and rank, with `FRAME_COLUMNS` and those of `OPTIONAL_COLUMNS` that the plan's tables need.
 
         A shard of a tier gets the name of the parent table; `row_offset` then counts the parent's rows by popularity.
         """
