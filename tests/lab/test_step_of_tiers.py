@@ -43,7 +43,7 @@ def test_host_rows_are_exchanged_inside_hosts_and_their_gradients_between_hosts(
     gradients = 4 * 2000 * 8
     # Bytes moved per byte of gradients: 1 to write zeros, 2 for a copy, and 3 for SGD.
     assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 4)
-    # A tree passes 2 * S / 2 bytes over a card of 100 bytes per us, and takes 40 us to fill.
+    # A tree passes 2 * gradients / 2 bytes over a card of 100 bytes per us, and takes 40 us to fill.
     hop = 50 * (1 + gradients / (gradients + 8192))
     assert us(priced.reduction_ms) == pytest.approx([100 + hop + 40 + gradients / 100] * 4)
     seen, samples = looked_up(host_rows(host)[0][0], of)
@@ -75,7 +75,7 @@ def test_hot_rows_only_reduce_gradients_and_copy_rows():
     assert not priced.forward_comm_ms.any()
     assert not priced.backward_comm_ms.any()
     ids = 50 * 10
-    # The search moves 24 numbers of 8 bytes per id, and the host waits three times for its results.
+    # The search for each id's tier moves 24 numbers of 8 bytes per id; the host waits three times for its results.
     assert us(priced.input_dist_ms) == pytest.approx([30 * 10 + 24 * 8 * ids / 1e3 + 3 * SYNC] * 4)
     # Rows are copied to the positions of their ids, and gradients back; each copy reads and writes.
     assert us(priced.module_ms) == pytest.approx([2 * (10 + 2 * 4 * 8 * ids / 1e3)] * 4)

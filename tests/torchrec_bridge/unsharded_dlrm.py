@@ -27,7 +27,7 @@ def unsharded_model(tables: Sequence[Table], params: TrainingParams) -> MixedWid
 
 
 def torchrecs_dlrm(model: MixedWidthDlrm, params: TrainingParams) -> DLRM_DCN:
-    """TorchRec's model with the weights of `model`, whose widths are equal."""
+    """TorchRec's model with the weights of `model`, whose tables must have equal widths."""
     theirs = DLRM_DCN(
         model.embedding_bag_collection,
         DENSE_FEATURES,

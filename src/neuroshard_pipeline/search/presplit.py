@@ -1,6 +1,6 @@
 """Starting points for a search, in which no shard that can be halved is large relative to the mean load of a rank.
 
-A beam search of a few steps splits only a few tables. Where there are many ranks and few tables, most tables must be
+A beam search of a few steps splits only a few tables. If there are many ranks and few tables, most tables must be
 split before the ranks can be balanced at all.
 """
 

@@ -206,7 +206,7 @@ def _joined(name: str, tiers: Sequence[Table]) -> Table:
 
 
 def _part_of(curve: PopularityCurve, first: int, num_rows: int) -> CurvePoints:
-    """The curve of a tier: of the parent's rows by popularity, it has `num_rows` rows from position `first` on."""
+    """The curve of a tier: `num_rows` rows of the parent, from the `first`-th most popular row (counted from 0) on."""
     below, above = curve.share_of([first, first + num_rows]).tolist()
     inner = (curve.rows > first) & (curve.rows < first + num_rows) & (above > below)
     shares = (curve.shares[inner] - below) / (above - below)
