@@ -17,7 +17,8 @@ from torchrec_bridge.needs_torchrec import QUIET
 # isort: split
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchrec import EmbeddingBagCollection
+from torchrec import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -32,7 +33,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config, torchrec_planner
-from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
+from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
 from neuroshard_pipeline.torchrec_plan.perf_formula import LookupFormula, summed_bytes
 
 pytestmark = QUIET
@@ -115,14 +116,18 @@ def test_every_sharding_type_has_a_positive_finite_estimate(config):
         assert all(0 < perf.total < np.inf for _, perf in shards)
 
 
-def test_estimates_are_those_of_the_fitted_formula(config):
-    """`perf_formula` states TorchRec's formulas a second time; TorchRec's own code is the oracle."""
+def formula_of(config) -> LookupFormula:
+    """`perf_formula` with the numbers of `config`; TorchRec's own code is its oracle."""
     coefficients = config.coefficients.get_coefficients("column_wise")
     rows = [
         [each.input_read_size_multiplier, each.lookup_size_multiplier, each.embedding_output_multiplier]
         for each in (coefficients.fwd, coefficients.bwd)
     ]
-    formula = LookupFormula(config.lookup_bw, np.array(rows), 32 if config._use_min_dim_for_lookup else 0)
+    return LookupFormula(config.lookup_bw, np.array(rows), 32 if config._use_min_dim_for_lookup else 0)
+
+
+def test_estimates_are_those_of_the_fitted_formula(config):
+    formula = formula_of(config)
     by_name = {table.name: table for table in tables()}
     checked = 0
     for (name, _, kernel), shards in perfs(config).items():
@@ -134,6 +139,33 @@ def test_estimates_are_those_of_the_fitted_formula(config):
                 assert perf.bwd_comms == perf.fwd_comms
                 checked += 1
     assert checked > len(ROWS)
+
+
+@pytest.mark.parametrize(("pooling", "num_features"), [("sum", 2), ("none", 1)])
+def test_the_formula_counts_one_output_per_feature_or_per_id(config, pooling, num_features):
+    table = Table("t", 1000, 64, 12.0, pooling=pooling, num_features=num_features)
+    limits = {
+        "t": ParameterConstraints(
+            sharding_types=["table_wise"],
+            pooling_factors=[12.0 / num_features] * num_features,
+            compute_kernels=["fused"],
+        )
+    }
+    collection, make_config, sharder = (
+        (EmbeddingCollection, embedding_config, EmbeddingCollectionSharder())
+        if pooling == "none"
+        else (EmbeddingBagCollection, embedding_bag_config, EmbeddingBagCollectionSharder())
+    )
+    own = collection(tables=[make_config("t", table)], device=torch.device("meta"))
+    on = topology()
+    ((shard,),) = (
+        option.shards
+        for option in EmbeddingEnumerator(on, BATCH, limits, estimator=config.estimator(on, limits)).enumerate(
+            own, [sharder]
+        )
+    )
+    expected = formula_of(config).costs_ms([[whole(table)]], 4 * BATCH)[0]
+    np.testing.assert_allclose([shard.perf.fwd_compute, shard.perf.bwd_compute], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("sharding_type", ["row_wise", "data_parallel"])

@@ -105,5 +105,6 @@ def _bytes(shard: Shard, batch_size: int, least_width: int, penalty: Callable[[i
     table, width = shard.table, shard.embedding_dim
     element = BYTES_PER_ELEMENT[table.data_type]
     ids = batch_size * table.pooling_factor
-    read = np.array([ids * _BYTES_PER_ID, ids * max(width, least_width) * element, batch_size * width * element])
+    outputs = ids if table.pooling == "none" else batch_size * table.num_features
+    read = np.array([ids * _BYTES_PER_ID, ids * max(width, least_width) * element, outputs * width * element])
     return read * penalty(width)
