@@ -203,7 +203,7 @@ def test_reductions_have_bandwidths_of_their_own():
 
 
 def test_the_bandwidths_of_reductions_are_those_of_the_step_cost_model():
-    """Costs in proportion to the bytes are fitted exactly; to those backward, TorchRec adds copies and kernels."""
+    """Costs in proportion to the bytes are fitted exactly; TorchRec adds copies and kernels to the backward costs."""
     models, host = step_models(), topology(4, 4)
     sizes = np.array([2.0**10, 2.0**30])
     bytes_per_ms = {"reduce_scatter": 1e6, "all_gather": 2e6, "all_reduce": 4e6}

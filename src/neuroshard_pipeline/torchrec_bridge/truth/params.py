@@ -1,4 +1,4 @@
-"""Parameters of the stage `truth`."""
+"""Parameters of the pipeline `truth`, and of the timed steps of the measure stage (`StepParams`)."""
 
 from typing import Self
 
@@ -15,8 +15,8 @@ class TruthTaskParams(Parameters):
 
     Attributes:
         world_size: number of ranks, one process each, all on this host.
-        drawn_for_ranks: number of ranks that the tasks are drawn for, a multiple of `world_size`. Every rank gets its
-            share of the memory of all these ranks.
+        drawn_for_ranks: number of ranks that the tasks are drawn for, a multiple of `world_size`. Their memory is
+            divided equally among the `world_size` ranks.
         num_tasks: number of tasks.
         variants_of: a sharder whose plans are also measured with replicas and row shards; null measures no variants.
     """
