@@ -91,3 +91,22 @@ def test_records_are_not_deleted_during_a_run(stored):
     assert result.exit_code == 1
     assert "is in use by another run" in result.output
     assert campaigns_in(data_root) == before
+
+
+def test_measurements_of_a_busy_machine_are_deleted_on_request(stored):
+    data_root, used = stored
+    prune(data_root, "--yes")
+    disturbed = [folder / "visit-001" / "w0-x.parquet" for folder in used]
+    for path in disturbed:
+        pd.read_parquet(path).assign(other_programs=[0.5, 0.5]).to_parquet(path)
+    for folder in used:
+        quiet = folder / "visit-000" / "w0-x.parquet"
+        pd.read_parquet(quiet).assign(other_programs=[0.02, 0.02]).to_parquet(quiet)
+    refused = prune(data_root, "--busy", answer="n\n")
+    assert refused.output.count(": 1 records, ") == len(DATASETS)
+    assert refused.output.count("other programs used more than 10%") == len(DATASETS)
+    assert all(path.exists() for path in disturbed)
+    assert prune(data_root, "--busy", "--yes").exit_code == 0
+    assert not any(path.exists() for path in disturbed)
+    assert all((folder / "visit-000" / "w0-x.parquet").exists() for folder in used)
+    assert "no disturbed measurements" in prune(data_root, "--busy").output

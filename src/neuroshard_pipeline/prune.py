@@ -1,10 +1,9 @@
-"""`kedro prune`: deletes stored measurements that the campaigns of an environment do not use.
+"""`kedro prune`: deletes stored measurements that are not used, or that other programs disturbed.
 
 A campaign measures many samples with the same parameters on the same machine, and stores the timings as records.
 """
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import click
 from kedro.framework.session import KedroSession
 from kedro.io import CatalogProtocol
 
+from neuroshard_pipeline.host import BUSY_SHARE
 from neuroshard_pipeline.measurement import (
     CommCampaign,
     CommMeasureParams,
@@ -20,58 +20,80 @@ from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
     ComputeOverrides,
 )
-from neuroshard_pipeline.measurement.identity import OtherCampaign, other_campaigns
+from neuroshard_pipeline.measurement.costs import busy_keys
+from neuroshard_pipeline.measurement.identity import name_of, other_campaigns
 from neuroshard_pipeline.run_lock import locked
 
 _PLAN_STAGES = ("search", "benchmark")
 
 
-class UnusedRecords(NamedTuple):
-    """The records of one stored campaign, which no campaign of an environment uses.
+class StoredRecords(NamedTuple):
+    """Some records of one stored campaign.
 
     Attributes:
-        folder: the folder of the records.
-        campaign: the campaign that stored them, and why they are not used.
+        folder: the folder of the campaign.
+        paths: the files of the records.
+        reason: why they can be deleted.
     """
 
     folder: Path
-    campaign: OtherCampaign
+    paths: tuple[Path, ...]
+    reason: str
 
     def __str__(self) -> str:
-        size = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-        return f"{self.folder}: {len(self.campaign.keys)} records, {size / 1e6:.1f} MB: {self.campaign.difference}"
+        size = sum(path.stat().st_size for path in self.paths)
+        return f"{self.folder}: {len(self.paths)} records, {size / 1e6:.1f} MB: {self.reason}"
 
 
-def unused_records(catalog: CatalogProtocol) -> Iterator[UnusedRecords]:
+def unused_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
     """Find the stored records of all campaigns other than those that the catalog's parameters describe."""
     for name, campaign in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
         for other in other_campaigns(dataset.load(), campaign.identity()):
-            yield UnusedRecords(Path(dataset._path) / other.name, other)
+            yield _stored(dataset, other.name, other.keys, other.difference)
+
+
+def disturbed_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
+    """Find the records of a busy machine in the campaigns that the catalog's parameters describe."""
+    for name, campaign in _campaigns(catalog.load).items():
+        dataset: Any = catalog.get(name)
+        own = name_of(campaign.identity())
+        if keys := busy_keys(dataset.load(), own):
+            reason = f"other programs used more than {BUSY_SHARE:.0%} of this machine's cores"
+            yield _stored(dataset, own, keys, reason)
 
 
 @click.command()
+@click.option("--busy", is_flag=True, help="Delete those that were measured on a busy machine instead.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-def prune(env: str | None, params: dict[str, Any], yes: bool) -> None:
+def prune(env: str | None, params: dict[str, Any], busy: bool, yes: bool) -> None:
     """Delete stored measurements that no campaign of the environment uses.
 
     The command first lists them, and says what differs from a run of today: parameters, seed, machine or libraries.
     Measurements of another environment in the same data folder count as unused, unless they differ only in parameters
     that change no timing, such as `visits`.
+
+    With --busy, it deletes the measurements during which other programs used more than 10 % of this machine's cores.
+    The next run makes them again.
     """
     with KedroSession.create(env=env, runtime_params=params) as session:
         catalog = session.load_context().catalog  # type: ignore[attr-defined]
         with locked(Path(catalog.load("data_root"))):
-            found = list(unused_records(catalog))
+            found = list((disturbed_records if busy else unused_records)(catalog))
             if not found:
-                click.echo("There are no unused measurements.")
+                click.echo(f"There are no {'disturbed' if busy else 'unused'} measurements.")
                 return
             click.echo("\n".join(map(str, found)))
             if not yes:
                 click.confirm("Delete them?", abort=True)
-            for unused in found:
-                shutil.rmtree(unused.folder)
-            click.echo(f"Deleted the records of {len(found)} campaigns.")
+            for path in (path for records in found for path in records.paths):
+                path.unlink()
+            click.echo(f"Deleted records of {len(found)} campaigns.")
+
+
+def _stored(dataset: Any, campaign: str, keys: Iterable[str], reason: str) -> StoredRecords:
+    folder = Path(dataset._path)
+    return StoredRecords(folder / campaign, tuple(folder / f"{key}{dataset._filename_suffix}" for key in keys), reason)
 
 
 def _campaigns(load: Callable[[str], Any]) -> dict[str, ComputeCampaign | CommCampaign]:

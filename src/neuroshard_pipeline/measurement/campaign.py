@@ -92,8 +92,8 @@ class _Campaign(ABC, Generic[Sample]):
         if others is not None and others > BUSY_SHARE:
             _LOGGER.warning(
                 "other programs used %.0f %% of this machine's cores during the measurements with %s; on a quiet "
-                "machine, costs and plans differ. When these programs have ended, `make clean` and `make run` measure "
-                "everything again",
+                "machine, costs and plans differ. When these programs have ended, `kedro prune --busy` deletes these "
+                "measurements, and the next run makes them again",
                 100 * others,
                 self.params.backend,
             )
