@@ -52,6 +52,13 @@ LAB_ENTRIES: dict[str, type[BaseModel]] = {
     "lab.clusters": ClusterSheet,
 }
 
+#: Parameters without a type, which belong to no group, and their meanings.
+SINGLE: dict[str, str] = {
+    "measure.seed": "Seed of the lookup ids and of the order of visits.",
+    "expected_seconds": "Seconds of each stage on the reference machine; null if a run shall announce no duration.",
+    "budgeted_seconds": "Seconds to which the time budgets of the campaigns limit these stages on a slower machine.",
+}
+
 INTRODUCTION = """\
 # Parameters
 
@@ -204,16 +211,21 @@ def _sentence(text: str) -> str:
     return text if not text or text.endswith(".") else f"{text}."
 
 
+def single(name: str, value: Any) -> str:
+    """A parameter that belongs to no group: a heading, its meaning and its default."""
+    return f"### `{name}`\n\n{SINGLE[name]} Default: `{json.dumps(value)}`."
+
+
 def page() -> str:
     """The whole page in Markdown.
 
     Raises:
         KeyError: a node reads a parameter group that conf/base does not have.
     """
-    types = typed_parameters() | LAB | LAB_ENTRIES
+    types: dict[str, type[BaseModel]] = typed_parameters() | LAB | LAB_ENTRIES
     parameters, notes, files = values_and_notes()
     sections: dict[str, list[str]] = {}
-    for name in types:
+    for name in (*types, *SINGLE):
         sections.setdefault(files[name], []).append(name)
     order = {name: place for place, name in enumerate(files)}
     parts = [INTRODUCTION]
@@ -223,9 +235,12 @@ def page() -> str:
             value = parameters
             for part in name.split("."):
                 value = value[part]
-            parts.append(
-                entries(name, types[name], value) if name in LAB_ENTRIES else group(name, types[name], value, notes)
-            )
+            if name in SINGLE:
+                parts.append(single(name, value))
+            elif name in LAB_ENTRIES:
+                parts.append(entries(name, types[name], value))
+            else:
+                parts.append(group(name, types[name], value, notes))
     return "\n\n".join(parts) + "\n"
 
 
