@@ -1,12 +1,16 @@
-"""Compares the measured costs of plans of `make run` with those of `make run ENV=thorough`, on the same tasks.
+"""Compares the measured costs of plans whose cost models were trained on different campaigns, on the same tasks.
 
     make run && make run ENV=thorough                      # two versions of the cost models in data/06_models
     OMP_NUM_THREADS=1 python benchmarks/bench_campaign_length.py [--campaigns 2]
+    OMP_NUM_THREADS=1 python benchmarks/bench_campaign_length.py --models busy=other/06_models quiet=data/06_models
 
 A campaign measures a set of samples or plans. The models of `make run` are trained on a short campaign, those of
-`make run ENV=thorough` on a long one. `neuroshard_plus` plans every task with both. All plans are measured together, in
-chunks whose order is random, and timed as often as in the environment `thorough`. The interval is a paired 95 %
-bootstrap confidence interval of the ratio of mean costs.
+`make run ENV=thorough` on a long one; without `--models`, the newest of each kind in `--data` are compared. With
+`--models`, any cost models are compared with the last ones: `name=folder`, or `name=folder:version` if the version is
+not the newest.
+`neuroshard_plus` plans every task with each of them. All plans are measured together, in chunks whose order is random,
+and timed as often as in the environment `thorough`. The interval is a paired 95 % bootstrap confidence interval of the
+ratio of mean costs.
 """
 
 import argparse
@@ -60,33 +64,44 @@ def plans_of(models: CostModels, name: str, data: Path) -> list[Plan]:
     return [replace(plan, sharder=name) for plan in plans]
 
 
+def of_lengths(data: Path) -> dict[str, CostModels]:
+    """The cost models `short` and `thorough` of one data folder (`versions_in`)."""
+    versions = dict(zip(("short", "thorough"), versions_in(data), strict=True))
+    for name, version in versions.items():
+        print(f"{name}: models {version}, {num_samples(data, version)} compute samples")
+    return {name: load_cost_models(data / "06_models", version) for name, version in versions.items()}
+
+
+def of_argument(text: str) -> tuple[str, CostModels]:
+    """Name and cost models of one argument of `--models`."""
+    name, _, place = text.partition("=")
+    folder, _, version = place.partition(":")
+    return name, load_cost_models(folder, version or None)
+
+
 def main() -> None:
-    """Print the measured means, their ratio with its interval, and the noise of the measurement."""
+    """Print the measured means, their ratios to the last ones with intervals, and the noise of the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of both runs")
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of the tasks")
+    parser.add_argument("--models", nargs="+", type=of_argument, help="cost models to compare, name=folder[:version]")
     parser.add_argument("--campaigns", type=int, default=2, help="number of measurements of every plan")
     arguments = parser.parse_args()
-    versions = dict(zip(("short", "thorough"), versions_in(arguments.data), strict=True))
-    plans = [
-        plan
-        for name, version in versions.items()
-        for plan in plans_of(load_cost_models(arguments.data / "06_models", version), name, arguments.data)
-    ]
+    models = dict(arguments.models) if arguments.models else of_lengths(arguments.data)
+    plans = [plan for name, of in models.items() for plan in plans_of(of, name, arguments.data)]
     campaigns = campaigns_of_conf("thorough")
     rounds = [embedding_costs(measure_plans(plans, campaigns)[0], "measured") for _ in range(arguments.campaigns)]
     costs = (sum(rounds[1:], start=rounds[0]) / len(rounds)).dropna()
-    for name, version in versions.items():
+    *others, base = models
+    print(f"{len(costs)} tasks, {len(rounds)} campaigns; {base}: {costs[base].mean():.3f} ms")
+    for name in others:
+        ratio = BOOTSTRAP.ratio_of_means(costs[name].to_numpy(), costs[base].to_numpy())
         print(
-            f"{name:9s} models {version}, {num_samples(arguments.data, version)} samples: {costs[name].mean():.4f} ms"
+            f"{name}: {costs[name].mean():.3f} ms, {ratio.value - 1:+.1%} against {base} "
+            f"[{ratio.low - 1:+.1%}, {ratio.high - 1:+.1%}]"
         )
-    ratio = BOOTSTRAP.ratio_of_means(costs["short"].to_numpy(), costs["thorough"].to_numpy())
-    print(
-        f"short against thorough, {len(costs)} tasks, {len(rounds)} campaigns: {ratio.value - 1:+.2%} "
-        f"[{ratio.low - 1:+.2%}, {ratio.high - 1:+.2%}]"
-    )
     if len(rounds) > 1:
         repeat = np.nanmedian((rounds[1] / rounds[0] - 1).abs())
-        print(f"noise: two measurements of a plan differ by {repeat:.2%} (median)")
+        print(f"noise: two measurements of a plan differ by {repeat:.1%} (median)")
 
 
 if __name__ == "__main__":
