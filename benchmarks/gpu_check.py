@@ -3,7 +3,7 @@
     make gpu-check
     PYTHONPATH=src python benchmarks/gpu_check.py            # the same without make
 
-The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a check that this machine cannot run.
+The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a check without a verdict on this machine.
 
     kernels         outputs and updates of FBGEMM's fused lookup against torch's embedding bag in float64
     memory          what the campaign would need against what the GPU has free
@@ -84,7 +84,7 @@ class Check:
 
     Attributes:
         name: name of the check.
-        passed: the verdict, None if this machine cannot run the check.
+        passed: the verdict, None if there is none on this machine.
         found: what was found, with numbers.
         remedy: what to do if the check failed.
         vital: whether a campaign is useless if the check failed.

@@ -10,7 +10,7 @@ def test_columns_are_aligned_and_ascii(inputs):
     assert max(map(len, text.splitlines())) <= 90
 
 
-def test_cheapest_first_and_every_number_shown(inputs):
+def test_the_cheapest_comes_first_with_its_measured_and_predicted_cost(inputs):
     first = summary_table(inputs.summary).splitlines()[2].split()
     ours = inputs.summary["sharders"]["neuroshard"]
     assert first[:2] == ["neuroshard", "5/5"]

@@ -264,7 +264,7 @@ def test_tables_that_were_written_are_read_back(tmp_path, suffix):
     assert read_tables(path) == TABLES
 
 
-def test_spaces_case_and_line_ends_do_not_matter(tmp_path):
+def test_spaces_line_ends_and_the_case_of_suffix_and_data_type_do_not_matter(tmp_path):
     path = tmp_path / "TABLES.CSV"
     text = f"\ufeff {HEAD} , data_type\r\n\r\n a , 1e3 , 16.0 , 2.5 , FP16 \r\n12,+5,4,1,\r\n"
     path.write_text(text, encoding="utf-8", newline="")

@@ -1,6 +1,6 @@
 """Anchors: samples of the first campaign that are measured again to estimate the machine's drift.
 
-A campaign measures many samples; a sample is the lookups of one rank, or one pair of all-to-alls. The first campaign
+A campaign measures many samples; each is a lookup kernel of one rank, or a pair of all-to-alls. The first campaign
 measured the training data. A later one measures plans, or more training data, minutes or days afterwards, when a shared
 machine may have changed speed. Anchors are measured among its samples; their costs in both campaigns give the drift.
 """
@@ -155,7 +155,7 @@ def anchors_frame(
 
     Args:
         anchors: the anchors, with their costs in the first campaign.
-        compute_costs: costs of the plans' ranks and the compute anchors, measured in one campaign.
+        compute_costs: costs of the plans' lookup kernels and the compute anchors, measured in one campaign.
         forward_costs: costs of the plans' forward collectives and the communication anchors, from one campaign.
         backward_costs: costs of the plans' backward collectives and the communication anchors, from one campaign.
 

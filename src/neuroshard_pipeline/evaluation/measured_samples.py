@@ -1,6 +1,6 @@
 """Samples with their measured costs, on which cost models are trained.
 
-A compute sample is the shards of one rank; a communication sample is a pair of all-to-alls, forward and backward.
+A compute sample is one lookup kernel of a rank; a communication sample is a pair of all-to-alls, forward and backward.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
     input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`,
                     `lab.sequences`)
     dense           gradients of replicas and of host tiers (popular rows: each host has a copy, divided among its
-                    GPUs). G bytes are written as zeros, copied into the buffer of the all_reduce (2 G), and read
-                    and written by PyTorch's optimizer: 3 G for SGD, 5 G for Adagrad, 7 G for Adam
-                    [torchrec batched_embedding_kernel.py `BatchedDenseEmbeddingBag`; DistributedDataParallel]
+                    GPUs). Their G bytes are written as zeros and copied into the buffer of the all_reduce (2 G).
+                    PyTorch's optimizer reads gradients, weights and state, and writes weights and state: 3 G for SGD,
+                    5 G for Adagrad, 7 G for Adam [torchrec `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
 
 Replica groups (`tables.replica_groups`) average weights and states every `sync_interval` steps, and every step bears an

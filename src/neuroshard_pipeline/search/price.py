@@ -31,7 +31,7 @@ def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatAr
     communication and compute are done. The start skew is the sum of the two, minus the smallest sum of any rank.
 
     Args:
-        compute_ms: (..., W) forward plus backward compute, predicted or measured.
+        compute_ms: (..., W) compute, or all costs of a rank except all-to-alls; predicted or measured.
         backward_comm_ms: (..., W) backward communication.
     """
     ready_ms = np.add(compute_ms, backward_comm_ms)
@@ -74,7 +74,7 @@ def cheapest_plan(
         models: cost models.
         compute_ms: (P, W) compute costs.
         dim_sums: (P, W) dimension sums.
-        added_ms: (P,) what a plan adds to the cost of all its ranks.
+        added_ms: (P,) ms that are added to the cost of every rank of a plan.
         batch_size: global batch size.
         decisive: (P, K) ranks of each plan that may be its slowest.
     """

@@ -97,7 +97,7 @@ class FittedPerfConfig(EmbeddingPerfEstimatorConfig):
         self.errors, self.default_errors = errors, default_errors
 
     def get_device_bw(self, compute_device: str, compute_kernel: str, *bandwidths: Any) -> float:
-        """Bytes per ms of a kernel: `lookup_bw`, times TorchRec's ratio between the kernel and lookups in HBM.
+        """Bytes per ms of a kernel: `lookup_bw` times the ratio of TorchRec's bandwidths for this kernel and `fused`.
 
         The ratio is 1 for replicas with coefficients of their own.
         """
