@@ -99,7 +99,7 @@ def trained_bags(
     """For every collection the losses per step, with tiers and without sharding.
 
     Raises:
-        AssertionError: keys, shapes or the trained weights differ.
+        AssertionError: keys, widths or trained weights differ, or cold rows are awaited before hot ones are looked up.
     """
     return {name: _trained(name, rank, optimizer, groups) for name in BAGS}
 

@@ -101,7 +101,7 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
         `possibly_best`, the sharder with the lowest mean cost and those without a measurable difference from it (empty
         if there are fewer than `least_tasks` common tasks); `best`, the only sharder in `possibly_best`, or None;
         `sharders`, the results of `_sharder_facts` by name; `pairs`, the comparisons of each of `comparison.OURS` with
-        every other sharder on all tasks that both solved; `groups`, the result of `_groups`.
+        every other sharder on all tasks for which both have a cost; `groups`, the result of `_groups`.
     """
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()

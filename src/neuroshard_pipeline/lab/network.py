@@ -23,8 +23,8 @@ bandwidth:
                 floor. Across hosts there is no protocol of low latency, and each doubling of the hosts multiplies the
                 bandwidth by `alltoall_share`.
 
-`size_bytes` is the whole buffer, as in nccl-tests: of one rank for all_reduce and alltoall, of all ranks together for
-all_gather and reduce_scatter. A single rank communicates with nobody and costs nothing.
+`size_bytes` is the whole buffer, as in nccl-tests: the input of one rank for all_reduce, alltoall and reduce_scatter,
+and the output of one rank for all_gather. A single rank communicates with nobody and costs nothing.
 """
 
 from typing import Literal, get_args

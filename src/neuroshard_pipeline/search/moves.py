@@ -36,7 +36,7 @@ class Layout:
         kinds: (N,) kind of every shard (see `problem`).
         ranks: (N,) rank of every shard.
         sums: (W, H) sum of the shard embeddings of every rank.
-        dims: (W,) floats per sample that the shards of every rank send.
+        dims: (W,) 4-byte words per sample that the shards of every rank send (see `Problem.dims`).
         free: (W,) bytes that further shards may use on every rank.
         compute_ms: (W,) predicted compute cost, including `Problem.background_ms`.
         rank_ms: (W,) compute and communication cost, without costs that are equal on all ranks.

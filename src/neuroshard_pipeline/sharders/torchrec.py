@@ -23,7 +23,7 @@ _MOST_RANKS = 2**10
 
 @dataclass(frozen=True)
 class TorchRecSharder:
-    """TorchRec's `EmbeddingShardingPlanner` for GPUs with all its sharding types, under the memory limits of the task.
+    """TorchRec's `EmbeddingShardingPlanner` for GPUs, under the memory limits of the task.
 
     TorchRec compares plans by its own cost formulas, unless `options` give another estimator. Two settings make
     its plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
@@ -32,8 +32,8 @@ class TorchRecSharder:
     then quarters and so on, until a plan fits. The sharder is deterministic.
 
     The planner chooses among table_wise, column_wise, row_wise, table_row_wise, grid_shard and data_parallel, as far
-    as `usable_types` names them: without a step cost model, among the first two only. If the task has host memory, the
-    planner may put tables there, with and without a cache of TorchRec's default size.
+    as `usable_types` allows them: without a step cost model, among the first two only. It never gets table_column_wise.
+    If the task has host memory, it may put tables there, with and without a cache of TorchRec's default size.
 
     Attributes:
         name: the name of the sharder.

@@ -41,7 +41,7 @@ _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 _NUM_SEARCHED = 3
 
 #: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches,
-#: one of them without spread tables if the task fits without them. Otherwise, it improves the best result only.
+#: one of them without spread tables if any starting point has none. In larger tasks, it improves the best result only.
 _SMALL = 500
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
