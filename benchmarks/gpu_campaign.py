@@ -39,6 +39,9 @@ from typing import Any
 
 import gpu_check
 import pandas as pd
+from gpu_check_setup import Setup
+from gpu_check_timings import copy_gb_per_s
+from gpu_check_vital import check_kernels
 
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
 from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
     samples = [sample for sample in samples if digest(sample) in known]
     names = {sample.sample_id for sample in samples}
     costs = ComputeCampaign(params, args.seed).costs(records, samples)
-    copied = gpu_check.copy_gb_per_s(_device(params), args.copy_mib)
+    copied = copy_gb_per_s(_device(params), args.copy_mib)
     notes = CardNotes(False, copied, float(rows["seconds"].sum()), tuple(args.known_gap))
     floor = ComputeCampaign(params, args.seed).summary(records, samples).noise_floor
     card = make_card(describe_machine(params.backend), params, floor, costs, notes)
@@ -248,7 +251,7 @@ def check_device(args: argparse.Namespace, params: ComputeMeasureParams) -> None
         MeasurementError: the campaign cannot run on this device.
     """
     if params.backend != "fbgemm_cuda":
-        check = gpu_check.check_kernels(gpu_check.Setup(params, args.batch_size, args.row_scale, args.copy_mib))
+        check = check_kernels(Setup(params, args.batch_size, args.row_scale, args.copy_mib))
         if not check.passed:
             raise MeasurementError(f"{check.name}: {check.found}; {check.remedy}")
         return

@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import gpu_check
+import gpu_check_vital
 import pytest
 import torch
 from conftest import ROOT
+from gpu_check_setup import Setup, campaign_params
+from gpu_check_timings import lab_samples
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import lookup_bench
@@ -24,7 +27,7 @@ def checked(monkeypatch, *arguments):
 
 
 def small_setup():
-    return gpu_check.Setup(gpu_check.campaign_params("fbgemm_cpu", 2**24), 64, 4096.0, 1)
+    return Setup(campaign_params("fbgemm_cpu", 2**24), 64, 4096.0, 1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -50,17 +53,17 @@ def test_with_cpu_kernels_lookups_pass_and_checks_that_need_a_gpu_do_not_run(mon
 
 def test_wrong_kernels_are_found_by_a_vital_check(monkeypatch):
     setup = small_setup()
-    assert gpu_check.check_kernels(setup).passed
-    right = gpu_check.draw_ids
-    monkeypatch.setattr(gpu_check, "draw_ids", lambda table, size, seed: right(table, size, seed + 1))
-    check = gpu_check.check_kernels(setup)
+    assert gpu_check_vital.check_kernels(setup).passed
+    right = gpu_check_vital.draw_ids
+    monkeypatch.setattr(gpu_check_vital, "draw_ids", lambda table, size, seed: right(table, size, seed + 1))
+    check = gpu_check_vital.check_kernels(setup)
     assert (check.passed, check.vital) == (False, True)
     assert "torch" in check.remedy
 
 
 def test_weights_that_are_not_updated_are_found(monkeypatch):
-    monkeypatch.setattr(gpu_check, "_LEARNING_RATE", 0.0)
-    assert gpu_check.check_kernels(small_setup()).passed is False
+    monkeypatch.setattr(gpu_check_vital, "_LEARNING_RATE", 0.0)
+    assert gpu_check_vital.check_kernels(small_setup()).passed is False
 
 
 def test_a_check_that_raises_has_failed_and_the_others_still_run(monkeypatch):
@@ -86,17 +89,20 @@ def test_without_fbgemm_nothing_is_checked(monkeypatch, capsys):
 
 
 def test_the_largest_sample_fills_the_arena_and_those_of_the_lab_fit_into_it():
-    setup = gpu_check.Setup(gpu_check.campaign_params("fbgemm_cuda", 2**25), 64, 4096.0, 1)
-    largest = gpu_check.largest_sample(setup)
+    setup = Setup(campaign_params("fbgemm_cuda", 2**25), 64, 4096.0, 1)
+    largest = gpu_check_vital.largest_sample(setup)
     assert 0.85 * 2**25 < sum(shard.weight_bytes for shard in largest.shards) <= 0.9 * 2**25
-    samples = gpu_check.lab_samples(setup)
+    samples = lab_samples(setup)
     assert len(samples) == 30
     assert all(sum(shard.weight_bytes for shard in sample.shards) <= 2**25 for sample in samples)
 
 
 def test_a_python_without_torch_ends_with_one_line():
-    program = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
-    command = [sys.executable, "-c", program, str(SCRIPT)]
+    program = (
+        "import runpy, sys; sys.modules['torch'] = None; sys.path[0] = sys.argv[2]; "
+        "runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program, str(SCRIPT), str(SCRIPT.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

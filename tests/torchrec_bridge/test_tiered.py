@@ -6,19 +6,10 @@ import numpy as np
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
+from torchrec_bridge.tiered_exchanges import asked_rows, exchanged_plan
 from torchrec_bridge.tiered_pipeline import pipelined_outputs
-from torchrec_bridge.tiered_ranks import (
-    SEQUENCES,
-    STEPS,
-    WIDTH,
-    Case,
-    TieredModel,
-    asked_rows,
-    exchanged_plan,
-    plan_of,
-    resumed,
-    trained_with_tiers,
-)
+from torchrec_bridge.tiered_ranks import resumed, trained_with_tiers
+from torchrec_bridge.tiered_sequences import SEQUENCES, STEPS, WIDTH, Case, TieredModel, plan_of
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.volumes import plan_volumes

@@ -11,7 +11,7 @@ from torchrec import JaggedTensor, KeyedJaggedTensor
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.streamable import Pipelineable
-from torchrec_bridge.tiered_ranks import (
+from torchrec_bridge.tiered_sequences import (
     LEARNING_RATE,
     SAMPLES_PER_RANK,
     STEPS,

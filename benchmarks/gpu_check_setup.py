@@ -1,0 +1,94 @@
+"""This module defines what `gpu_check.py` checks, the protocol of the checks, and the rows of their table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from neuroshard_pipeline.measurement import ComputeMeasureParams
+from neuroshard_pipeline.measurement.preparation import lab_device
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the table.
+
+    Attributes:
+        name: name of the check.
+        passed: the verdict, None if there is none on this machine.
+        found: what was found, with numbers.
+        remedy: what to do if the check failed.
+        vital: whether a campaign is useless if the check failed.
+    """
+
+    name: str
+    passed: bool | None
+    found: str
+    remedy: str = ""
+    vital: bool = False
+
+
+class Setup(NamedTuple):
+    """What is checked.
+
+    Attributes:
+        params: parameters of the campaign that is to follow.
+        batch_size: batch size of its samples.
+        row_scale: divides the rows of the published pool.
+        copy_mib: size of the copies that measure the copy bandwidth.
+    """
+
+    params: ComputeMeasureParams
+    batch_size: int
+    row_scale: float
+    copy_mib: int
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the campaign runs on a GPU."""
+        return self.params.backend == "fbgemm_cuda"
+
+    @property
+    def device(self) -> str:
+        """Name of the device for torch."""
+        return "cuda" if self.on_gpu else "cpu"
+
+    @property
+    def lab_device(self) -> str | None:
+        """Name of the GPU in the lab, None if it has none."""
+        return lab_device(torch.cuda.get_device_name(0)) if self.on_gpu else None
+
+
+def campaign_params(backend: str, arena_bytes: int) -> ComputeMeasureParams:
+    """The protocol of the checks: that of `gpu_campaign.py`, with one visit."""
+    return ComputeMeasureParams(
+        backend=backend,
+        engine="local",
+        cluster_address=None,
+        visits=1,
+        warmup_iterations=1,
+        iterations=5,
+        iteration_statistic="median",
+        visit_statistic="median",
+        cache_treatment="cold_rows",
+        shuffle="samples",
+        workers=1,
+        threads=1,
+        arena_bytes=arena_bytes,
+        thorough_lookup_bytes=None,
+        least_visits=1,
+        ids_folder=None,
+        chunk_samples=100,
+        noise_floor_share=0.0,
+        time_budget_s=None,
+        timeout_s=600.0,
+    )
+
+
+def small(params: ComputeMeasureParams, **changes: Any) -> ComputeMeasureParams:
+    """The same parameters with a small arena, in which the weights of small samples can still change their place."""
+    return params.model_copy(update={"arena_bytes": min(params.arena_bytes, 2**25), **changes})
