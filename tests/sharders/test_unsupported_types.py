@@ -1,4 +1,4 @@
-"""Sharders that make column shards only refuse tables that must not have any, and end no run of other sharders."""
+"""Sharders that cannot make row shards refuse tables that need them, while other sharders of the run continue."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ column splits. For each proposal, `placement` assigns the ranks; its inner loop 
 improves the best result with the changes listed in `moves`. The result is a `plan.Placement`, which `price.price_plan`
 turns into a validated `plan.Plan` with its predicted cost. If a step cost model prices all sharding types,
 `spread_choice` proposes sets of tables to *spread*, which means that they become replicas or have their rows cut.
-`spread` places them. The search then places the remaining, column-wise tables. For a plan, `changes` finds rejected
-changes, `explain` describes it in words, and `rank_order` reorders its ranks.
+`spread` places them. The search then places the remaining, column-wise tables. For a plan, `changes` finds the best
+single changes that could still be made, `explain` describes it in words, and `rank_order` reorders its ranks.
 
 - `models`: protocols of the cost models, and the unit in which searches compare costs
 - `memory`: `MemoryModel`, the bytes that a shard takes on a rank; `host_memory`: which tables go to host memory
