@@ -7,8 +7,8 @@ that all ranks start at the same time:
 - ids, one per sharded type except the last: what follows the all-to-all of sizes, up to that of the next type
 - outputs: the exchange of the last type's ids, then lookups and output dists of the forward pass
 
-A segment takes at least as long as the work and the transfers of some ranks on average: of all ranks, or of those with
-shards of one type, which launch all of its kernels. All other work is the same on all ranks (`equal_for_all`). The
+A segment takes at least as long as the mean, over a set of ranks, of their work and transfers. The set is all ranks, or
+the ranks with shards of one type; each of these launches all kernels of this type. All other work is the same on all ranks (`equal_for_all`). The
 formulas are those of `lab_plans.evaluate`.
 
 Shapes: T tables, M widths in steps of 4 columns.
@@ -194,7 +194,7 @@ class Segments(Expressions):
         return 1.0 if kind in (DATA_PARALLEL, ROW_WISE) else factor
 
     def _returned(self, kind: int) -> FloatArray:
-        """Copies of a type's outputs on every rank: side by side and, if a table is cut, into the model's order."""
+        """Time in which a rank puts a type's outputs side by side and, if a table is cut, into the model's order."""
         returned = 8 * self._batch * self._columns[kind]
         return (1 + self.case.cut.get(kind, False)) * self.stream(returned, 1)
 
