@@ -8,8 +8,8 @@ that all ranks start at the same time:
 - outputs: the exchange of the last type's ids, then lookups and output dists of the forward pass
 
 A segment takes at least as long as the mean, over a set of ranks, of their work and transfers. The set is all ranks, or
-the ranks with shards of one type; each of these launches all kernels of this type. All other work is the same on all ranks (`equal_for_all`). The
-formulas are those of `lab_plans.evaluate`.
+the ranks with shards of one type; each of these launches all kernels of this type. All other work is the same on all
+ranks (`equal_for_all`). The formulas are those of `lab_plans.evaluate`.
 
 Shapes: T tables, M widths in steps of 4 columns.
 """

@@ -151,7 +151,7 @@ def test_costs_that_were_measured_beside_other_programs_have_a_caveat(compute_mo
     quiet = CostModels(compute_model, comm_model).caveats(task)
     assert caveats(compute=0.09, comm=None) == quiet
     (busy,) = set(caveats(compute=0.09, comm=0.52)) - set(quiet)
-    assert "9% while lookups were measured and 52% while collectives were measured" in busy
+    assert "9% of its cores while lookups were measured and 52% of its cores while collectives" in busy
 
 
 def test_costs_are_plain_numbers_for_the_training_batch_size_by_default(compute_model, comm_model, tables):

@@ -41,7 +41,7 @@ def costs(messages, params=SIMPLE, start=None):
 @pytest.mark.parametrize(
     ("collective", "size", "ranks", "hosts", "expected"),
     [
-        # Two GPUs: half of the buffer, 0.5e6 bytes, over links of 1 GB/s * 2 / 2.5: 625 us, after 8 us of pipeline.
+        # Half of the buffer, 0.5e6 bytes: a ring of two GPUs reaches 2 / 2.5 of 1 GB/s, after 8 us of pipeline.
         ("all_gather", 1e6, 2, 1, 100 + 20 + 8 + 625),
         # Low latency: 500 bytes at half the speed.
         ("reduce_scatter", 1e3, 2, 1, 100 + 20 + 2 * 0.625),

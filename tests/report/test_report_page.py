@@ -157,3 +157,16 @@ def test_names_cannot_break_out_of_the_page(inputs):
     text = render_report(changed)
     assert evil not in text
     assert sum(kind is None for kind, _ in Page(text).scripts) == 2
+
+
+def test_the_page_of_a_busy_machine_says_so_first(built_inputs):
+    quiet = {**built_inputs.hardware, "other_programs": {"compute": 0.01, "comm": None}}
+    busy = {**built_inputs.hardware, "other_programs": {"compute": 0.66, "comm": 0.74}}
+    texts = [
+        Page(render_report(dataclasses.replace(built_inputs, hardware=hardware))).text for hardware in (quiet, busy)
+    ]
+    told = (
+        "other programs used 66% of its cores while lookups were measured and 74% of its cores while collectives were"
+    )
+    assert [told in text for text in texts] == [False, True]
+    assert texts[1].index("kedro prune --busy") < texts[1].index("Result")

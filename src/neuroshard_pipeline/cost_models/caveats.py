@@ -49,8 +49,8 @@ def busy_machine(hardware: Mapping[str, Any]) -> Iterator[str]:
     """A sentence if other programs used many of the cores while costs were measured (`host.BUSY_SHARE`)."""
     shares = {_CAMPAIGNS[name]: share for name, share in (hardware.get("other_programs") or {}).items() if share}
     if max(shares.values(), default=0.0) > BUSY_SHARE:
-        used = " and ".join(f"{share:.0%} while {noun} were measured" for noun, share in shares.items())
-        yield f"busy machine: other programs used {used}, as a share of its cores; on a quiet machine, costs differ"
+        used = " and ".join(f"{share:.0%} of its cores while {noun} were measured" for noun, share in shares.items())
+        yield f"busy machine: other programs used {used}; on a quiet machine, costs and plans differ"
 
 
 def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:

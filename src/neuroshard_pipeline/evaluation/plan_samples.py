@@ -214,8 +214,8 @@ def _require_measurable(plan: Plan) -> None:
     for shard in plan.shards:
         if shard.sharding_type == "host_row_wise":
             raise MeasurementError(
-                f"{start} {shard.table.name!r} on every host (host_row_wise), whose collectives among some ranks are "
-                "modelled only; measure tasks without tiers"
+                f"{start} {shard.table.name!r} on every host (host_row_wise), whose collectives among ranks at the "
+                "same place of every host are modelled only; measure tasks without tiers"
             )
 
 

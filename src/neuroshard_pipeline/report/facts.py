@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from neuroshard_pipeline.cost_models.caveats import busy_machine
 from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of
 from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent
@@ -140,6 +141,11 @@ def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
 
 def _load_facts(share: float | None) -> dict[str, str]:
     return {} if share is None else {"cores used by other programs": percent(share)}
+
+
+def busy_note(hardware: Mapping[str, Any]) -> str:
+    """A sentence if other programs used many of the cores while the cost models' samples were measured, or nothing."""
+    return "".join(f"{caveat.capitalize()}." for caveat in busy_machine(hardware))
 
 
 def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most: int = 5) -> list[tuple[str, int]]:

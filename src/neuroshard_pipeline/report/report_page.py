@@ -30,6 +30,7 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
     return {
         "headline": sharder_summary.headline(summary),
         "origin_note": sharder_summary.origin_note(summary.get("costs_are", {})),
+        "busy_note": facts.busy_note(inputs.hardware),
         "cost_note": " ".join([sharder_summary.cost_note(summary), *sharder_summary.comparison_notes(summary)]),
         "sharder_table": sharder_summary.sharder_table(summary),
         "attempt_failures": facts.attempt_failures(summary),
