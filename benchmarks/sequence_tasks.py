@@ -52,7 +52,7 @@ class Scale:
     widths: tuple[int, ...] = (32, 64, 128)
 
 
-#: Scales by name: clusters of H100 in the lab, and processes on CPUs.
+#: Scales by name: modelled clusters of H100, and processes on CPUs.
 SCALES: dict[str, Scale] = {
     "lab-16": Scale(tables=32, least_rows=300_000, most_rows=30_000_000, local_batch=2048),
     "lab-128": Scale(tables=64, least_rows=300_000, most_rows=30_000_000, local_batch=2048),

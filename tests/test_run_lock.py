@@ -1,4 +1,4 @@
-"""Two runs never write to one data folder at the same time, unless one of them needs no lock (pipeline `plan`)."""
+"""Two runs never write to one data folder at the same time, unless one of them needs no lock."""
 
 import os
 import signal

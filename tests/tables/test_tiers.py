@@ -128,7 +128,7 @@ def test_constraints_decide_which_tiers_are_possible(constraint, fields, expecte
     assert possible_tiers(limited, SEQUENCE) == expected
     assert possible_tiers(limited, POOLED) == ()
     if "hot" not in expected:
-        with pytest.raises(TaskError, match="'items' allow no hot tier"):
+        with pytest.raises(TaskError, match="'items' can have no hot tier"):
             tiered_task(limited, {"items": Cuts(10)})
 
 

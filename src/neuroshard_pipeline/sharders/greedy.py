@@ -39,7 +39,7 @@ class GreedySharder:
 
         Raises:
             DoesNotFitError: no rank has room for a table.
-            ConstraintError: a table must not have column shards.
+            ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)

@@ -49,7 +49,7 @@ class MilpSharder:
 
         Raises:
             DoesNotFitError: whole tables do not fit, or no placement was found within the time limit.
-            ConstraintError: a table must not have column shards.
+            ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
         require_room(problem.task, self.name, most_ranks=max(1, _MOST_PAIRS // len(problem.units)))

@@ -41,7 +41,7 @@ class NeuroShard:
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
-            ConstraintError: a table must not have column shards, and the search makes no others.
+            ConstraintError: the constraints on a table do not allow `column_wise`, and the search knows no other type.
         """
         return self.shortlist(problem, rng, 1)[0]
 
@@ -53,7 +53,7 @@ class NeuroShard:
 
         Raises:
             DoesNotFitError: the task does not fit the memory of its ranks.
-            ConstraintError: a table must not have column shards, and the search makes no others.
+            ConstraintError: the constraints on a table do not allow `column_wise`, and the search knows no other type.
         """
         if self.local_search is not None and problem.models.step is not None:
             return best_variants(problem, self.search, self.local_search, rng, count)

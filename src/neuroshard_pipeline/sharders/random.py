@@ -28,7 +28,7 @@ class RandomSharder:
 
         Raises:
             DoesNotFitError: none of the draws fits.
-            ConstraintError: a table must not have column shards.
+            ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)

@@ -133,7 +133,10 @@ def _allowed_tiers(task: ShardingTask, table: Table, cuts: Cuts, curve: Populari
     asked = [kind for kind, rows in (("hot", cuts.hot_rows), ("host", cuts.host_rows)) if rows]
     refused = [kind for kind in asked if kind not in possible_tiers(task, table)]
     if refused:
-        raise TaskError(f"{task.task_id}: properties or constraints of {table.name!r} allow no {refused[0]} tier")
+        raise TaskError(
+            f"{task.task_id}: {table.name!r} can have no {refused[0]} tier, because of its properties or constraints"
+            + (", or because all ranks are on one host" if refused[0] == "host" else "")
+        )
     return tier_tables(table, cuts, task.batch_size, curve)
 
 

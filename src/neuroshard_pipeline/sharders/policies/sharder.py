@@ -36,7 +36,7 @@ class PolicySharder:
 
         Raises:
             DoesNotFitError: every rollout reached a table for which no rank had room.
-            ConstraintError: a table must not have column shards.
+            ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)
