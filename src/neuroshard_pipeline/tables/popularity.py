@@ -71,11 +71,6 @@ class PopularityCurve:
         """For each number of most popular rows, the share of the ids that look them up."""
         return np.asarray(np.interp(np.asarray(rows, dtype=float), self.rows, self.shares))
 
-    def rows_for(self, share: ArrayLike) -> FloatArray:
-        """For each share of the ids, the smallest number of most popular rows that get this share, not rounded."""
-        shares, first = np.unique(self.shares, return_index=True)
-        return np.asarray(np.interp(np.asarray(share, dtype=float), shares, self.rows[first]))
-
 
 @dataclass(frozen=True)
 class IdCounts:
