@@ -14,7 +14,10 @@ FAILURES = {
     "no room on the first rank": ("DoesNotFitError", "bytes"),
     "table missing on the last rank": ("PlanError", "has other tables in its model"),
     "bad constraint on the last rank": ("PlanError", "a constraint names the table 'nowhere'"),
-    "more ranks than the process group": ("PlanError", "topology has 4 ranks, but the process group has 2"),
+    "more ranks than the process group": (
+        "PlanError",
+        "topology has 4 ranks (counted once for each replica group), but the process group has 2",
+    ),
 }
 
 
