@@ -65,12 +65,12 @@ types: $(VENV)/.test
 contracts: $(VENV)/.test
 	$(BIN)/lint-imports
 
-# One worker per core, or TEST_WORKERS=<number>. The tests of a file run on one worker, which sets up their common
-# fixtures once.
+# One worker per core, or TEST_WORKERS=<number>, but at most 8. The tests of a file run on one worker, which sets up
+# their common fixtures once.
 unit: $(VENV)/.test
 	$(BIN)/pytest --numprocesses $(TEST_WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 10
 
-# One rival is TorchRec's planner, which .venv/.test installs. An interrupted benchmark resumes.
+# One rival is TorchRec's planner, which .venv/.test and .venv/.run install. An interrupted benchmark resumes.
 bench: $(VENV)/.test
 	@test "$(call newest,compute_cost_model)" || $(BIN)/kedro run --env $(ENV) --pipeline pretrain
 	@test "$(call newest,dreamshard_policy)" \> "$(call newest,compute_cost_model)" || \
@@ -140,7 +140,7 @@ $(VENV)/.docs: $(VENV)/.run
 	$(call install,$(EXTRA)$(comma)torchrec$(comma)docs)
 	@touch $@
 
-# Everything in one call, so that pip resolves the versions once.
+# All extras in one call, so that pip resolves the versions once.
 $(VENV)/.test: constraints.txt pyproject.toml | $(VENV)/.created
 	@echo "Installing into $(VENV), with TorchRec, Ray and the development tools (two minutes) ..."
 	$(call install,$(EXTRA)$(comma)torchrec$(comma)cluster$(comma)dev$(comma)docs)

@@ -5,8 +5,9 @@
 
 A campaign measures the cost of every plan. The plans of one task are measured at about the same time, so that the
 machine's drift affects every sharder alike. Ranks with equal shards are measured once. Intervals are 95 % bootstrap
-confidence intervals of the mean paired difference. The local search is that of `neuroshard_plus` without a step cost
-model: it changes column shards, and minimises the cost of lookups and all-to-alls.
+confidence intervals of the mean relative difference between two plans of a task. The local search is that of
+`neuroshard_plus` without a step cost model: it changes column shards, and minimises the cost of lookups and
+all-to-alls.
 """
 
 from __future__ import annotations

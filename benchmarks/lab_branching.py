@@ -1,8 +1,8 @@
-"""Proves a lower bound on the cost in the lab of every plan on several hosts, by branching over cases (`lab_program`).
+"""Proves a lower bound on the cost of every plan on several hosts by the lab's formulas: a branch-and-bound search.
 
-The first cases are the sets of sharding types that a plan may use. The case with the lowest bound is divided. The
-finest cases are solved again, and then no table may be divided among types. The result is the lowest bound of any case
-that is left.
+A case is a set of plans (`lab_expressions.Case`), and `lab_program` bounds its cost. At first there is one case for
+every set of sharding types that a plan may use. The case with the lowest bound is divided. The finest cases are solved
+again, and then no table may be divided among types. The result is the lowest bound of any case that is left.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import NetworkParams
 
-#: The range of a reduction's bytes is divided if the line for its cost lies below the cost by more than this share of
-#: the bound: by the first share as long as something else can be divided, and by the second one after that.
+#: The range of a reduction's bytes is divided if the line for its cost lies below the cost by more than a share of the
+#: bound. As long as anything else can be divided, this share is the first number, and afterwards the second one.
 _COARSE, _PRECISION = 2e-2, 1e-3
 _NEAR = 1.05
 

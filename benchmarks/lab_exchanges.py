@@ -1,4 +1,4 @@
-"""All-to-alls of the lab (`lab.network.rank_costs_ms`) in compiled code, if a rank's shards send messages of one size.
+"""All-to-alls of the lab (`lab.network.rank_costs_ms`) in compiled code; a rank's messages have one size.
 
 `lab_plans.Machine` has the numbers `m` of a cluster. The time of a message is the maximum of a term of its sender and a
 term of its receiver, so that it does not matter which of the two holds the shards.
@@ -87,9 +87,10 @@ def _exchange_at_places(clock, last, numbers, m):
 
 @njit(cache=True)
 def exchange(clock, numbers, one_place, m):
-    """`lab.network.rank_costs_ms` if rank i sends `numbers[i]` bytes to each other rank, or receives them from each.
+    """Advance the ranks' `clock` (us) by the costs of an all-to-all, as `lab.network.rank_costs_ms` computes them.
 
-    Both directions take the same time. With `one_place`, only ranks at the same position on their hosts exchange data.
+    Rank i sends `numbers[i]` bytes to each other rank, or receives them from each; both directions take the same time.
+    With `one_place`, only ranks at the same position on their hosts exchange data.
     """
     last = np.full(m.world, _NEVER)
     if one_place:

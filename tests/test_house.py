@@ -1,4 +1,4 @@
-"""House rules that a machine can check: lengths of files and functions, and numbers of parameters."""
+"""House rules that a machine can check: lengths of files, functions and the package, and numbers of parameters."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What other programs leave of this host: its memory, and the time of its cores."""
+"""The memory of this host that is left, and the share of its cores' time that other programs use."""
 
 import os
 import resource
@@ -95,7 +95,7 @@ class OtherPrograms:
         return busy_s - self._own_s(), total_s
 
     def _own_s(self) -> float:
-        """Processor time of this process, of those that it has started, and of those of them that have ended."""
+        """Seconds of processor time of this process and of all processes that it has started, running or ended."""
         seconds = 0.0
         for process in [self._process, *self._process.children(recursive=True)]:
             try:

@@ -82,7 +82,7 @@ def test_ids_of_a_derived_table_have_exactly_its_profile(pool):
         assert len(indices) == round(table.pooling_factor * batch_size)
 
 
-def test_derived_tables_vary_in_every_property(pool, generated, variation):
+def test_derived_tables_vary_in_batch_size_rows_pooling_and_data_type(pool, generated, variation):
     derived = pool[is_derived(pool["table"])]
     batches = {*variation.batch_sizes, variation.interpolation_batch_size, variation.extrapolation_batch_size}
     assert derived.groupby("batch_size").size().to_dict() == dict.fromkeys(batches, 60)

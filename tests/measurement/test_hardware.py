@@ -17,7 +17,7 @@ from neuroshard_pipeline.measurement.hardware import (
 EARLIER, DATE = "2026-11-20T11:00:00+00:00", "2026-11-20T12:00:00+00:00"
 
 
-def test_the_description_names_everything_and_is_json(compute_params, comm_params):
+def test_the_description_of_machine_and_campaigns_is_json(compute_params, comm_params):
     floor = {"samples": 3, "total": {"median": 0.01, "p90": 0.03}}
     compute, comm = CampaignSummary(DATE, floor, 0.02), CampaignSummary(EARLIER, floor, 0.5)
     described = json.loads(json.dumps(describe_hardware(compute_params(), comm_params(), compute, comm)))

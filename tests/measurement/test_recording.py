@@ -117,7 +117,7 @@ def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"), [({"format": 2}, "format 2"), ({"format": None, "drop": "date"}, "'date'")]
 )
-def test_a_card_of_another_kind_is_refused(stand_in, tmp_path, change, message):
+def test_a_card_of_another_format_or_without_a_date_is_refused(stand_in, tmp_path, change, message):
     path = tmp_path / "recording/card.json"
     card = json.loads(path.read_text()) | change
     card.pop(card.pop("drop", ""), None)

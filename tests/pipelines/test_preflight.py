@@ -84,7 +84,7 @@ def test_cost_models_of_another_device_than_the_training_are_refused(finished_ru
         ({"comm": {"buffer_bytes": 2**45}}, ["measure.comm.buffer_bytes", "all buffers (ranks: 2)", "left; lower"]),
     ],
 )
-def test_memory_that_the_machine_does_not_have_is_refused(tmp_path, params, words):
+def test_an_arena_or_buffer_that_is_too_large_or_too_small_is_refused(tmp_path, params, words):
     (problem,) = problems(tmp_path, "pretrain", {"measure": params})
     for word in words:
         assert word in problem
@@ -192,7 +192,7 @@ def refused(done: warm.Done | subprocess.CompletedProcess, word: str) -> bool:
 
 @pytest.fixture(scope="module")
 def cold_s(tmp_path_factory) -> float:
-    """Seconds of computation of a command in a new interpreter, which refuses a search without cost models."""
+    """Seconds of computation, in a new interpreter, of a command that refuses a search without cost models."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     root = f"data_root={tmp_path_factory.mktemp('cold') / 'data'}"
     command = [sys.executable, "-m", "kedro", "run", "--env", "test", "--pipeline", "search", "--params", root]

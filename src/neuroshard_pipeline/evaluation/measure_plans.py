@@ -2,7 +2,7 @@
 
 A campaign measures many samples; a sample is one lookup kernel of a rank, or one collective.
 
-1. Compute: the lookup kernels of every rank, one rank at a time.
+1. Compute: the lookup kernels of every rank, each kernel on its own.
 2. Backward all-to-alls and the reductions of both directions: all ranks start together.
 3. Forward all-to-alls: each rank enters the first one with a delay, its start skew, which follows from the costs of
    lookups, reductions and backward all-to-alls [Zha2023] §4, and the predicted costs of parts that are not measured.

@@ -1,4 +1,4 @@
-"""Solves every task of a benchmark with every sharder; a job is one task for one sharder.
+"""Solves the tasks of a benchmark with the sharders of their suites; a job is one task for one sharder.
 
 The result of each job is stored as a record, so that a stopped run can resume. An attempt is one run of a sharder on a
 task with one seed; a job has one attempt per seed.
@@ -37,7 +37,8 @@ from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.workers import Outcome
 
 _ATTEMPT_COLUMNS = ["task_id", "sharder", "seed", "seconds", "error"]
-#: Columns of a record: one row per shard of a plan; an attempt without a plan is one row with an error.
+#: Columns of every record; some plans add `OPTIONAL_COLUMNS`. A record has one row per shard of a plan. An attempt
+#: without a plan is one row with an error.
 SOLVE_COLUMNS = [*_ATTEMPT_COLUMNS, *FRAME_COLUMNS[2:]]
 
 
@@ -142,7 +143,7 @@ class Solver:
     needs_torchrec: bool
 
     def __call__(self, job: Job) -> pd.DataFrame:
-        """The record of `job`: all attempts and their plans, with the columns `SOLVE_COLUMNS`."""
+        """The record of `job`: all attempts and their plans (`SOLVE_COLUMNS`)."""
         if self.needs_torchrec:
             require_torchrec()
         return pd.concat([self._attempt(job, seed) for seed in job.seeds], ignore_index=True)

@@ -172,7 +172,10 @@ def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArra
 
 
 def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) -> dict[str, ShardingType]:
-    """The tables that cannot be column-wise and are not replicas on all ranks, and the type that cuts their rows."""
+    """The tables that cannot be column-wise and are not replicas on all ranks, and the type that cuts their rows.
+
+    A table is left out if no type that it may have cuts it into shards that fit a rank.
+    """
     finest = problem.numbers((index, unit.finest[0]) for index, unit in enumerate(problem.units))
     least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[finest].tolist(), strict=True))
     found: dict[str, ShardingType] = {}

@@ -1,4 +1,4 @@
-"""Gives TorchRec's modules the number format of looked-up rows and their gradients on the links between ranks."""
+"""Sets and reads the number format in which TorchRec's sharders send looked-up rows and their gradients."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks whether this machine has the kernels, GPUs, memory and extras (optional dependencies) of measurements."""
+"""Checks whether this machine has the kernels, GPUs, memory and extras (optional dependencies) that a run needs."""
 
 import importlib.util
 from collections.abc import Callable
