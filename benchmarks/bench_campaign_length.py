@@ -6,8 +6,8 @@
 
 A campaign measures a set of samples or plans. The models of `make run` are trained on a short campaign, those of
 `make run ENV=thorough` on a long one; without `--models`, the newest of each kind in `--data` are compared. With
-`--models`, any cost models are compared with the last ones: `name=folder`, or `name=folder:version` if the version is
-not the newest.
+`--models`, any cost models are compared with those that the list names last. An entry of the list is `name=folder`, or
+`name=folder:version` if the version is not the newest.
 `neuroshard_plus` plans every task with each of them. All plans are measured together, in chunks whose order is random,
 and timed as often as in the environment `thorough`. The interval is a paired 95 % bootstrap confidence interval of the
 ratio of mean costs.
@@ -80,9 +80,9 @@ def of_argument(text: str) -> tuple[str, CostModels]:
 
 
 def main() -> None:
-    """Print the measured means, their ratios to the last ones with intervals, and the noise of the measurement."""
+    """Print the mean cost of each model's plans, its ratio to the last mean with an interval, and the noise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of the tasks")
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of the tasks, and of the models")
     parser.add_argument("--models", nargs="+", type=of_argument, help="cost models to compare, name=folder[:version]")
     parser.add_argument("--campaigns", type=int, default=2, help="number of measurements of every plan")
     arguments = parser.parse_args()

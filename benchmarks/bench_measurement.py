@@ -163,7 +163,12 @@ class Ours:
         return self.first_s + float(np.sum((visits - 1) * share)) * float(np.mean(self.rounds_s))
 
     def measured_twice(self, rounds: Sequence[Collection[int]], quantile: float) -> Noise:
-        """Noise if a sample is visited in the given rounds and its cost is this quantile of the visits."""
+        """Noise between two halves of the rounds: even and odd ones.
+
+        Args:
+            rounds: for every sample, the rounds of a half whose visits count.
+            quantile: quantile of these visits that is the cost of the sample.
+        """
         costs = np.array(self.costs_ms)
         halves = [
             [np.quantile(costs[start::2][sorted(chosen), sample], quantile) for sample, chosen in enumerate(rounds)]
@@ -261,7 +266,7 @@ def print_time_parts(samples: Sequence[ComputeSample], loops: dict[int, Ours], s
             f"{loop.first_s * 1e3 / len(samples) - round_ms:.2f} ms more, for ids and FBGEMM's operator"
         )
     print("The rest is spent on slower iterations, on joining ids, and, once per round, on garbage collection and on")
-    print("settling on a core.")
+    print("untimed visits.")
 
 
 def main() -> None:

@@ -2,13 +2,14 @@
 
 Their accuracy depends on the samples. On this project's mix of tables, batch sizes, data types and optimizers, which is
 far wider than the paper's, the compute network has a mean error of 38 %. Trained on the paper's own kind of samples
-(batch size 512, fp32, SGD, generated tables), its mean error on such samples is 9 %. The measured compute cost of its
-plans was then 1.5 % higher than that of the product's plans (15 tasks, noise 6 %), the predicted total cost 3 % higher.
+(batch size 512, fp32, SGD, generated tables), its mean error on such samples is 9 %. A search with the latter
+network found plans whose measured compute cost was 1.5 % higher than that of the product's plans (15 tasks, noise 6 %),
+and whose predicted total cost was 3 % higher.
 
 `PaperComputeModel` and `PaperCommModel` have the methods that a search needs. The paper has no prediction intervals, so
-both bounds of an interval are the prediction. The formulas accept NumPy arrays and torch tensors.
+both bounds of an interval are the prediction. `dense` accepts NumPy arrays and torch tensors.
 
-Shapes: N samples, S shards, W ranks of one collective, E ensemble members, F features, D = 2 directions.
+Shapes: N samples, S shards, W ranks of one collective, R ranks of all collectives, E ensemble members, F features.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 PAPER_SCHEDULE = {"members": 1, "learning_rate": 0.005, "weight_decay": 0.0, "epochs": 200, "patience": 200}
 
 #: Outputs of the layers of the per-table network, and of the head on summed embeddings. The paper's head has one
-#: output, the sum of forward and backward. Two outputs take no more time, and their sum is compared.
+#: output, the sum of forward and backward. Two outputs take no more time, and benchmarks judge the error of their sum.
 _TABLE_WIDTHS, _HEAD_WIDTHS = (128, 32), (64, 2)
 
 _COMM_WIDTHS = (128, 64, 32, 16)
@@ -62,7 +63,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class PaperComputeModel:
-    """Per-table network 128-32, summed over the shards of a rank, then a head 64-2.
+    """A network 128-32 for each shard, whose outputs are summed over the shards of a rank, and a head 64-2 on the sums.
 
     Attributes:
         weights: weights of all layers; the first axis is the ensemble member.

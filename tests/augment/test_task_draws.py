@@ -1,4 +1,4 @@
-"""Sharding tasks: drawn ones are feasible, a user's tables keep their names."""
+"""Sharding tasks: drawn ones have the requested ranks, tables and memory; the tables of a file keep their names."""
 
 import pandas as pd
 import pytest

@@ -43,7 +43,7 @@ def costs(messages, params=SIMPLE, start=None):
     [
         # Half of the buffer, 0.5e6 bytes: a ring of two GPUs reaches 2 / 2.5 of 1 GB/s, after 8 us of pipeline.
         ("all_gather", 1e6, 2, 1, 100 + 20 + 8 + 625),
-        # Low latency: 500 bytes at half the speed.
+        # The protocols with low latency send the 500 bytes at half the speed.
         ("reduce_scatter", 1e3, 2, 1, 100 + 20 + 2 * 0.625),
         # Twice the volume, but the pipeline fills only once. Below 8 GPUs, the switch does not reduce (NVLS).
         ("all_reduce", 1e6, 2, 1, 100 + 20 + 8 + 1250),

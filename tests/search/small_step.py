@@ -23,7 +23,11 @@ class SmallStepModels:
 
 
 def small_step_model(ms_per_mib: float = 0.2) -> StepCostModel:
-    """A reduction costs 0.01 ms and, per MiB that a rank sends, `ms_per_mib`, or four times that between hosts."""
+    """A reduction costs 0.01 ms and, per MiB that a rank sends, `ms_per_mib`, or four times that between hosts.
+
+    In every reduction of n ranks, a rank is assumed to send (n - 1) / n of its buffer; in a real all_reduce it sends
+    twice as much.
+    """
     sizes = 2.0 ** np.arange(10, 25)
     groups = {Group(2, 1): 1.0, Group(4, 1): 1.0, Group(8, 1): 1.0, Group(4, 2): 4.0, Group(8, 2): 4.0}
     curves = {

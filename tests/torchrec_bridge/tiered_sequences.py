@@ -1,4 +1,4 @@
-"""This module defines a model with sequence tables, gives these tiers (copies of popular rows), and draws ids."""
+"""A model whose sequence tables are cut into tiers (blocks of rows by popularity), and ids for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Case:
 
     Attributes:
         optimizer: a key of `OPTIMIZERS`.
-        sharding_type: of cold rows.
+        sharding_type: of cold rows, and of sequence tables without tiers.
         index_dedup: whether distinct ids are exchanged once.
         ranks_per_host: ranks of a host.
         has_tiers: whether tables have tiers.
@@ -101,14 +101,18 @@ def summed(rows: JaggedTensor) -> torch.Tensor:
 
 
 def popular_rows(name: str) -> torch.Tensor:
-    """Ids of a table, the most popular first."""
+    """Ids of a table's popular (hot and host) rows, the most popular first, and of one cold row if there is one."""
     rows, _, cuts = SEQUENCES[name]
     order = np.random.default_rng(rows).permutation(rows)
     return torch.from_numpy(order[: cuts.hot_rows + cuts.host_rows + 1])
 
 
 def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
-    """Ids of the samples in `part`; step 1 has only popular ids, and step 2 has none of them, except in `shared`."""
+    """Ids of the samples in `part`.
+
+    Step 1 has popular ids only. Step 2 has none of them, with two exceptions: `shared` may have any ids, and `c` and
+    `d`, whose tables have no cold rows, have their least popular id.
+    """
     rng = np.random.default_rng(step)
     keys, values, lengths = (
         ["unused"],

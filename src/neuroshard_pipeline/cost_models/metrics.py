@@ -1,4 +1,4 @@
-"""Computes the accuracy of predictions for the dataset `train.metrics`."""
+"""Computes the accuracy of predictions, for example for the dataset `train.metrics`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -37,9 +37,10 @@ def fit_reductions(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Reductio
 
     Returns:
         The model, and metrics of every collective: the `metrics.accuracy` for every second size, predicted from the
-        other sizes, and `error_per_doubling`. This is the 90th percentile of the relative error for a group that is
-        predicted from other groups, per factor of 2 between its number of ranks and that of the nearest other group;
-        None unless three groups have the same number of ranks per host, or are all on one host.
+        other sizes; `n_test`, the number of these costs; and `error_per_doubling`. The last is the 90th percentile of
+        the relative error for a group that is predicted from other groups, per factor of 2 between its number of ranks
+        and that of the nearest other group; None unless three groups have the same number of ranks per host, or are all
+        on one host.
 
     Raises:
         CostModelError: a collective has no usable size, or a group with usable sizes has fewer than three.

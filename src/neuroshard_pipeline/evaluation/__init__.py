@@ -1,6 +1,6 @@
 """Measures plans and compares sharders.
 
-A sample is what one measurement runs: the lookups of one rank, or one collective. A campaign measures many samples.
+A sample is what one measurement runs: one lookup kernel of a rank, or one collective. A campaign measures many samples.
 
 Measuring plans:
 

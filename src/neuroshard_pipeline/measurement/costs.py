@@ -175,7 +175,7 @@ def other_programs_share(rows: pd.DataFrame, samples: Sequence[AnySample]) -> fl
     """Share of the cores that other programs used while the samples were measured, 0 to 1.
 
     The lower quartile of the visits of every sample and rank counts, as for costs; the result is the mean over samples
-    and ranks. It is None if no record states the share, as those of older versions.
+    and ranks. It is None if no record states the share; records of older versions do not.
     """
     rows = _rows_of(rows[rows["error"].isna()], samples, may_miss=True)
     share = rows.assign(share=rows["other_programs"].astype(float)).groupby(_BY_RANK)["share"].quantile(_LOWER_QUARTILE)

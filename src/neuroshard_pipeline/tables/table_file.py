@@ -28,7 +28,7 @@ def read_tables(path: str | Path) -> list[Table]:
         The tables in the order of the file.
 
     Raises:
-        TableFileError: the file is invalid; the message names file, row, column, value and remedy.
+        TableFileError: the file is missing or invalid; the message names the file, the problem and the remedy.
     """
     records = read_records(Path(path))
     check_columns(records, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)

@@ -1,4 +1,4 @@
-"""Checks of datasets: inputs that are missing, damaged cost models, folders that cannot be written, free disk space."""
+"""Checks of datasets: missing inputs, unreadable cost models and table files, unwritable folders, free disk space."""
 
 import os
 import shutil

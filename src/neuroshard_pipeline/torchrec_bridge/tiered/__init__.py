@@ -1,8 +1,8 @@
 """Embedding modules for TorchRec whose tables are cut by rows into tiers, after FlexShard (Sethi et al. 2023).
 
-A few rows of a table get most of its lookups. The hottest rows are on every rank, further popular rows are on every
-host, and all other rows are cold: sharded over all ranks. A lookup of a hot row needs no network. A lookup of a host
-row needs only the links inside the host. The modules have run with gloo on CPUs only.
+A few rows of a table get most of its lookups. The hottest rows are on every rank, further popular rows are once on
+every host, and of all other rows, the cold ones, there is a single copy. A lookup of a hot row needs no network. A
+lookup of a host row needs only the links inside the host. The modules have run with gloo on CPUs only.
 
 | module | holds |
 | --- | --- |

@@ -12,16 +12,17 @@ from neuroshard_pipeline.torchrec_bridge.truth.params import TruthTaskParams
 def truth_tasks(pool: pd.DataFrame, drawing: ShardingTaskParams, params: TruthTaskParams) -> pd.DataFrame:
     """Draw tasks for `params.drawn_for_ranks` ranks, and give their tables to `params.world_size` ranks.
 
-    The tables of a task are those of the task of the same name in `augment.sharding_tasks`. Every rank then has more
-    tables than usual, so that the lookups, in which plans differ, are a large part of a step.
+    The tables of a task are those of the task of the same name in the dataset `augment.sharding_tasks`. Every
+    rank then has more tables than usual, so that the lookups, in which plans differ, are a large part of a step.
 
     Args:
-        pool: `augment.table_pool`.
-        drawing: `augment.sharding_tasks`; its numbers of ranks, ranks per host and tasks have no effect.
+        pool: the dataset `augment.table_pool`.
+        drawing: the parameters `augment.sharding_tasks`; their numbers of ranks, ranks per host and tasks do not
+            count.
         params: numbers of ranks and tasks.
 
     Returns:
-        One row per table of a task, like `augment.sharding_tasks`.
+        One row per table of a task, like the dataset `augment.sharding_tasks`.
     """
     counts = {
         "world_sizes": (params.drawn_for_ranks,),
