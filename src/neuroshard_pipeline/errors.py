@@ -13,7 +13,7 @@ class NeuroShardError(Exception):
 
 
 class TableFileError(NeuroShardError):
-    """A file of tables, ids, constraints or bandwidths is missing, malformed or contains an impossible value."""
+    """A file (tables, tasks, ids, constraints, bandwidths, timings) is missing, malformed or has impossible values."""
 
 
 class TaskError(NeuroShardError):
@@ -21,7 +21,7 @@ class TaskError(NeuroShardError):
 
 
 class MeasurementError(NeuroShardError):
-    """Measurements cannot run, for example without their backend, or the lab has no model of a GPU or network."""
+    """Measurements cannot run (such as without a backend) or be read, or the lab has no model of a GPU or network."""
 
 
 class ExecutionError(NeuroShardError):
@@ -29,7 +29,7 @@ class ExecutionError(NeuroShardError):
 
 
 class CostModelError(NeuroShardError):
-    """A cost model is missing, incompatible, or cannot predict what is requested."""
+    """A cost model is missing or incompatible, cannot be trained, or cannot predict what is requested."""
 
 
 class ConstraintError(NeuroShardError):
@@ -48,7 +48,7 @@ class DoesNotFitError(PlanError):
 
 
 class TooLargeError(DoesNotFitError):
-    """A search would need too much memory or time; the message states the remedy, such as fewer ranks."""
+    """A search or a plan would need too much memory or time; the message states the remedy, such as fewer ranks."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

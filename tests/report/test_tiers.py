@@ -50,7 +50,8 @@ def test_bars_hold_all_bytes_of_the_plan():
 def test_curves_are_cut_where_the_tiers_end():
     figure = figures.tiers_picture(tiered_plan())
     curves = [trace for trace in figure.data if trace.type == "scatter"]
-    assert [curve.legendgroup for curve in curves] == ["hot", "cold", "hot", "host", "cold"]  # most traffic first
+    # The table with the most traffic comes first.
+    assert [curve.legendgroup for curve in curves] == ["hot", "cold", "hot", "host", "cold"]
     hot, host, cold = curves[2:]
     assert (hot.x[0], hot.x[-1], host.x[-1], cold.x[-1]) == (1, 100, 300, 50_000)
     assert hot.y[-1] == pytest.approx(host.y[0], rel=1e-3)
@@ -104,7 +105,7 @@ def _row_wise():
     return spread.shards, spread.ranks
 
 
-def test_the_page_shows_tiers_where_a_plan_has_them(inputs):
+def test_the_page_shows_tiers_if_a_plan_has_them(inputs):
     plan = tiered_plan()
     with_tiers = dataclasses.replace(
         inputs,

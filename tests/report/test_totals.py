@@ -48,5 +48,5 @@ def test_the_example_is_a_task_that_a_sharder_other_than_ours_solved_if_there_is
         ([("a", "random", 4, 2, 2), ("a", "dim_greedy", 4, 1, 1)], ("a", "random", "dim_greedy")),
     ],
 )
-def test_the_example_without_a_plan_of_ours(rows, expected):
+def test_the_example_of_plans_only_of_ours_or_only_of_others(rows, expected):
     assert example_task(totals_of(rows)) == expected

@@ -1,5 +1,5 @@
-"""The search over tables on single hosts: plans are valid and never dearer, and a table that
-overloads its host is cut.
+"""The search over tables on single hosts: plans are valid and never dearer than the first one, and a
+table that overloads its host is cut.
 """
 
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_plans_are_valid_and_never_dearer_within_memory_and_constraints(seed):
 
 
 def test_blocks_stay_within_host_memory():
-    """Every host has one table in host memory, which has no room for half of another one."""
+    """Every host has one table in its host memory, and no room there for half of another one."""
     in_host = [Table(name, 10**7, 128, ids, compute_kernel="fused_uvm") for name, ids in (("a", 10.0), ("b", 1.0))]
     tables = [*in_host, replace(in_host[1], name="c"), replace(HEAVY, pooling_factor=60.0)]
     task = replace(problem_of([HEAVY]).task, tables=tables, host_memory_bytes=HEAVY.weight_bytes // 8)

@@ -1,4 +1,4 @@
-"""Tasks that are too large for the memory that is left are refused with the size that fits; others are solved."""
+"""Tasks that need too much memory or time are refused, and the message names what fits; others are solved."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_table_larger_than_a_rank_is_split():
 
 @pytest.mark.parametrize("roomy", [0, 1])
 def test_every_rank_has_its_own_limit(roomy):
-    """With room for the whole table on both ranks, each gets one half."""
+    """The table goes whole to the only rank that has room for it. With room for it on both ranks, it is split."""
     table = Table("only", 1000, 64, 5.0)
     limits = [table.weight_bytes // 2 - 1] * 2
     limits[roomy] = table.weight_bytes
@@ -95,7 +95,7 @@ def test_the_memory_model_decides_what_fits():
 
 
 @pytest.mark.parametrize(("world_size", "local"), [(2, None), (4, 2), (8, 4), (6, 2)])
-def test_plans_of_all_types_fit_and_can_be_trained(world_size, local):
+def test_plans_with_row_shards_fit_and_can_be_trained(world_size, local):
     room = int(1.2 * sum(table.weight_bytes for table in tables(20)) / world_size)
     task = ShardingTask(tables(20), world_size, 512, room, local_world_size=local)
     plan = shard(task, models=step_models())

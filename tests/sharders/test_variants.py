@@ -58,7 +58,7 @@ def test_each_maker_starts_from_the_best_variant_before_its_turn():
     assert best.task == scaled(scaled(TASK, 0.5), 0.5)
 
 
-def test_the_shortlist_has_placements_of_several_variants_in_order_of_cost():
+def test_the_shortlist_has_placements_of_the_task_and_a_variant_in_order_of_cost():
     problem, placements = found(TASK, [halving], 50)
     costs = [price_plan(problem, placement, "plus").predicted_cost_ms for placement in placements]
     assert costs == sorted(costs)

@@ -74,7 +74,7 @@ class Calibration(ArrayGroup):
         Args:
             cost: (...) in ms.
             spread: (...) `member_spread` of the members' costs.
-            overshoot: (...) as `overshoot` returns it.
+            overshoot: (...) as `overshoot` returns it; for a set of shards, theirs weighted by cost.
         """
         beyond = np.log(np.maximum(cost / self.cost_range_ms[1], 1.0))
         log_scale = scale_terms(cost, spread, self.cost_range_ms) @ self.coefficients

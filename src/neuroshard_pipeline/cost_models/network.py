@@ -1,7 +1,8 @@
 """The network of the compute and the communication cost model: predicts work * price * correction.
 
-Work features add up; every work term has a learned price. Context features do not add up; a neural network derives the
-correction from them (`correction`). Both kinds of features are scaled (`Normalisation`).
+Work features add up. Every work term has a learned price, except the communication model's `wait`, which is in ms.
+Context features do not add up; a neural network derives the correction from them (`correction`). Both kinds of features
+are scaled (`Normalisation`), again except `wait`.
 
 Formulas are written once for NumPy (inference) and torch (training): `xp` is the array module, `numpy` or `torch`, and
 weights are a dict of arrays of this module. The first dimension of every weight is the ensemble members. Weights that
@@ -36,7 +37,7 @@ CORRECTION_WEIGHTS = frozenset(f"{layer}.{part}" for layer in ("in", "mid", "out
 #: differs by at most this factor from its uncorrected cost, work times price.
 MAX_LOG_CORRECTION = 1.5
 
-#: A feature that varies less than this over the training samples carries no information and is set to 0.
+#: A context feature with at most this standard deviation over the training rows carries no information and is set to 0.
 _CONSTANT = 1e-9
 
 

@@ -48,6 +48,7 @@ def best_variants(
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.
+        ConstraintError: a table has no usable sharding type (`usable_types`).
     """
     found: list[Placement] = []
     refusal: DoesNotFitError | None = None

@@ -61,8 +61,8 @@ def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
         batch_size: B.
 
     Raises:
-        CriteoFileError: the file is missing or damaged, or a line is malformed; the message names file, line, field
-            and value.
+        CriteoFileError: the file is missing, damaged or unreadable, or a line is malformed; the message then names the
+            line and what is wrong with it.
     """
     path = Path(path)
     try:

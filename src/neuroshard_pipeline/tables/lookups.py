@@ -63,7 +63,8 @@ def local_table(table: Table, batch_size: int, world_size: int) -> Table:
     """The table with the reuse profile of one rank's samples, which are `1 / world_size` of the batch.
 
     If the whole batch looks up a row k times, the rank's samples look it up n times. n has the binomial distribution of
-    k trials with probability `1 / world_size`. The profile has the expected number of rows for every n of at least 1.
+    k trials with probability `1 / world_size`. The unique rows and the profile are the expected number of rows with
+    n of at least 1, and their shares in the bins of n.
     """
     if world_size == 1:
         return table

@@ -127,7 +127,7 @@ class TierIndex:
         places = self._places.index_select(0, below).long()
         is_hot = places < self.num_hot
         hot_at, host_at, cold_at = (which.nonzero()[:, 0] for which in (popular & is_hot, popular & ~is_hot, ~popular))
-        # A cold id's row is its key minus the first key of its table and the number of the table's smaller popular ids.
+        # A cold id's row is its key minus the first key of its table, minus the number of smaller popular ids there.
         bases = (self._offsets - self._popular_before).index_select(0, table.index_select(0, cold_at))
         cold = keys.index_select(0, cold_at) - below.index_select(0, cold_at) - bases
         return TierRows(hot_at, places[hot_at], host_at, places[host_at] - self.num_hot, cold_at, cold)
@@ -145,7 +145,7 @@ class TierIndex:
     def cold_ids(self, table: int, start: int, end: int) -> torch.Tensor:
         """Ids of the rows `start` to `end` of the cold part of a table."""
         popular, _ = self._popular(table)
-        gaps = popular - torch.arange(len(popular), device=popular.device)  # cold ids below every popular id
+        gaps = popular - torch.arange(len(popular), device=popular.device)  # number of cold ids below each popular id
         rows = torch.arange(start, end, device=popular.device)
         return rows + torch.searchsorted(gaps, rows, right=True)
 
