@@ -156,7 +156,7 @@ def inside(host: int, command: list[str]) -> list[str]:
 
 
 def _started(host: int, command: list[str], log: IO[str] | None = None) -> subprocess.Popen[str]:
-    """Start a command on a host; its output goes to `log`, or to a pipe if there is none."""
+    """Start a command on a host. Output and errors go to `log`; without a log, only the output goes to a pipe."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "wire", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     return subprocess.Popen(
         inside(host, command), env=environment, text=True, stdout=log or subprocess.PIPE, stderr=log
@@ -164,7 +164,7 @@ def _started(host: int, command: list[str], log: IO[str] | None = None) -> subpr
 
 
 def _until_apart(host: int) -> None:
-    """Wait until the process has its own namespace."""
+    """Wait until the process has its own network namespace."""
     while Path(f"/proc/{host}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
         pass
 

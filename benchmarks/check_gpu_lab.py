@@ -5,11 +5,11 @@
     python benchmarks/check_gpu_lab.py --only lookups --worst 20
     python benchmarks/check_gpu_lab.py --fit                            # lab.kernels of conf/base/parameters_lab.yml
 
-The check has two halves, lookups and collectives. Each prints median and 90th percentile of the relative error per
-source, device and size class, and over all points. Points whose source is in data/01_raw/published are predicted by a
-model that was fitted without their source (for collectives, without their publisher), other points by the shipped
-numbers. Collectives are also predicted by a fit to other sizes on the same cluster. Exits with 1 if an aim is missed,
-and with 2 if a file cannot be read. Takes one minute on one core.
+The check has two halves, lookups and collectives. Each prints median and 90th percentile of the relative error: per
+source, per device, per size class, and over all points predicted in the same way. Points whose source is in
+data/01_raw/published are predicted by a model that was fitted without their source (for collectives, without their
+publisher), other points by the shipped numbers. Collectives are also predicted by a fit to other sizes on the same
+cluster. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. Takes one minute on one core.
 """
 
 from __future__ import annotations

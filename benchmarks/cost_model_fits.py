@@ -1,8 +1,9 @@
-"""Fits every model of `bench_cost_models.py` to the same data and the same splits.
+"""Fits the models that `bench_cost_models.py` compares on measured samples; for the same samples, splits are equal.
 
-The benchmark compares implementations of `Estimator`: the product's model, the paper's network, and baselines. Each
-`fit_*` function is a job that runs in one process. A job fits one model, or several that need the same data, and
-returns its rows of the result tables, by the name of the table.
+The models of the modelled cluster are fitted in `bench_comm_models.py`. The benchmark compares implementations of
+`Estimator`: the product's model, the paper's network, and baselines. Each `fit_*` function is a job that runs in one
+process. A job fits one model, or several that need the same data, and returns its rows of the result tables, by the
+name of the table.
 """
 
 from __future__ import annotations

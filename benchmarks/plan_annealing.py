@@ -97,16 +97,16 @@ def anneal(rng, steps, hot, cold, kinds, blocks, count, usable, terms, machine):
         rng: random generator.
         steps: number of trials.
         hot: first temperature, as a share of the cost; it falls geometrically.
-        cold: last temperature.
+        cold: last temperature, also as a share of the cost.
         kinds: types of the first plan.
         blocks: its blocks, with room for more.
         count: number of its blocks.
-        usable: types that every table may get, (T, K).
+        usable: whether a table may get a type, (T, K).
         terms: terms of the tables (`lab_terms.Terms`).
-        machine: numbers of the job.
+        machine: numbers of the job (`lab_plans.Machine`).
 
     Returns:
-        Cost in ms (infinite without a plan), types, blocks.
+        Cost in ms (infinite if no plan that was met fits the memory), types, blocks.
     """
     hosts = machine.world // machine.local
     step, mean, excess = evaluate(kinds, blocks[:count], terms, machine)

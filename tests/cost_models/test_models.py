@@ -140,7 +140,7 @@ def test_caveats_of_the_step_costs(compute_model, comm_model):
     assert "of table 'a' and 1 more:" in caveats(None, [weighted, dataclasses.replace(other, module="")])[0]
 
 
-def test_costs_that_were_measured_beside_other_programs_have_a_caveat(compute_model, comm_model):
+def test_costs_that_were_measured_on_a_busy_machine_have_a_caveat(compute_model, comm_model):
     task = ShardingTask((TABLE,), world_size=4, batch_size=512, memory_bytes=2**30)
 
     def caveats(**shares):
@@ -154,7 +154,7 @@ def test_costs_that_were_measured_beside_other_programs_have_a_caveat(compute_mo
     assert "9% of its cores while lookups were measured and 52% of its cores while collectives" in busy
 
 
-def test_costs_are_plain_numbers_for_the_training_batch_size_by_default(compute_model, comm_model, tables):
+def test_lookup_costs_are_floats_and_all_costs_are_for_the_training_batch_by_default(compute_model, comm_model, tables):
     models = CostModels(compute_model, comm_model)
     shards = [Shard(table, 0, 16) for table in tables[:4]]
     forward_ms, backward_ms = models.compute_ms(shards)

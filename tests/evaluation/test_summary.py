@@ -9,7 +9,7 @@ from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from .test_plan_samples import COST, plans
 
 
-def test_means_are_over_tasks_that_all_solved():
+def test_mean_costs_are_over_tasks_that_all_sharders_solved():
     none = [(0.0,) * 3] * 2
     compute = [(9.0, 1.0, 0.0), (1.0, 1.0, 2.0)]
     costs = plan_costs_frame(plans()[:2], {"compute": compute, "forward_comm": none, "backward_comm": none})

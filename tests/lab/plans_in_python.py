@@ -1,4 +1,4 @@
-"""The functions of `lab_plans` and `plan_annealing` as Python runs them; compiling them takes half a minute."""
+"""The functions of `lab_plans` and `plan_annealing` without compilation, because compiling takes half a minute."""
 
 import numba
 

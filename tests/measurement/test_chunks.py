@@ -1,4 +1,4 @@
-"""Chunks: visits, which are timings of one sample each, that a campaign measures and stores together."""
+"""A chunk is a list of samples that a campaign visits one after another (times once each) and stores together."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_more_a_sample_looks_up_the_fewer_its_visits(compute_params, lookup_
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(visits=st.integers(1, 40), least=st.integers(1, 40), share=st.floats(0.01, 10))
-def test_omitted_visits_are_evenly_distributed(compute_params, visits, least, share):
+def test_the_rounds_that_visit_a_sample_are_evenly_spaced(compute_params, visits, least, share):
     params = compute_params(visits=visits, thorough_lookup_bytes=1000, least_visits=least)
     rounds = sorted(rounds_of(looking_up(1000 / share), params))
     assert min(visits, least) <= len(rounds) <= visits
@@ -84,10 +84,10 @@ def test_a_sample_has_other_neighbours_at_every_visit(compute_params, compute_sa
     chunks = planned_chunks(compute_samples(60), params, 0, "c")
     together = [set(chunk.indices) for chunk in chunks if 0 in chunk.indices]
     assert len(together) == 4
-    assert len(set.intersection(*together)) < 4  # a chunk has 10 samples; 2 or 3 may be in all four by chance
+    assert len(set.intersection(*together)) < 4  # sample 0 is in all four; 1 or 2 others may be by chance
 
 
-def test_consecutive_samples_stay_together_where_chunks_are_shuffled(compute_params, compute_samples):
+def test_consecutive_samples_stay_together_if_chunks_are_shuffled(compute_params, compute_samples):
     params = compute_params(chunk_samples=10, visits=4, noise_floor_share=0.0, shuffle="chunks")
     chunks = planned_chunks(compute_samples(60), params, 0, "c")
     assert {frozenset(chunk.indices) for chunk in chunks} == {
@@ -136,7 +136,7 @@ def test_a_failed_visit_is_measured_again_unless_its_failure_is_permanent():
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 16}, {"optimizer": "rowwise_adagrad"}])
-def test_a_changed_sample_alone_is_measured_again(compute_params, compute_samples, change):
+def test_only_a_changed_sample_is_measured_again(compute_params, compute_samples, change):
     samples, params = compute_samples(8), compute_params(noise_floor_share=0.0)
     changed = [*samples[:5], replace(samples[5], **change), *samples[6:]]
     done = visits_of(planned_chunks(samples, params, 0, "c"), samples)

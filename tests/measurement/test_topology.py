@@ -30,7 +30,7 @@ def costs(sample: CommSample, params: NetworkParams = SIMPLE) -> tuple[np.ndarra
 
 
 def message_bytes(sample: CommSample, backward: bool) -> np.ndarray:
-    """Volumes as the real collective has them."""
+    """(W, W) bytes that the real collective sends from the row's rank to the column's rank."""
     sent = 4 * np.array([forward_splits(sample, rank)[0] for rank in range(sample.world_size)])
     return sent.T if backward else sent
 

@@ -12,7 +12,7 @@ DIMS = (4, 8, 16, 32, 64, 128)
 
 
 def random_tables(rng: np.random.Generator, count: int, dims=DIMS) -> list[Table]:
-    """Tables with heavy-tailed rows and pooling factors."""
+    """Tables whose numbers of rows and pooling factors are log-uniform."""
     return [
         Table(
             f"table_{index:04d}",
@@ -27,7 +27,7 @@ def random_tables(rng: np.random.Generator, count: int, dims=DIMS) -> list[Table
 def random_task(
     rng: np.random.Generator, num_tables: int, world_size: int, tightness: float = 0.6, *, uneven: bool = False
 ) -> ShardingTask:
-    """A task whose tables fill about `tightness` of all ranks' memory."""
+    """A task whose tables fill about the share `tightness` of all ranks' memory. With `uneven`, it differs by rank."""
     tables = random_tables(rng, num_tables)
     optimizer = str(rng.choice(["sgd", "rowwise_adagrad", "adam"]))
     probe = ShardingTask(tables, world_size, 512, 2**60, optimizer)

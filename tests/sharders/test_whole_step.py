@@ -67,7 +67,7 @@ def test_a_plan_with_sequence_tables_costs_at_most_a_tenth_more_than_the_best_of
     assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
 
 
-def test_long_sequence_tables_are_row_wise_if_they_would_load_single_ranks():
+def test_a_few_expensive_sequence_tables_on_many_ranks_are_row_wise():
     tables = [Table(f"t{i}", 10**6, 64, 50.0, pooling="none") for i in range(4)]
     task = ShardingTask(tables, 16, 16384, 2**36, local_world_size=8)
     types = types_of(plan_of(task, load_cost_models("h100")))
@@ -83,7 +83,7 @@ def test_tables_of_few_rows_become_replicas_on_the_modelled_gpu_and_tables_of_ma
     assert "data_parallel" not in types_of(plan_of(long, models)).values()
 
 
-def test_a_table_that_no_column_split_can_hold_is_cut_by_rows():
+def test_a_table_of_which_no_column_shard_fits_a_rank_is_cut_by_rows():
     tables = [Table("giant", 1_000_000, 4, 1.0), *(Table(f"t{i}", 1000, 16, 2.0) for i in range(6))]
     task = ShardingTask(tables, 4, 512, 12_000_000)
     assert types_of(plan_of(task, step_models()))["giant"] == "row_wise"

@@ -111,12 +111,12 @@ def test_a_lost_rank_stops_the_check_and_all_other_ranks(sent_signal, timeout_s,
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the refusal on machines without GPUs")
-def test_nccl_without_gpus_is_refused_before_any_process_starts():
+def test_nccl_without_gpus_is_refused():
     with pytest.raises(RankError, match="needs a GPU for each of 2 ranks, but this machine has 0"):
         train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"backend": "nccl"}))
 
 
-def test_the_model_is_torchrecs_where_widths_are_equal():
+def test_the_model_computes_what_torchrecs_does_if_widths_are_equal():
     tables = [Table(f"t{index}", 20 + index, 8, 2.0) for index in range(5)]
     ours = unsharded_model(tables, PARAMS)
     theirs = torchrecs_dlrm(ours, PARAMS)

@@ -6,7 +6,7 @@ of hosts. The cost never falls with the size:
     0 bytes, or a single rank          0
     up to the smallest measured size   the cost of that size
     between two measured sizes         linear in the bytes
-    beyond the largest measured size   linear in the bytes, with the slope of the last factor of 4
+    beyond the largest measured size   linear in the bytes, with the slope between a quarter of that size and that size
 
 The curve of another number of ranks is interpolated between the curves of the next smaller and the next larger group,
 linearly in the logarithms of ranks and cost. Only groups with the most similar number of ranks per host are used. For a
@@ -142,7 +142,7 @@ class ReductionCosts:
         return np.stack([cost / factor, cost * factor], axis=-1)
 
     def curve(self, collective: Reduction, group: Group) -> Curve:
-        """The curve of a group, measured or interpolated.
+        """The curve of a group, measured or derived from the curves of other groups.
 
         Raises:
             CostModelError: there is no curve for the collective.

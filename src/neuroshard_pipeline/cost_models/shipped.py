@@ -1,4 +1,4 @@
-"""Cost models that the package ships for GPUs. Each was trained on modelled costs in the environment of its name."""
+"""Cost models that the package ships for GPUs, trained on modelled costs in the environment with the GPU's name."""
 
 from importlib.resources import files
 from pathlib import Path

@@ -39,7 +39,7 @@ _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others
 
 @dataclass(frozen=True)
 class StepSamples:
-    """Work and modelled cost of the ranks of many plans on one number of ranks.
+    """Work and modelled cost of the ranks of many plans; all plans have the same number of ranks.
 
     Attributes:
         work: quantities of every rank, (N, Q).

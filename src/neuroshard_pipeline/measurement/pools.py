@@ -39,8 +39,8 @@ def measured(
     """Measure chunks in the given order and yield each with its record as it finishes, until the time budget ends.
 
     Until a sample succeeds, one chunk is measured at a time, so that a caller can stop a campaign that cannot work.
-    If the worker of a chunk dies or hangs, the chunk's samples are measured one by one. A sample that fails alone
-    becomes rows with an error, and the following chunks leave it out.
+    If the worker of a chunk dies, hangs or raises an unexpected exception, each sample of the chunk is measured alone.
+    A sample that fails alone becomes rows with an error, and the following chunks leave it out.
     """
     waiting = deque(chunks)
     handed: list[Chunk] = []

@@ -84,8 +84,8 @@ def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) ->
 def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:
     """The task with constraints that keep every rank within its host memory, wherever the search places shards.
 
-    None if some table in host memory has no room on any rank and may not be cut by rows, or if one is kept together
-    with other tables.
+    None if some table in host memory has no room on any rank and may not be cut by rows, if the row shards of the cut
+    tables exceed the host memory of a rank, or if a table in host memory is kept together with other tables.
     """
     in_host = [table for table in task.tables if table.is_in_host_memory]
     if any(task.constraints.is_grouped(table.name) for table in in_host):

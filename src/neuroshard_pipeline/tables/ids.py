@@ -17,7 +17,7 @@ from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Ta
 LOWEST_COUNTS: IntArray = np.array([1, *(edge + 1 for edge in REUSE_BIN_EDGES)], dtype=np.int64)
 
 #: Largest lookup count of every reuse bin, (17,). The last bin has no upper limit; its counts exceed the value given
-#: here only if a batch has more ids than the profile accounts for.
+#: here only if a batch has more ids than the highest counts of all its rows add up to.
 HIGHEST_COUNTS: IntArray = np.array([*REUSE_BIN_EDGES, 2 * REUSE_BIN_EDGES[-1]], dtype=np.int64)
 
 #: If a table has more than one id per sample on average, the number of ids per sample has a Gamma-Poisson distribution
@@ -121,7 +121,7 @@ def feasible_rows(rows: IntArray, indices: int) -> IntArray:
 
 
 def _absorb_surplus(rows: IntArray, indices: int) -> IntArray:
-    """Move one row to a higher bin if even the highest counts of all bins do not add up to `indices`."""
+    """Move one row to a higher bin if even the highest counts of all rows add up to fewer than `indices`."""
     surplus = indices - int(rows @ HIGHEST_COUNTS)
     used = np.flatnonzero(rows)
     if surplus > 0 and len(used) and used[-1] < NUM_REUSE_BINS - 1:

@@ -22,7 +22,7 @@ class ComputeSample:
     """The shards of one rank, looked up by one fused kernel.
 
     Attributes:
-        sample_id: name; equal names mean equal shards.
+        sample_id: name; among the samples of a campaign, equal names mean equal shards.
         batch_size: number of training samples whose ids are looked up. Every rank looks up its shards for the whole
             batch, and replicas of data-parallel tables for its own part of the batch.
         shards: at least one shard; several shards may belong to one table.
