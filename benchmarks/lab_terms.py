@@ -81,7 +81,7 @@ def terms_of(problem: Problem, device: ModelledDevice) -> Terms:
     known: dict[tuple[object, ...], int] = {}
     for row, table in enumerate(task.tables):
         key = (table.num_embeddings, table.embedding_dim, table.pooling_factor, table.reuse, table.unique_rows)
-        first = known.setdefault((*key, table.num_features), row)
+        first = known.setdefault((*key, table.num_features, usable[row].tobytes()), row)
         if first < row:
             lookups[row], sizes[row], shares[row] = lookups[first], sizes[first], shares[first]
             continue
