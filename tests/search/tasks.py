@@ -27,7 +27,7 @@ def random_tables(rng: np.random.Generator, count: int, dims=DIMS) -> list[Table
 def random_task(
     rng: np.random.Generator, num_tables: int, world_size: int, tightness: float = 0.6, *, uneven: bool = False
 ) -> ShardingTask:
-    """A task whose tables fill about the share `tightness` of all ranks' memory. With `uneven`, it differs by rank."""
+    """A task whose tables fill about the share `tightness` of all ranks' memory. With `uneven`, memory differs."""
     tables = random_tables(rng, num_tables)
     optimizer = str(rng.choice(["sgd", "rowwise_adagrad", "adam"]))
     probe = ShardingTask(tables, world_size, 512, 2**60, optimizer)
