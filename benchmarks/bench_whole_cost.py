@@ -6,10 +6,10 @@ r"""Compares sharders on full-scale tasks by the whole step, which the lab model
 
 Sharders see the shipped cost models for the H100. Their plans are judged without these models, by `lab.step`. A sharder
 may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. Prints, per suite and number
-of ranks: mean step times; the ratio of the mean of `neuroshard_plus` to that of every other sharder, on the tasks that
-both solved, with a 95 % bootstrap interval; the parts of a step; and, per sharding type, its shares of tables, columns
-and ids, and the ids, widths, and rows per sample of a rank, of typical tables. Tasks whose results are in the file are
-not solved again.
+of ranks: numbers of tasks solved, mean step times and seconds; the ratio of the mean of `neuroshard_plus` to that of
+every other sharder, on the tasks that both solved, with a 95 % bootstrap interval; errors; the mean parts of a step;
+and, per sharding type, its shares of tables, columns and ids, and medians over its tables of the ids per sample, the
+width, and the rows divided by the samples of a rank. A sharder does not solve a task again if the file has its result.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def solve(task: ShardingTask, name: str, models: Models) -> list[dict[str, objec
 
 
 def types_of(plan: Plan) -> list[dict[str, object]]:
-    """Per sharding type of the plan: tables, columns, ids per sample, and medians over the tables of this type."""
+    """Per sharding type of the plan: number of tables, sums of columns and ids per sample, medians, and most rows."""
     kinds = {shard.table.name: shard.sharding_type for shard in plan.shards}
     records = []
     for kind in sorted(set(kinds.values())):

@@ -3,7 +3,7 @@
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
     PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
 
-A campaign is one run of measurements, in which every sample is timed in several visits. The script first runs the
+A campaign is a set of measurements, in which every sample is timed in several visits. The script first runs the
 checks of `gpu_check.py`. It then logs the number of visits, the expected minutes and the GB of ids, and writes the ids
 of all tables to OUT/ids. It writes every finished chunk of samples to OUT/records. To resume after a kill, run the same
 command again; with more --samples, it extends the campaign. At the end, the script writes OUT/recording: pool,
@@ -18,7 +18,8 @@ index and lacks pydantic and what follows it here, download these six elsewhere,
     pip download --dest wheels --only-binary :all: --python-version 3.11 pydantic pyyaml psutil tqdm safetensors scipy
 
 The defaults are the published full scale (856 tables, batches of 65,536 samples). No run on a GPU has been recorded
-yet, so its speed is unknown; with --max-seconds, the recording contains what was measured within that time.
+yet, so its speed is unknown; with --max-seconds, the script stops after about that time, and the recording contains
+all samples that have a visit by then.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
     for key, record in ComputeCampaign(params, args.seed).run(samples, stored(folder)):
         store(record, folder / f"{key}{_SUFFIX}")
         late = args.max_seconds and time.monotonic() - started > args.max_seconds
-        if late and not record["replica"].any():  # second measurements alone are useless
+        if late and not record["replica"].any():  # a second measurement without a first one is useless
             break
     records = stored(folder)
     rows = load_rows(records, name_of(ComputeCampaign(params, args.seed).identity()))
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """The parser of the command line, with every parameter of pool, samples and protocol."""
+    """The parser of the command line, with parameters of pool, samples and protocol."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the campaign")
     parser.add_argument("--backend", default="fbgemm_cuda", choices=["fbgemm_cuda", "fbgemm_cpu"])
@@ -219,7 +220,7 @@ def make_card(
     costs: pd.DataFrame,
     notes: CardNotes,
 ) -> dict[str, Any]:
-    """The data card of a finished campaign, ready for JSON.
+    """The data card of a campaign, ready for JSON.
 
     Args:
         machine: the machine that measured (`hardware.describe_machine`).
@@ -261,7 +262,7 @@ def check_device(args: argparse.Namespace, params: ComputeMeasureParams) -> None
     command += [f"--row-scale={args.row_scale}", f"--copy-mib={args.copy_mib}"]
     # A process of its own gives all GPU memory back, and a CUDA error there does not end this one.
     if subprocess.run(command, check=False).returncode == 2:
-        raise MeasurementError("this GPU cannot run the campaign; the table of checks above names the remedies")
+        raise MeasurementError("this GPU cannot run the campaign; the messages of the checks above say why")
 
 
 def stored(folder: Path) -> dict[str, partial[pd.DataFrame]]:

@@ -1,6 +1,6 @@
-"""The vital checks of `gpu_check.py` compare kernels with float64, and the memory that is needed with what is free.
+"""The vital checks of `gpu_check.py`: if one of them fails, a campaign is useless.
 
-If one of them fails, a campaign is useless.
+They compare kernels with float64, the memory that is needed with what is free, and its peak with a prediction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 
 _LEARNING_RATE = 0.5
-#: Largest error of an output or an updated weight of order one; fp16 has eleven significant bits.
+#: Largest allowed error of an output or an updated weight of order one; fp16 has eleven significant bits.
 _ALLOWED = {"fp32": 1e-3, "fp16": 2e-2}
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _KINDS = list(product(_DTYPES, ("sgd", "rowwise_adagrad")))

@@ -1,8 +1,8 @@
 """The collectives half of benchmarks/check_gpu_lab.py: the modelled network beside published collectives.
 
-Every row is predicted twice: as if its cluster had never been seen, and, if its cluster has rows with other sizes,
-after a fit to these. For the first prediction, rows of data/01_raw/published are predicted by a fit that leaves out all
-rows of their publisher, other rows by the shipped preset. For the second, every fifth size is left out in turn.
+Every row is predicted as if its cluster had never been seen and, if its cluster has rows with other sizes, a second
+time after a fit to these. For the first prediction, rows of data/01_raw/published are predicted by a fit that leaves
+out all rows of their publisher, other rows by the shipped preset. For the second, every fifth size is left out in turn.
 """
 
 from __future__ import annotations

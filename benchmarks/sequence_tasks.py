@@ -1,4 +1,4 @@
-"""Tasks of sequence tables (without pooling) for `bench_tiers.py`: 20 to 200 ids per sample, widths 32 to 128.
+"""Tasks of sequence tables (no pooling) for `bench_tiers.py`: 20 to 200 ids per table and sample, widths 32 to 128.
 
 The ids of all tables of a task follow one of three popularities.
 
@@ -146,9 +146,9 @@ def judged(plan: Plan, sources: Mapping[str, SequenceIds]) -> tuple[ShardingTask
 def judged_shards(
     task: ShardingTask, shards: Iterable[Shard], sources: Mapping[str, SequenceIds]
 ) -> tuple[ShardingTask, tuple[Shard, ...]]:
-    """A task and its shards, with the lookups of every tier that follow from the popularities of its rows.
+    """A task and its shards; the numbers of ids and distinct rows of every tier follow from the true popularities.
 
-    A search only estimates these lookups, from a reuse profile or from a popularity curve.
+    A search only estimates these numbers, from a reuse profile or from a popularity curve.
     """
     size = task.batch_size
     tables = {t.name: t if t.tier is None else _true_tier(t, sources[t.tier.parent], size) for t in task.tables}

@@ -1,4 +1,4 @@
-"""Writes docs/reference/parameters.md from conf/base and from the types that Kedro validates parameters with.
+"""Writes docs/reference/parameters.md from conf/base and from the types of the parameters.
 
 `make docs` runs it before every build, so that the page cannot disagree with the code:
 
@@ -54,9 +54,9 @@ LAB_ENTRIES: dict[str, type[BaseModel]] = {
 
 #: Parameters without a type, which belong to no group, and their meanings.
 SINGLE: dict[str, str] = {
-    "measure.seed": "Seed of the lookup ids and of the order of visits.",
+    "measure.seed": "Seed of the lookup ids, of the order of visits, and of the choice of samples to measure twice.",
     "expected_seconds": "Seconds of each stage on the reference machine; null if a run shall announce no duration.",
-    "budgeted_seconds": "Seconds to which the time budgets of the campaigns limit these stages on a slower machine.",
+    "budgeted_seconds": "Seconds to which time budgets of the campaigns limit measure and search on a slower machine.",
 }
 
 INTRODUCTION = """\

@@ -1,4 +1,4 @@
-"""A version of a folder dataset is complete or does not exist."""
+"""A version of a folder dataset is complete or does not exist; a shipped model or None may replace a missing one."""
 
 from dataclasses import replace
 

@@ -70,7 +70,7 @@ def document(data_root: Path, name: str) -> dict:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_every_dataset_has_the_columns_of_its_contract(finished_run, name):
+def test_a_dataset_has_the_columns_of_its_contract(finished_run, name):
     columns = list(frame(finished_run, name).columns)
     if name.endswith("table_pool"):  # these columns are followed by those for derived tables
         assert columns[len(COLUMNS[name]) :] == ["origin", "batch_size", "data_type", "held_out", "default_profile"]
@@ -96,10 +96,11 @@ def test_the_step_cost_model_is_measured_on_this_machine(finished_run):
     assert document(finished_run, "08_reporting/step_metrics")["2"]["step"]["n_plans"] == 8
 
 
-def test_plans_cover_every_column_once_and_respect_memory(finished_run):
+def test_widths_of_shards_add_up_to_those_of_tables_and_plans_respect_memory(finished_run):
     tasks = frame(finished_run, "03_primary/sharding_tasks").set_index(["task_id", "table"])
     plans = frame(finished_run, "07_model_output/plans")
-    plans = plans.drop_duplicates(["task_id", "sharder", "table", "column_offset"])  # row shards and replicas
+    # Row shards of a table have the same columns, and so do its replicas.
+    plans = plans.drop_duplicates(["task_id", "sharder", "table", "column_offset"])
     width = plans.groupby(["task_id", "sharder", "table"])["embedding_dim"].sum().reset_index()
     asked = tasks["embedding_dim"].reindex(pd.MultiIndex.from_frame(width[["task_id", "table"]]))
     assert (width["embedding_dim"].to_numpy() == asked.to_numpy()).all()
@@ -133,12 +134,12 @@ def test_reductions_have_a_model_and_an_accuracy(finished_run):
     )
     for collective, rows in measured.groupby("collective"):
         predicted = model.predict_ms(collective, rows["size_bytes"], 2)
-        # Where costs would fall with the size, the fit gives adjacent sizes their geometric mean: the product stays.
+        # If costs fall with the size, the fit gives adjacent sizes their geometric mean, which keeps their product.
         assert np.log(predicted).sum() == pytest.approx(np.log(rows["cost_ms"]).sum())
     assert set(document(finished_run, "08_reporting/reduction_metrics")) == set(REDUCTIONS)
 
 
-def test_summary_counts_every_attempt(finished_run):
+def test_summary_counts_tasks_and_solved_tasks(finished_run):
     summary = document(finished_run, "08_reporting/summary")
     assert summary["num_tasks"] == 4
     assert summary["sharders"]["neuroshard"]["tasks_solved"] == 4

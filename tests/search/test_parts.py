@@ -20,7 +20,7 @@ BATCH = 32
 
 
 def planned(models=None, **task):
-    """One table of every type on 4 ranks of 2 hosts."""
+    """One table of every type that a pooled table may have, on 4 ranks of 2 hosts."""
     tables = (WHOLE, ROWS, ON_HOST, GRID, COPIED)
     task = ShardingTask(tables, 4, BATCH, 2**60, local_world_size=2, **task)
     placed = [
@@ -37,7 +37,10 @@ def planned(models=None, **task):
 
 
 def stepping_models():
-    """The models of `test_price` with a step cost model: 1 ms per MB of reductions, 1 ms per 1000 dense gradients."""
+    """The models of `test_price` with a step cost model.
+
+    1 ms per MB of reductions, 1 ms per 1000 dense gradients, 0.5 ms per feature, 0.25 ms per group of tables.
+    """
     names = ("reduce_scatter", "all_gather", "all_reduce")
     curve = Curve(np.array([1.0, 1e9]), np.array([1e-6, 1e3]))
     curves = {Group(2, 1): curve, Group(4, 2): curve}
@@ -102,7 +105,7 @@ def test_replicas_alone_have_no_all_to_all():
     assert plan.predicted.forward_comm_ms == plan.predicted.backward_comm_ms == (0.0,) * 4
 
 
-def test_part_offsets_add_up_to_the_interval_of_a_rank():
+def test_squares_of_part_offsets_add_up_to_that_of_the_interval_of_a_rank():
     plan, models = planned(stepping_models()), stepping_models()
     parts = step_parts(plan.task, plan.shards, plan.ranks, models)
     offsets = part_offsets_ms(parts, plan.predicted, models, BATCH)

@@ -32,7 +32,7 @@ def task(*tables, **fields):
 
 @st.composite
 def cut_tables(draw):
-    """A sequence table with any profile, and cuts."""
+    """A sequence table with any reuse profile or none, cuts, and a batch size."""
     rows, unique = draw(st.integers(2, 10**7)), draw(st.floats(0.001, 1.0))
     shares = np.array(draw(st.lists(st.integers(0, 5), min_size=17, max_size=17).filter(any)), dtype=float)
     reuse = tuple((shares / shares.sum()).tolist())
@@ -60,7 +60,7 @@ def test_tiers_add_up_to_their_table(drawn):
             expected = np.diff(share.share_of([popular, popular + tier.num_embeddings]))[0]
             assert tier.pooling_factor == pytest.approx(table.pooling_factor * expected, rel=1e-6, abs=1e-8)
             popular += tier.num_embeddings
-        for tier, hotter in zip(tiers[1:], tiers, strict=False):  # a hotter tier has more ids per row
+        for tier, hotter in zip(tiers[1:], tiers, strict=False):  # a hotter tier has at least as many ids per row
             ids_per_row = [each.pooling_factor / each.num_embeddings for each in (hotter, tier)]
             assert ids_per_row[0] >= ids_per_row[1] * (1 - 1e-6) - 1e-9
 

@@ -1,8 +1,8 @@
 """Fits the parameters of kernels (`device.KernelParams`), which all GPUs share, to published lookup times.
 
 The fit minimises the squared logarithm of predicted / published time; large errors count less (`soft_l1`). Published
-rows of one source with the same part (such as the forward pass), number of tables, placement and optimizer together
-weigh as much as one row, so that six steps of one trace do not outweigh another publication. Times below 50 us weigh
+times of one source with the same part (such as the forward pass), number of tables, placement and optimizer together
+weigh as much as one time, so that six steps of one trace do not outweigh another publication. Times below 50 us weigh
 less. A number that the rows do not determine stays in the middle of its range.
 """
 
@@ -36,7 +36,7 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
         "keys and values of 12 to 16 bytes, read and written 4 to 8 times, plus linearising",
     ),
     "hot_row_us": (2, 40, "a block of threads adds up the gradients of up to 1024 ids of the row"),
-    "weight_gradient_factor": (1.0, 3.0, "reads rows as forward does, and gradients of bags besides"),
+    "weight_gradient_factor": (1.0, 3.0, "the kernel reads rows, as forward does, and gradients of bags"),
     "host_efficiency": (0.50, 0.90, "reads of rows over PCIe against the bandwidth of the link"),
     "cache_fetch_share": (0.2, 1.0, "some distinct rows of a batch are new to the cache"),
     "cache_evict_share": (0.1, 2.0, "a missing row is fetched, and another may be written back"),

@@ -1,9 +1,9 @@
 """Fits modelled clusters to measured collectives.
 
 A modelled cluster stands for all measured clusters that match its data sheet (`ClusterSheet`). It has 6 numbers of its
-hosts, which all data sheets with the same GPU share, and 7 of its network. A number of hosts is a typical value of all
-hosts times a factor of the GPU. A number of a network is a typical value of its kind of network times a factor of the
-data sheet. All typical values and factors are unknowns. Typical values start at those of `NetworkFitParams`, factors at
+hosts, which all data sheets with the same GPU share, and 7 of its network. Each of the 6 is a typical value of all
+hosts times a factor of the GPU. Each of the 7 is a typical value of this kind of network times a factor of the data
+sheet. All typical values and factors are unknowns. Typical values start at those of `NetworkFitParams`, factors at
 1. A penalty grows with their distance from the start, in units of the spread of the number between clusters (half of
 this spread for typical values):
 

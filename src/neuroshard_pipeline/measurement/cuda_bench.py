@@ -24,7 +24,7 @@ class FbgemmCudaBench(LookupBench):
     samples only. `benchmarks/gpu_check.py` measures it (launch floor).
 
     Raises:
-        MeasurementError: the device does not exist; see also `LookupBench`.
+        MeasurementError: there are too few GPUs for all workers; see also `LookupBench`.
     """
 
     def __init__(self, params: ComputeMeasureParams, seed: int, index: int) -> None:
@@ -70,7 +70,7 @@ def require_room(samples: Iterable[ComputeSample], params: ComputeMeasureParams,
     """Refuse a campaign for which GPU `index` has too little free memory.
 
     Raises:
-        MeasurementError: see `device_memory.require_memory`; or the device does not exist.
+        MeasurementError: see `device_memory.require_memory`; or there are too few GPUs for all workers.
     """
     require_devices(params.backend, max(params.workers, index + 1))
     free_bytes, device_bytes = torch.cuda.mem_get_info(index)

@@ -59,7 +59,7 @@ COMPARING = [
 
 
 def create_pipeline() -> Pipeline:
-    """Suites of tasks and cost models → plans of every sharder → measured costs → verdicts, table, page."""
+    """Suites of tasks, cost models and policies → plans of every sharder → measured costs → verdicts, table, page."""
     return Pipeline(
         [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",

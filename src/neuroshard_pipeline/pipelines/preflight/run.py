@@ -70,7 +70,7 @@ class PlannedRun:
         return set(column.unique().tolist())
 
     def _origin(self, name: str) -> str:
-        """`--params`, or the file of the environment or of conf/base that sets a parameter."""
+        """`--params`, or the file of the environment or of conf/base that sets a parameter; `conf` if none is found."""
         path = name.split(".")
         if _holds(self.params.get("runtime_params") or {}, path):
             return "--params"

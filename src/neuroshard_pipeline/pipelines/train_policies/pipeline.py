@@ -10,7 +10,7 @@ TRAIN = {"autoshard": nodes.train_autoshard, "dreamshard": nodes.train_dreamshar
 
 
 def create_pipeline() -> Pipeline:
-    """Cost models → training tasks → policies, and the progress of their training."""
+    """Training tasks and cost models → policies, and the progress of their training."""
     drawn = ["params:pool", "params:sharding_tasks", "params:tasks"]
     stage = [
         models_node(),

@@ -35,7 +35,7 @@ class PolicySharder:
         """The placement of the best rollout.
 
         Raises:
-            DoesNotFitError: every rollout reached a table for which no rank had room.
+            DoesNotFitError: the task does not fit, or every rollout reached a table for which no rank had room.
             ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)

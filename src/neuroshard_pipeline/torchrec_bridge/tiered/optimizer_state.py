@@ -36,9 +36,9 @@ OptimizerState = dict[str, dict[str, torch.Tensor]]
 
 
 def optimizer_state(module: TieredState) -> OptimizerState:
-    """The optimizer's state of whole tables in host memory, on every rank. This is a collective.
+    """Collect the optimizer's state of whole tables on every rank. This is a collective.
 
-    The states of a table are (R,) with row-wise Adagrad, and (R, D) with Adagrad.
+    The states are in host memory. Those of a table are (R,) with row-wise Adagrad, and (R, D) with Adagrad.
 
     Raises:
         PlanError: the optimizer is not supported, or row-wise Adagrad updates column shards of cold rows.

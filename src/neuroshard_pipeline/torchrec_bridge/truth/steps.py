@@ -52,7 +52,7 @@ def measure_steps(
     Plans of a task take turns; at most `params.most_plans_held` plans are held at the same time.
 
     Args:
-        plans: plans of any tasks of the same world size; the pairs of task and sharder are unique.
+        plans: plans of any tasks with equal numbers of ranks and hosts; the pairs of task and sharder are unique.
         batches_by_task: the global batches of every task, by `task_id`, such as `task_batches` returns them.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
@@ -63,7 +63,7 @@ def measure_steps(
         forward of the output dist. A part includes the time in which its collectives wait for other ranks.
 
     Raises:
-        RankError: the plans cannot be measured together, the machine has too few GPUs, or a rank failed.
+        RankError: a plan cannot be measured, alone or with the others, the machine has too few GPUs, or a rank failed.
     """
     world_size = _check(plans, batches_by_task)
     frames = []
@@ -82,7 +82,7 @@ def measure_steps(
 
 
 def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]) -> int:
-    """The world size of all plans; raises `RankError` if the plans cannot be measured together."""
+    """The world size of all plans; raises `RankError` if a plan cannot be measured, alone or with the others."""
     if not plans:
         raise RankError("no plan was given")
     layouts = {(plan.task.world_size, plan.task.ranks_per_host) for plan in plans}
