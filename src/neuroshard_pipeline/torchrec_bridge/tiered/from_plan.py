@@ -38,6 +38,7 @@ def put_tiers(
 ) -> ShardingPlan:
     """Replace every collection of `model` that has tiers in `plan`; return TorchRec's plan of the other collections.
 
+    If the plan's task has `index_dedup`, it replaces every `EmbeddingCollection`.
     `DistributedModelParallel(model, plan=...)` then shards the other collections. `put_tiers` is a collective.
 
     Args:
