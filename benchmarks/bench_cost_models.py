@@ -70,12 +70,12 @@ PARTS = ("compute", "learning", "comm", "ablation")
 
 @dataclass(frozen=True)
 class Job:
-    """Work of one process: a fit, or the floor of an order-blind model.
+    """What a process does at a time: fit one or several models, or estimate the error in `order_blind_floors`.
 
     Attributes:
         part: one of `PARTS`.
         name: text of the progress line.
-        run: does the work, and returns the rows of every table.
+        run: does the work, and returns its rows of the result tables, by the name of the table.
     """
 
     part: str
@@ -157,7 +157,7 @@ def compute_jobs(inputs: ComputeInputs, params: Any, seeds: Sequence[int], parts
 
 
 def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, seeds: Sequence[int]) -> Iterator[Job]:
-    """Fits of communication models to measured collectives and to the modelled cluster, and the order-blind floor."""
+    """Fits of communication models to measured collectives and to the modelled cluster, and `order_blind_floors`."""
     settings = SETTINGS["topology"]
     drawn = draw(pool, params["augment"]["comm_samples"], settings)
     costs = topology_costs(comm_samples_from_frame(drawn), params["topology"].network)

@@ -1,4 +1,4 @@
-"""A plan with tiers (copies of popular rows) on another day's ids: shares of ids, costs, and when new tiers pay off."""
+"""A plan with tiers (blocks of rows by popularity) on another day's ids: shares, costs, and when new tiers pay off."""
 
 from dataclasses import replace
 
@@ -144,7 +144,7 @@ def test_planned_shares_add_up(plan, source):
     assert shares.hot + shares.host + shares.cold == pytest.approx(1.0)
 
 
-def test_popular_rows_of_counts_are_those_of_the_source(source):
+def test_the_rows_with_the_most_counted_ids_are_popular_in_the_source(source):
     counts = {source.table.name: id_counts(a_day(source)[source.table.name], ROWS)}
     found = most_popular({source.table.name: Cuts(50, 50)}, counts)[source.table.name]
     assert np.isin(found, source.popular_rows(200)).mean() > 0.9

@@ -1,4 +1,4 @@
-"""benchmarks/lab_plans.py computes the same cost of a plan as `lab.step`; it is never below the bound of lab_bounds.
+"""benchmarks/lab_plans.py computes the same cost of a plan as `lab.step`; no cost is below the bound of lab_bounds.
 
 These tests run the functions of lab_plans as Python, without compiling them.
 """
@@ -86,7 +86,7 @@ def test_annealing_finds_the_cheapest_plan_of_a_tiny_task():
     assert cost <= min(lab_ms(problem, plan) for plan in plans) + 1e-9
 
 
-def test_other_tables_have_no_terms():
+def test_tables_with_mean_pooling_have_no_terms():
     task = ShardingTask(drawn_tables(np.random.default_rng(0), 2, pooling="mean"), 2, 256, 2**40)
     with pytest.raises(NeuroShardError, match="one module of tables pooled by sum"):
         terms_of(Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER), DEVICE)

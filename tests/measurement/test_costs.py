@@ -65,7 +65,7 @@ def test_the_lower_quartile_lies_a_quarter_of_the_way_up_in_each_direction(compu
     assert (frame["forward_ms"][0], frame["backward_ms"][0]) == (2.0, 20.0)
 
 
-def test_with_the_median_no_visit_decides_alone(compute_samples):
+def test_the_median_is_taken_in_each_direction(compute_samples):
     samples = compute_samples(1)
     frame = reduce_rows(raw(samples, [(0, x, 2 * x, None) for x in (3.0, 1.0, 10.0)]), samples, "median")
     assert (frame["forward_ms"][0], frame["backward_ms"][0]) == (3.0, 6.0)
@@ -123,7 +123,7 @@ def test_noise_floor_compares_independent_measurements(compute_samples):
     assert floor["total"]["p90"] == pytest.approx(np.quantile([0, 1 / 4.5, 0.1 / 2.05], 0.9))
 
 
-def test_noise_floor_is_null_where_nothing_was_measured_twice(compute_samples):
+def test_noise_floor_is_null_if_nothing_was_measured_twice(compute_samples):
     samples = compute_samples(1)
     floor = relative_disagreement(raw(samples, [(0, 1.0, 1.0, None)]), samples, "min")
     assert floor == {"samples": 0} | {name: {"median": None, "p90": None} for name in ("forward", "backward", "total")}

@@ -64,7 +64,7 @@ def test_a_campaign_leaves_rounds_to_the_next_run(compute_params, compute_sample
     assert costs["repeats"].tolist() == [visits] * 6
 
 
-def test_all_ranks_of_a_collective_have_the_same_rounds(comm_params, comm_samples, caplog):
+def test_all_ranks_of_a_collective_have_costs_if_the_budget_stops_the_rounds(comm_params, comm_samples, caplog):
     samples = comm_samples(4)
     campaign = CommCampaign(comm_params(visits=3, time_budget_s=0), SEED)
     with caplog.at_level(logging.WARNING):

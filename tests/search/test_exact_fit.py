@@ -39,7 +39,7 @@ def test_one_byte_less_is_proved_impossible(rows):
         assert fit_exactly(one_byte_less, WEIGHTS_AND_OPTIMIZER).impossible
 
 
-def test_a_program_that_is_too_large_is_not_tried():
+def test_an_integer_program_that_is_too_large_gives_no_answer():
     task = ShardingTask([Table(f"t{i}", 1000, 20, 1.0) for i in range(600)], 4, 16, 12_000_000)
     fit = fit_exactly(task, WEIGHTS_AND_OPTIMIZER)
     assert fit.shards is None

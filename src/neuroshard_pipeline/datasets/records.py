@@ -1,4 +1,4 @@
-"""The records of a campaign: a folder of Parquet files, each with the results of a few samples or tasks.
+"""The records of one or several campaigns: a folder of Parquet files, each with results of a few samples or tasks.
 
 Runs add files and keep the old ones.
 """

@@ -29,7 +29,7 @@ class Lookup:
 
     Attributes:
         ids: ids per shard, (S,).
-        bags: outputs per shard: the batch size, or the number of ids without pooling, (S,).
+        bags: outputs per shard: the batch size or, if rows are not pooled, the number of ids, (S,).
         dims: columns per shard, (S,).
         element_bytes: bytes of one weight, (S,).
         rows_of_bin: distinct rows that are looked up, per reuse bin, (S, 17).
@@ -77,8 +77,8 @@ def lookup_of_shards(shards: Sequence[Shard], batch_size: int, optimizer: str) -
     """The fused lookup of the shards of one rank, with pooled fp32 outputs and all weights in GPU memory.
 
     Args:
-        shards: at least one shard with all rows of its table (`tables.lookups` makes such shards of row shards and
-            replicas). A table without a reuse profile gets the default profile for `batch_size`.
+        shards: one or several shards, each with all rows of its table (`tables.lookups` makes such a shard from a row
+            shard or a replica). A table without a reuse profile gets the default profile for `batch_size`.
         batch_size: samples whose ids are looked up: the global batch, or that of one rank for replicas.
         optimizer: one of `tables.task.OPTIMIZERS`.
     """

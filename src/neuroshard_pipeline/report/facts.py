@@ -1,4 +1,4 @@
-"""Tables of the report: accuracy, measurements, tasks, and any nested mapping as rows."""
+"""Facts of the report, such as accuracy, measurements, tasks and failures, as tables, rows and sentences."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _METRICS = {
 #: Formats of the metrics that are plain numbers; all others are shares.
 _NUMBERS = {"r2": ".3f", "kendall_tau": ".3f", "n_test": ",", "count": ","}
 
-#: For each part of the embedding cost, the model of `train.metrics` that predicts it.
+#: For each of the paper's three parts of the embedding cost, the model of `train.metrics` that predicts it.
 _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
 
 #: Columns of the table of sharding types: a whole table is column-wise with a single shard.
@@ -45,7 +45,7 @@ def accuracy_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 
 def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
-    """Header and one line per part of the embedding cost with the errors on plans; None if no plan was measured."""
+    """Header, a line of errors per measured part, and one for their embedding cost; None if no plan was measured."""
     errors = summary.get("prediction_on_plans")
     return _metric_table("part", errors) if errors else None
 
@@ -72,7 +72,7 @@ def noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def rank_noise_floors(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Noise floor of every part of the embedding cost, taken from the model that predicts the part."""
+    """Noise floor of compute and both directions of all-to-alls, each from the model that predicts this part."""
     floors = noise_floors(metrics)
     return {part: floors[model] for part, model in _MODEL_OF_PART.items() if model in floors}
 

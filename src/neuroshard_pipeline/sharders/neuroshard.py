@@ -40,8 +40,8 @@ class NeuroShard:
         """The placement of lowest predicted embedding cost that the search found.
 
         Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks.
-            ConstraintError: the constraints on a table do not allow `column_wise`, and the search knows no other type.
+            DoesNotFitError: the task does not fit the memory of its ranks, or is too large for the search.
+            ConstraintError: constraints forbid `column_wise` for a table, and the search can use no other type.
         """
         return self.shortlist(problem, rng, 1)[0]
 
@@ -52,8 +52,8 @@ class NeuroShard:
         search ended; with a step cost model, also plans of variants of the task.
 
         Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks.
-            ConstraintError: the constraints on a table do not allow `column_wise`, and the search knows no other type.
+            DoesNotFitError: the task does not fit the memory of its ranks, or is too large for the search.
+            ConstraintError: constraints forbid `column_wise` for a table, and the search can use no other type.
         """
         if self.local_search is not None and problem.models.step is not None:
             return best_variants(problem, self.search, self.local_search, rng, count)

@@ -1,4 +1,4 @@
-"""A `HardwarePerfConfig` with fitted numbers, so that TorchRec's planner estimates costs from this project's models."""
+"""A `HardwarePerfConfig` for TorchRec's planner, with numbers that are fitted to this project's cost models."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ from torchrec.distributed.planner.types import (  # noqa: E402
     ShardEstimator,
 )
 
-#: TorchRec's default numbers. Its formulas for collectives use the bandwidths of the `ShardPerfContext` instead.
+#: A config that TorchRec's formulas for collectives require as an argument. They take no bandwidth from it, but use
+#: those of the `ShardPerfContext`.
 _DEFAULT = EmbeddingPerfEstimatorConfig()
 
 

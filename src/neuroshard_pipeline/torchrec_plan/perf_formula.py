@@ -22,7 +22,8 @@ from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 
 ShardSets = Sequence[Sequence[Shard]]
 
-#: With `use_min_dim_for_lookup`, TorchRec counts the reads of a narrower column shard as if it had this many columns.
+#: With `use_min_dim_for_lookup`, TorchRec's forward formula counts the reads of a narrower column shard as if it had
+#: this many columns.
 LEAST_WIDTH = 32
 
 _BYTES_PER_ID = 8
@@ -30,7 +31,7 @@ _BYTES_PER_ID = 8
 
 @dataclass(frozen=True)
 class LookupFormula:
-    """TorchRec's formula for lookups with its numbers.
+    """TorchRec's formula for lookups, with a bandwidth and coefficients.
 
     Attributes:
         bytes_per_ms: bandwidth of lookups.
@@ -88,7 +89,7 @@ def summed_bytes(
 
     Args:
         sets: the column-wise shards of N ranks.
-        batch_size: global batch size.
+        batch_size: samples whose ids are looked up: the global batch, or that of one rank for replicas.
         least_width: fewest columns that are counted for the rows.
         penalty: maps the width of a shard to a factor of its bytes.
     """

@@ -72,6 +72,7 @@ class Cluster:
 
         Raises:
             TeamLostError: the worker replaces a failed one, and the remaining hosts have no room for it.
+            ExecutionError: it replaces a failed one, and no remaining host has a CPU and enough GPUs for any worker.
         """
         with self._changing:
             if is_replacement and self._running >= (room := self.room(ask_hosts=True)):
