@@ -50,7 +50,7 @@ PER_BYTE = 1e-6
 def against_the_oracle(models: Models, num_tasks: int, best_seconds: float, best_tasks: int, jobs: int) -> None:
     """Compare the searches with the oracle on the tasks of `benchmark_task`."""
     print("\nThe oracle (the tests' plain implementation), the beam search (both with the settings of the paper), and")
-    print("local search from its plan (beam search and local search together get a tenth of the oracle's time)")
+    print("local search from the beam search's plan (the two together get a tenth of the oracle's time)")
     print(COMPARISON_HEADING)
     compile_ahead()
     with get_context("spawn").Pool(jobs, compile_ahead) as pool:
