@@ -84,6 +84,8 @@ def types_of(plan: Plan) -> list[dict[str, object]]:
 
 def report(results: pd.DataFrame, sharders: Sequence[str]) -> None:
     """Print all tables."""
+    if "step_ms" not in results:
+        raise SystemExit("no sharder has solved a task; the file of results names the reasons")
     plans = results.drop_duplicates(["task", "sharder"])
     for (suite, world_size), group in plans.groupby(["suite", "world_size"], sort=False):
         steps = group.pivot_table("step_ms", "task", "sharder", aggfunc="first", dropna=False)

@@ -7,7 +7,7 @@ The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a che
 
     kernels         outputs and updates of FBGEMM's fused lookup against torch's embedding bag in float64
     memory          what the campaign would need against what the GPU has free
-    largest sample  runs a sample that fills the arena, and compares its peak memory with the predicted one
+    largest sample  runs a sample that fills nine tenths of the arena; compares its peak memory with the predicted one
     copy bandwidth  against the data sheet (lab.devices in conf/base/parameters_lab.yml)
     launch floor    cost of a lookup of a few ids, which consists of kernel launches
     L2 flush        its duration, and its effect on a lookup that fits the L2 cache

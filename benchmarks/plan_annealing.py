@@ -13,7 +13,8 @@ from numba import njit
 #: Weights with which the ranks' mean cost, and the memory above limits as shares of the limits, are added to the step's
 #: cost; share of the trials that make two changes at once.
 _MEAN, _EXCESS, _TWICE = 0.02, 1e3, 0.3
-_MOST_HALVINGS = 4
+#: A table that becomes column_wise gets 1, 2, 4 or 8 parts: a power of two with one of this many exponents.
+_NUM_EXPONENTS = 4
 
 
 @njit(cache=True)
@@ -36,7 +37,7 @@ def _retyped(rng, kinds, blocks, count, widths, usable, hosts, world):
     if kind == GRID_SHARD:
         parts = min(hosts, left)
     elif kind == COLUMN_WISE and rng.random() < 0.5:
-        parts = min(2 ** _below(rng, _MOST_HALVINGS), left)
+        parts = min(2 ** _below(rng, _NUM_EXPONENTS), left)
     for part in range(min(parts, len(blocks) - kept)):
         width = left // (parts - part) if kept < len(blocks) - 1 else left
         places = world if kind == COLUMN_WISE else (1 if kind in (DATA_PARALLEL, ROW_WISE) else hosts)

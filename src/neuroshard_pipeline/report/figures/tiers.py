@@ -30,7 +30,7 @@ _TIER_COLOURS: dict[TierKind, str] = {"hot": "#D55E00", "host": "#E69F00", "cold
 _TIER_NAMES: dict[TierKind, str] = {
     "hot": "hot: on every rank",
     "host": "host: on every host",
-    "cold": "cold: sharded over all ranks",
+    "cold": "cold: stored once",
 }
 _KIND_COLOURS: dict[Kind, str] = {
     "ids": style.PART_COLOURS["input_dist"],

@@ -75,7 +75,7 @@ def _stored(module: TieredState) -> Iterator[tuple[TableParts, str, StoredRows]]
         optimizer = parts.tiers.optimizer_class
         if optimizer not in _FUSED_NAMES:
             known = ", ".join(each.__name__ for each in _FUSED_NAMES)
-            raise PlanError(f"the state of {optimizer.__name__} cannot be saved; tables with tiers support {known}")
+            raise PlanError(f"the state of {optimizer.__name__} cannot be saved or loaded; tiers support {known}")
         table = parts.tiers.index.tables[parts.at].name
         width = 1 if optimizer is RowWiseAdagrad else parts.tiers.embedding_dim
         for dense_name, name in _FUSED_NAMES[optimizer].items():
