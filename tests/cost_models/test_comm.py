@@ -19,7 +19,7 @@ from .machine import BATCH_SIZE, make_comm_sample, true_comm_ms
 
 
 @pytest.mark.parametrize(("world_size", "limit"), [(2, 0.05), (4, 0.05), (8, 0.05), (3, 0.08), (6, 0.08), (12, 0.2)])
-def test_one_network_is_accurate_for_seen_and_unseen_world_sizes(comm_model, world_size, limit):
+def test_one_model_is_accurate_for_seen_and_unseen_world_sizes(comm_model, world_size, limit):
     rng = np.random.default_rng(5)
     samples = [make_comm_sample(rng, index, world_size) for index in range(30)]
     predicted = predict_comm(comm_model, samples)
@@ -67,7 +67,7 @@ def test_volumes_match_a_calculation_by_hand():
     assert back["receive_bytes"].tolist() == named["send_bytes"].tolist()
 
 
-def test_a_batch_of_collectives_costs_the_same_as_each_alone(comm_model):
+def test_a_collective_costs_the_same_in_a_batch_and_alone(comm_model):
     rng = np.random.default_rng(1)
     dims, skew = 4 * rng.integers(1, 99, (2, 3, 4)), rng.random((2, 3, 4))
     forward, backward = comm_model.predict(dims, skew, BATCH_SIZE)
@@ -112,7 +112,7 @@ CLUSTERS = [(16, 8), (12, 8), (6, 4), (9, 4), (8, 4), (7, 3), (5, 4)]
 
 
 def message_by_message(dims, direction, per_host):
-    """Terms of traffic between hosts for every rank, added up message by message; a message has 1 MiB per column."""
+    """Terms of traffic between hosts for every rank, from single messages; a message has 1 MiB per column."""
     world = range(len(dims))
     far = {(p, q) for p in world for q in world if p // per_host != q // per_host}
     size = {(p, q): dims[p] if direction == "forward" else dims[q] for p, q in far}
@@ -127,7 +127,7 @@ def message_by_message(dims, direction, per_host):
 
 @pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_traffic_between_hosts_is_the_sum_of_its_messages(world, per_host, direction):
+def test_traffic_between_hosts_follows_from_its_messages(world, per_host, direction):
     dims = 4.0 * np.random.default_rng(world).integers(0, 100, world)
     batch_size = world * 2**18  # 1 MiB per column and receiving rank
     work, _ = comm_features(dims, np.zeros(world), batch_size, direction, per_host)
@@ -148,7 +148,7 @@ def test_remote_wait_is_the_wait_for_ranks_on_other_hosts(world, per_host):
 
 @pytest.mark.parametrize(("world", "per_host"), CLUSTERS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_permuting_ranks_that_share_hosts_permutes_their_features(world, per_host, direction):
+def test_permuting_hosts_and_the_ranks_of_each_host_permutes_features(world, per_host, direction):
     rng = np.random.default_rng(world)
     dims, skew = 4.0 * rng.integers(0, 300, (5, world)), rng.uniform(0, 9, (5, world))
     full = rng.permutation(world // per_host)  # permutes whole hosts; a smaller last host stays last

@@ -66,7 +66,7 @@ def test_costs_follow_from_sums_of_embeddings(compute_model, tables):
     np.testing.assert_allclose(grid, expected.reshape(3, 4, 2), rtol=1e-12)
 
 
-def test_a_batch_of_sets_costs_the_same_as_each_alone(compute_model, tables):
+def test_a_set_costs_the_same_in_a_batch_and_alone(compute_model, tables):
     """There are more sets than the model computes at a time."""
     model = compute_model
     base = model.shard_embeddings([Shard(t, 0, 8) for t in tables], BATCH_SIZE)

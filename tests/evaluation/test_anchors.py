@@ -111,7 +111,7 @@ def test_anchors_are_measured_among_the_samples_and_left_out_of_their_costs():
     assert costs[["forward_ms", "backward_ms"]].to_numpy() == pytest.approx(1.0)  # the drift is removed
 
 
-def test_nothing_is_measured_where_there_is_no_sample():
+def test_nothing_is_measured_if_there_is_no_sample():
     anchors = samples(3)
     costs, drifts = measure_as_at_first([], (anchors, costs_of(anchors, np.ones(3))), lambda _: pytest.fail("measured"))
     assert costs.empty

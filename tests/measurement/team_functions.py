@@ -16,7 +16,10 @@ WORLD = 3
 
 
 def exchange_of_rank(rank, params, store_file):
-    """Send this rank's number plus a hundredth of the receiver's, in both directions, and return what was received."""
+    """Returns a function that sends this rank's number plus a hundredth of the receiver's, in both directions.
+
+    The function returns what was received.
+    """
     bench = CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
 
     def answer(sample):
@@ -33,7 +36,7 @@ def exchange_of_rank(rank, params, store_file):
 
 
 def reduce_of_rank(rank, params, store_file):
-    """Run a reduction on a buffer and a share whose values depend on the rank, and return both."""
+    """Returns a function that runs a reduction on a buffer and a share with values of the rank, and returns both."""
     CollectiveBench(rank, WORLD, params, dist.FileStore(store_file, WORLD))
 
     def answer(collective):
@@ -56,7 +59,7 @@ def set_up_mortal_worker(rank, worker, samples, params, seed, machine):
 
 
 def set_up_worker_that_recovers(rank, worker, samples, params, seed, machine):
-    """Like `set_up_mortal_worker`, but a sample "deadly until FILE" is harmless once the file exists."""
+    """Like `set_up_mortal_worker`, but only samples "deadly until FILE" are deadly, and only until the file exists."""
     measure = set_up_worker(rank, worker, samples, params, seed, machine)
 
     def answer(indices):

@@ -70,7 +70,7 @@ def test_reductions_are_measured_among_the_exchanges_with_fewer_visits(comm_para
     assert frame.columns.tolist() == ["sample_id", "cost_ms", "spread_ms", "error"]
     assert frame["sample_id"].tolist() == [sample.sample_id for sample in grid]
     assert frame["error"].isna().all()
-    # The cost of a rank is the mean over its visits (`reduction_statistic`), that of a collective the slowest rank's.
+    # A rank's cost is the mean over its visits (`reduction_statistic`); a collective's is that of its slowest rank.
     means = rows[~rows["replica"].astype(bool)].groupby(["sample_id", "rank"])["forward_ms"].mean()
     assert frame["cost_ms"].tolist() == pytest.approx([means[sample.sample_id].max() for sample in grid])
 
@@ -103,7 +103,7 @@ def test_added_samples_alone_are_measured_and_another_protocol_starts_a_campaign
 
 
 def test_more_visits_measure_only_the_missing_visits(compute_params, compute_samples, caplog):
-    # The sample with the most lookup bytes gets half of the visits; `visits` determines the rounds of these visits.
+    # The sample with the most lookup bytes gets half of the visits. Which rounds visit it depends on `visits`.
     samples = compute_samples(5)
     limits = {"noise_floor_share": 0.0, "thorough_lookup_bytes": round(samples[2].lookup_bytes / 2), "least_visits": 1}
     few, many = compute_params(visits=4, **limits), compute_params(visits=10, **limits)
@@ -128,7 +128,7 @@ def test_parameters_without_effect_on_timings_measure_nothing_again(comm_params,
     assert list(CommCampaign(patient, SEED).run(samples, records)) == []
 
 
-def test_the_log_says_which_records_stay_unused_and_why(compute_params, compute_samples, caplog):
+def test_the_log_says_how_many_records_stay_unused_and_why(compute_params, compute_samples, caplog):
     samples = compute_samples(3)
     records = dict(ComputeCampaign(compute_params(), SEED).run(samples, {}))
     with caplog.at_level(logging.INFO):
@@ -239,7 +239,7 @@ def test_an_abandoned_campaign_leaves_no_process_behind(compute_params, compute_
 
 @pytest.fixture(scope="module")
 def killed_campaigns(tmp_path_factory):
-    """Folder and output of a campaign that was killed `KILLS` times at random moments and once ended by itself."""
+    """Folder and output of a campaign, killed `KILLS` times at random moments; at least one run ended by itself."""
     folder = tmp_path_factory.mktemp("killed")
     script = Path(__file__).with_name("killed_campaign.py")
     done = warm.run(script, folder, KILLS)

@@ -2,8 +2,9 @@
 
 They are histograms over reuse bins: a bin holds the rows of a batch that are looked up about equally often. Source:
 facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files (856 tables,
-global batch 65536). The file rounds shares to three decimals, so that bins with few, frequently used rows have a share
-of 0. `rows_per_table` therefore derives the rows of the high bins from the ids and a typical lookup count.
+global batch 65536). The file rounds shares to three decimals, so that the share of rows is 0 in bins with few,
+frequently used rows. `rows_per_table` therefore derives the rows of the high bins from the ids and a typical lookup
+count.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ MEAN_NUM_EMBEDDINGS = 4.0e6
 MAX_NUM_EMBEDDINGS = 40e6
 
 
-#: Totals over all tables.
+#: Number of tables, global batch size, and numbers of ids and of unique rows of all tables together.
 TABLES = 856
 BATCH_SIZE = 65536
 INDICES = 887_017_990

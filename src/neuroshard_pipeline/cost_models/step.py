@@ -22,7 +22,7 @@ from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.step_work import QUANTITIES
 
 #: The parts of a step that have prices, and the quantities that each part depends on.
-#: `input_dist`: the exchange of bag lengths and ids, with the copies before and after it.
+#: `input_dist`: the exchange of bag lengths, ids and their weights, with the work on them before and after it.
 #: `module`: what TorchRec's module adds to the bare lookups and collectives, forward and backward together.
 #: `dense`: the launches that replicas and host tiers (rows that every host has) add, and work on their dense gradients:
 #: zeroing, copying to the buffer of the all_reduce, and the optimizer.
@@ -52,8 +52,9 @@ class StepCostModel:
         prices: by world size. Between two measured world sizes, a price is interpolated in log2(world size); beyond the
             measured range, the nearest world size counts.
         reductions: costs of reduce_scatter, all_gather and all_reduce.
-        errors: by part, the mean relative error on held-out steps. For a measured `module`, it is the error of whole
-            steps divided by the cost of the module. If steps were measured, `step` is the error of whole steps.
+        errors: by part, the mean relative error on held-out steps. If steps were measured, `step` is that of whole
+            steps, `module` is the error of whole steps divided by the cost of `module` and `dense`, and `dense` is left
+            out.
         provenance: hardware, data versions and training settings, JSON values.
 
     Raises:
@@ -83,11 +84,11 @@ class StepCostModel:
         return np.array([np.interp(np.log2(world_size), np.log2(known), column) for column in columns])
 
     def relative_bound(self, part: str) -> float:
-        """Half width of a 90 % prediction interval as a share of the part's cost, if errors are normal."""
+        """Half width of a 90 % interval as a share of a part's cost if errors are normal; 0 if not in `errors`."""
         return _NORMAL_90 * self.errors.get(part, 0.0)
 
     def save(self, folder: Path | str) -> None:
-        """Write `model.json` into `folder`."""
+        """Write `model.json`, and `weights.safetensors` without any arrays, into `folder`."""
         description = {
             "quantities": list(QUANTITIES),
             "prices": {
@@ -101,7 +102,7 @@ class StepCostModel:
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Read the file that `save` wrote; the loaded model predicts identically.
+        """Read the files that `save` wrote; the loaded model predicts identically.
 
         Raises:
             CostModelError: missing, truncated or incompatible files; the message names file and remedy.

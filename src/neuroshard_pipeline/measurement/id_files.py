@@ -1,8 +1,8 @@
 """Drawn ids in files, so that a campaign draws the ids of a table once and not for every measurement.
 
 At full scale, the pool of 856 tables has 890 million ids per batch of 65,536 samples. A GPU of 80 GB keeps only a part
-of them (`device_memory.KEPT_IDS_SHARE`). To draw the rest anew takes minutes: a busy core of a small virtual machine
-draws 5 million per second.
+of them (`device_memory.KEPT_IDS_SHARE`). To draw all of them takes three minutes: a busy core of a small virtual
+machine draws 5 million per second.
 
 A file holds the offsets (B + 1,) and then the indices (N,) of one table for one batch of B samples with N ids, as in
 `tables.ids.TableIds`.
@@ -89,7 +89,7 @@ class IdFiles:
     def __call__(self, batch: Batch) -> tuple[IntArray, IntArray]:
         """Indices (N,) and offsets (B + 1,) of a batch, from its file if there is one.
 
-        Otherwise the ids are drawn, and the file is written.
+        Otherwise the ids are drawn and, if there is a folder, the file is written.
         """
         if self.folder is None:
             return self._drawn(batch)
@@ -101,15 +101,15 @@ class IdFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         np.concatenate([offsets, indices]).astype(batch.dtype).tofile(part)
-        os.replace(part, path)  # a killed worker leaves no incomplete file
+        os.replace(part, path)  # a killed worker leaves no incomplete file of this name
         return indices, offsets
 
     def missing(self, batches: Iterable[Batch]) -> list[Batch]:
-        """Those of the batches that have no file yet."""
+        """Those of the batches that have no file yet; none of them if there is no folder."""
         return [batch for batch in batches if self.folder and not self._path(self.folder, batch).exists()]
 
     def draw_missing(self, batches: Sequence[Batch], workers: int) -> None:
-        """Write the files of all batches that have none.
+        """Write the files of all batches that have none; without a folder, do nothing.
 
         Args:
             batches: the batches.

@@ -30,7 +30,8 @@ class ContestParams(Parameters):
     """The sharders that plan every sharding task.
 
     Attributes:
-        sharders: names of sharders, in the order in which tables and figures show them.
+        sharders: names of sharders. Tables of `truth` and `train_check` keep this order; those of `search` show the
+            cheapest first.
         seed: seed of sharders that draw random numbers.
     """
 
@@ -58,8 +59,8 @@ class PlanParams(Parameters):
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.
-        world_size: number of ranks of the training job.
-        batch_size: global batch size.
+        world_size: number of ranks of the training job, divided by `num_replica_groups`.
+        batch_size: global batch size of one group of `world_size` ranks.
         memory_gib: memory for embeddings on every rank, GiB.
         host_memory_gib: host memory for embeddings per rank, GiB, or null if no table may be in host memory.
         optimizer: optimizer of the tables, one of `tables.task.OPTIMIZERS`.
@@ -68,7 +69,7 @@ class PlanParams(Parameters):
         pipelines_input_dist: whether the trainer sends the ids of the next batch while it computes on this one.
         comm_precision: number format of rows and gradients on the links, a key of `tables.task.COMM_BYTES`.
         num_replica_groups: number of groups of `world_size` ranks that hold the same shards (`DMPCollection`).
-        sync_interval: number of steps after which these groups average their weights.
+        sync_interval: number of steps after which these groups average their weights and optimizer states.
         tiers: whether sequence tables may be cut into tiers by popularity (`torchrec_bridge.tiered` trains them).
         index_dedup: whether ranks send each id of a sequence table once (TorchRec's `use_index_dedup`).
         ids: path of a file of ids (`tables.id_batches`), in which pooling factors, reuse profiles and popularity curves

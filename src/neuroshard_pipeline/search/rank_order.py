@@ -111,7 +111,7 @@ def _slowest(rank_ms: tuple[FloatArray, FloatArray]) -> FloatArray:
 
 
 def _score(dims: FloatArray, cost: FloatArray) -> FloatArray:
-    """(S,) number to minimise: sum of the slowest rank's times in both collectives, plus a small share of the means."""
+    """(S,) number to minimise: sum of the times of both collectives' slowest ranks, plus a small share of the means."""
     forward, backward = _rank_ms(dims, cost)
     return _slowest((forward, backward)) + _MEAN_WEIGHT * (forward.mean(axis=-1) + backward.mean(axis=-1))
 

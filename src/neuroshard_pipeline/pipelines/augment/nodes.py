@@ -74,7 +74,7 @@ def provide_compute_samples(
 def draw_sharding_tasks(
     pool: pd.DataFrame, mlperf_tables: list[Table], params: ShardingTaskParams, mlperf_params: FileTaskParams
 ) -> pd.DataFrame:
-    """Draw the sharding tasks, and append a task of the scaled MLPerf DLRM-v2 tables."""
+    """Draw the sharding tasks, and append a task of MLPerf DLRM-v2's tables, with rows divided by `row_scale`."""
     task = task_from_tables(mlperf_tables, **mlperf_params.model_dump())
     mlperf = tasks_to_frame([on_hosts(task, params.local_world_size)])
     return pd.concat([sharding_tasks(pool, params), mlperf], ignore_index=True)

@@ -17,9 +17,9 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 from neuroshard_pipeline.torchrec_bridge.tiered.base import LookedUp, TieredContext, TieredIds, TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
 
-#: The ids of a table go to TorchRec in this many bags of nearly equal length per rank. The bags of a sequence table
-#: need not be its samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so a
-#: single bag would be slow; a bag per sample would send more lengths.
+#: The cold ids of a table go to TorchRec in this many bags of nearly equal length per rank. The bags of a sequence
+#: table need not be its samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so
+#: a single bag would be slow; a bag per sample would send more lengths.
 BAGS_PER_TABLE = 64
 
 
