@@ -9,14 +9,14 @@ smallest sum of such numbers that any type of the set and any column split give.
 - Copies and input dist: they are linear in the shards of a rank, apart from launches.
 - All-to-alls: on one host, every rank exchanges data with the busiest one, and therefore needs at least the time of the
   mean volume. Across hosts, a rank needs at least the time in which its own volume crosses its network card.
-- All-to-alls on one host, and reductions: they cost the minimum of several lines, each of which is a constant plus a
-  rate times the bytes. Every choice of lines is tried, and the smallest result counts.
-- Without `table_row_wise` and `grid_shard` tables, the mean is that of the ranks with column shards, which launch all
-  kernels. Otherwise it is that of all ranks; of kernels that not all ranks launch, those of one rank or host count.
+- All-to-alls on one host, and reductions: they cost at least the minimum of several lines, each a constant plus a rate
+  times the bytes. Every choice of lines is tried, and the smallest result counts.
+- Without `table_row_wise` and `grid_shard` tables, the mean is that of the ranks that launch all kernels: those with
+  column shards, if any. Otherwise it is that of all ranks; kernels that only some launch count for one rank or host.
 
 In a plan of cost C, no shard alone costs more than C or exceeds the memory of every rank. The result is the smallest C
-that is not below the bound without such shards. Waiting, imbalance, the memory that the shards of a rank take together,
-and the reordering of outputs are ignored; each of them can only raise the cost.
+that is not below the bound for plans without such shards. Waiting, imbalance, the memory that the shards of a rank take
+together, and the reordering of outputs are ignored; each of them can only raise the cost.
 
 Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns.
 """
@@ -48,9 +48,9 @@ class Line:
     """A lower bound in us on the mean cost of a type's tables: a constant, and a number per table or column block.
 
     Attributes:
-        full_us: constant if every rank takes part.
-        least_us: constant if only one rank, or the ranks of one host, take part.
-        blocks_us: (T, M + 1) us of a block of i * 4 columns, infinite if impossible; from `_lines`, (T,) us of a table.
+        full_us: constant if every rank takes part; 0 for table_row_wise and grid_shard, which use `least_us` only.
+        least_us: constant if as few ranks take part as the type allows: one, those of one host, or all.
+        blocks_us: us (T, M + 1) of a block of 4 * i columns, infinite if impossible; `_lines` gives (T,) us of a table.
     """
 
     full_us: float
@@ -127,7 +127,7 @@ class LabBound:
         return np.asarray(terms.usable[:, kind, None] & fits & (numbers > 0) & ~self._too_large[:, kind])
 
     def _of_kind(self, kind: int, lookups: FloatArray) -> list[Line]:
-        """Lines of a type; `lookups` (T, M + 1, 2) are those of the first and the last block of rows."""
+        """Lines of a type; `lookups` are us of the lookups of the first and the last block of rows, (T, M + 1, 2)."""
         if kind == COLUMN_WISE:
             return self._column_lines(lookups[..., 0])
         if kind == DATA_PARALLEL:
@@ -135,7 +135,7 @@ class LabBound:
         return self._row_lines(lookups.min(axis=-1)) if kind == ROW_WISE else self._host_lines(lookups)
 
     def _alone(self, kind: int) -> FloatArray:
-        """(T, M + 1) us of a rank that has one shard, without all-to-alls."""
+        """(T, M + 1) us that a rank with a shard needs at least, without all-to-alls and reductions."""
         kernels, of = self._job.device.kernels, self._terms.lookups[:, kind, :, 0]
         forward = np.maximum(np.maximum(of[..., 0], of[..., 1]), of[..., 2] + of[..., 8])
         backward = of[..., 3] + np.maximum(np.maximum(of[..., 4], of[..., 5]), of[..., 6]) + of[..., 7]

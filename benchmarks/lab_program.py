@@ -1,11 +1,11 @@
-"""A lower bound on the cost of a step in the lab across hosts: a linear program over all plans of a case.
+"""A lower bound on the lab's cost of a step on several hosts: a linear program over all plans of a case.
 
 `lab_expressions` describes a case, `lab_segments` has the expressions of the program, and `lab_branching` covers all
-plans with cases. A segment takes at least as long as some ranks on average. It also takes at least as long as the ranks
-with a table's most expensive block would take if their only other shards were those of types that lie on all ranks. The
-time of a lookup contains the largest of several sums over its shards, and is therefore at least each of these sums.
-Numbers of column blocks need not be whole, and tables get a single type only on demand. The memory of all ranks
-together is limited.
+plans with cases. A segment of a step (`lab_segments`) takes at least the mean time of some ranks. It also takes at
+least as long as the ranks with a table's most expensive block would take if their only other shards were those of types
+that lie on all ranks. The time of a lookup contains the largest of several sums over its shards, and is therefore at
+least each of these sums. Numbers of column blocks need not be whole, and tables get a single type only on demand. The
+memory of all ranks together is limited.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class Program:
             self._block_rows(kind)
 
     def _block_rows(self, kind: int) -> None:
-        """Constraints for ranks with a block of a table, whose cost is the mean of its blocks, weighted by columns."""
+        """Constraints for ranks with a block of a table.
+
+        The cost of this block is the mean cost of the table's blocks, weighted by columns.
+        """
         s, one_rank = self._s, kind + _K
         share = np.arange(s.widths) / self._terms.widths[:, None]
         ids, gradients, outputs = (share * of for of in s.alone(kind))
@@ -123,7 +126,7 @@ class Program:
         return Bounds(np.zeros(s.size), most)
 
     def _limits(self) -> tuple[list[FloatArray], FloatArray]:
-        """Expressions that are at most 0: memory, spread, reduced bytes; and those that are 0: tables and columns."""
+        """Expressions that are at most 0 (numbers of blocks, memory, reduced bytes) or 0 (types, columns)."""
         s = self._s
         case, world, local = s.case, self._m.world, self._m.local
         rows, memory = [], s.constant(-float(self._terms.limits.sum()))

@@ -13,8 +13,9 @@ table and type; the bound is the smallest, over all U, of the constant plus the 
 - All-to-alls: a rank pays work times price times a correction of at least exp(-`MAX_LOG_CORRECTION`). The mean work is
   linear in the floats that all ranks send. One part is divided by k, and its least value over k counts.
 - Reductions: their curves of cost against bytes lie above every line of their lower convex hull. Each line has a
-  constant, which a plan with this type pays, and a price per byte of each table. The best line of each U counts. For
-  reductions inside hosts, only lines through the origin count, because a host may have none and pay no constant.
+  constant, which a plan with tables of its type pays, and a price per byte of each table. The best line of each U
+  counts. For reductions inside hosts, only lines through the origin count, because a host may have none and pay no
+  constant.
 
 A rank costs at least as much as each of its shards alone, plus what every rank pays for the other tables. A plan that
 costs C therefore has no shard that alone costs more than C. Nor has any plan a shard that exceeds the memory of every
@@ -61,8 +62,8 @@ TYPES: tuple[ShardingType, ...] = ("column_wise", "data_parallel", "row_wise", "
 #: What a bound consists of.
 PARTS = ("fixed", "lookups", "work", "exchange", "reductions")
 
-#: The search for the bound goes up in steps from a cost that one shard has alone. First and last step, as shares of
-#: this cost.
+#: The search for the bound goes up in steps from a cost that one shard has alone. The first step, and the length that
+#: every step exceeds, as shares of this cost.
 _STEP, _PRECISION = 0.25, 0.001
 
 
@@ -86,7 +87,7 @@ class _Choices:
     """What T tables cost with each of `TYPES` if they are cut into the cheapest blocks.
 
     Attributes:
-        ms: (T, 5, 3) parts lookups, work and exchange of the mean over ranks; infinite where a type is impossible.
+        ms: (T, 5, 3) parts lookups, work and exchange of the mean over ranks; infinite if the type is impossible.
         bytes: (T, 5) as in `Blocks`.
         host_share: (T, 5) as in `Blocks`.
     """
@@ -120,7 +121,10 @@ def step_bound(problem: Problem) -> StepBound | None:
 
 
 def _fixed_point(problem: Problem, options: list[dict[int, Blocks]], exchange: Exchange, low: float) -> StepBound:
-    """Raise the bound in steps from `low` while all plans without shards that alone cost more have a higher mean."""
+    """Raise the bound in steps from `low`.
+
+    A step is taken if every plan without shards that alone cost more than the raised bound has a higher mean.
+    """
     high, step = low, low * _STEP
     found: StepBound | None = None
     while step > low * _PRECISION:

@@ -67,7 +67,7 @@ def test_a_saved_model_says_that_it_is_modelled(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", shipped_names())
-def test_shipped_step_cost_models_have_the_prices_of_the_present_lab(name):
+def test_shipped_step_cost_models_agree_with_the_present_lab(name):
     models = load_cost_models(name)
     hardware = models.compute.provenance["hardware"]
     network = NetworkParams(**{key: hardware["topology"][key] for key in NetworkParams.model_fields})

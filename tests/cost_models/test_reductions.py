@@ -78,7 +78,7 @@ def test_no_bytes_or_a_single_rank_cost_nothing(model, size):
 
 
 @given(measured_costs(), st.lists(ANY_SIZE, max_size=5), st.integers(1, 100))
-def test_json_keeps_every_prediction(model, sizes, world_size):
+def test_json_keeps_every_interval(model, sizes, world_size):
     again = ReductionCosts.from_json(json.loads(json.dumps(model.to_json())))
     np.testing.assert_array_equal(
         again.interval_ms("all_reduce", sizes, world_size), model.interval_ms("all_reduce", sizes, world_size)

@@ -83,7 +83,7 @@ def test_search_with_splits_is_never_cheaper_than_brute_force(seed):
 
 
 def missing_in_words(task, missing):
-    """Memory is missing for one shard of 4 columns, for all tables, or for the shards that packing leaves over."""
+    """What the error says: memory is missing for a shard of 4 columns, all tables, or shards left by packing."""
     limits = task.memory_limits
     narrowest = [WEIGHTS_AND_OPTIMIZER.table_bytes(table, 4, task) for table in task.tables]
     if max(narrowest) > max(limits):

@@ -105,7 +105,7 @@ def counted(task, placed, seed=0):
 
 
 def assert_agree(task, placed, rel):
-    """The bytes of all ranks are compared within `rel`, those of one rank within 10 %, as their numbers of ids vary."""
+    """The sum over all ranks agrees within `rel`, and each rank within 10 %, because its number of ids varies."""
     volumes = plan_volumes(task, *zip(*placed, strict=True))
     draws = [counted(task, placed, seed) for seed in range(8)]
     expected = {key: np.mean([draw[key] for draw in draws], axis=0) for key in draws[0]}

@@ -12,7 +12,7 @@ TIMEOUT_S = 30.0
 
 
 class FakeTeam:
-    """Answers with its name; every team fails at the job `deadly`, and the team `lost` is lost at the job `last`."""
+    """Answers with its name and the job; every team fails at the job `deadly`, the team `lost` is lost at `last`."""
 
     def __init__(self, name):
         self.name = name

@@ -1,4 +1,4 @@
-"""Accuracy of the compute cost model for groups of samples that differ from the training samples."""
+"""Accuracy of the compute cost model by group of samples; most groups have tables or batch sizes not trained on."""
 
 import pandas as pd
 

@@ -58,4 +58,4 @@ class ComputeTrainParams(FitParams):
 
 
 class CommTrainParams(FitParams):
-    """Training of the two communication networks, one for the forward and one for the backward all-to-all."""
+    """Training of the communication cost model: an ensemble for the forward and one for the backward all-to-all."""

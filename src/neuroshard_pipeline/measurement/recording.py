@@ -77,7 +77,7 @@ def open_recording(params: RecordingParams | None) -> Recording:
     """Read a recording.
 
     Raises:
-        MeasurementError: no folder is given, a file, column or field is missing, or the format is not supported.
+        MeasurementError: no folder is given, a file, column or field is missing, or the card has an unknown format.
     """
     if params is None or params.folder is None:
         raise MeasurementError(

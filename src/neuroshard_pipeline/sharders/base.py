@@ -34,7 +34,7 @@ class Sharder(Protocol):
 
 
 def require_column_wise(task: ShardingTask, name: str) -> None:
-    """Refuse a task with a table that must not have column shards, for the sharder `name`, which makes no others.
+    """Refuse a task with a table that must not be `column_wise`, for the sharder `name`, which knows no other type.
 
     Raises:
         ConstraintError: there is such a table.

@@ -1,4 +1,4 @@
-"""The work of a training step beside lookups and the exchange of pooled rows: ids, copies and dense gradients.
+"""The work of a training step besides lookups and the exchange of pooled rows: ids, copies and dense gradients.
 
 Shapes: W ranks, Q quantities. TorchRec's *input dist* sends every rank the ids that look up its shards. A *tier* is a
 part of a sequence table's rows by popularity (`tables.tiers`).
@@ -159,7 +159,7 @@ def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
 
 
 def _reordered_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
-    """The quantity `reordered` from distinct shards and their part of `returned`; pure row shards do not count."""
+    """The quantity `reordered` from distinct shards and their part of `returned` (column_wise and grid_shard only)."""
     returned: dict[Group, float] = defaultdict(float)
     cut = set()
     for shard, floats in returned_by:

@@ -141,7 +141,7 @@ def _refine_campaigns(run: PlannedRun, node: Node) -> Problems:
 
 
 def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
-    """World sizes of the plans that are measured: those of the tasks, or of the benchmark's own suites."""
+    """World sizes of the plans that are measured: of the tasks, or of the benchmark's suites except the user's."""
     suites = run.nodes_of(node.namespace, {SuiteSettings})
     if not suites:
         return run.world_sizes(TASKS)

@@ -88,7 +88,7 @@ def fit_step_costs(
     hardware: Json,
     lineage: Json,
 ) -> tuple[list[StepCostModel], Json]:
-    """Return the step cost model, measured or of a modelled cluster, and its accuracy; an empty list if none exists."""
+    """Return a list with the step cost model (measured or modelled), empty if there is none, and its accuracy."""
     if is_modelled(hardware):
         model = step_model_of_hardware(hardware, modelled)
         return [model], dict(model.errors)

@@ -51,7 +51,7 @@ def summarise_steps(steps: pd.DataFrame, solutions: Solutions, params: TruthStep
         `same_plan_as`, an earlier sharder with the same plan; `agreement`: see `_agreement`; `parts`: see `_parts`;
         `sharders`, mean costs over the common tasks, solved by all sharders that solved at least half of the tasks;
         `pairs`, comparisons of the first of `OURS` with every other sharder, measured and predicted; `failures`, number
-        of unsolved tasks by sharder.
+        of unsolved tasks by sharder; `world_size`, `num_tasks` and `num_common_tasks`; `timing`, the `params`.
     """
     timed = steps[steps["timed"]]
     slowest = timed.groupby([*_PLAN, "round", "step"], sort=False)["step_ms"].max().reset_index()
