@@ -10,11 +10,12 @@ of one table that are equally popular form a class. A plan puts each row into on
 - hot: every rank holds it. An all_reduce over all ranks adds up the gradients.
 
 The slowest rank takes at least as long as the mean over ranks. The collectives of one module (its tables have equal
-widths) and one state run one after the other. Averaged over ranks, they cost at least the smallest of several lines,
-which `communication_lines` derives. For one choice of used states and of lines, the cost is thus a constant plus a
-number per row and state. The states of rows are coupled only by the memory of all ranks. With a price per byte of
-memory (a Lagrange multiplier), every row takes its cheapest state, and the sum minus the price of all memory is a lower
-bound for any price. The smallest sum over all choices of lines and states of a module counts, and then the best price.
+widths) and one state run one after the other. Averaged over ranks, they cost at least the smallest of several lines
+(linear functions of the bytes), which `communication_lines` derives. For one choice of used states and of their lines,
+the cost is thus a constant plus a number per row and state. The states of rows are coupled only by the memory of all
+ranks. With a price per byte of memory (a Lagrange multiplier), every row takes its cheapest state, and the sum minus
+the price of all memory is a lower bound for any price. Each module counts with its smallest sum over all choices of
+states and lines. The price with the largest bound is taken.
 
 The bound leaves out the bytes of the lengths of bags, imbalance between ranks, part of the latency of large reductions,
 and buffers in memory. It assumes that the rows of a host tier are spread evenly over the ranks of a host, as the search
@@ -81,7 +82,7 @@ class CommunicationBound:
         fixed_ms: the part of the cost at these states that depends on no row.
         exchange_ms: the part for ids and rows.
         reduction_ms: the part for gradients of copies.
-        cuts: the cuts of each table at these states, which may exceed the memory by the rows of one class.
+        cuts: the cuts of each table at these states; the rows may take somewhat more memory than the ranks have.
         price: ms per byte of memory.
     """
 
@@ -95,7 +96,7 @@ class CommunicationBound:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A choice of states and lines of one module, its cost with memory, and the state of every class, (R,)."""
+    """A choice of states and lines of one module, its cost including that of memory, and every class's state (R,)."""
 
     total_us: float
     lines: tuple[Line | None, ...]

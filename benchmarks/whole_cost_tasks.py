@@ -27,7 +27,7 @@ RANKS_PER_HOST = 8
 #: 80 GB without the dense model, activations and buffers, as in conf/h100/globals.yml.
 MEMORY_BYTES = 64 * 2**30
 WIDTHS = (4, 8, 16, 32, 64, 128)
-#: Samples per rank of the first, second ... task of a suite.
+#: Number of ranks → samples per rank of the first, second and third task of a suite; later tasks repeat them.
 LOCAL_BATCHES = {8: (8192, 4096, 2048), 16: (4096, 8192, 2048), 128: (1024, 2048, 512)}
 POOL_TABLES = 856
 POOL_SEED = 77

@@ -68,7 +68,7 @@ def test_no_message_of_a_host_tier_leaves_its_host():
     assert teams == [[0, 1, 0, 1], [0, 0, 1, 1]]  # gradients, then numbers of ids
 
 
-def test_hot_rows_only_reduce_gradients_and_copy_rows():
+def test_of_hot_rows_only_gradients_are_communicated():
     of = tiered(Cuts(4000))
     (hot,) = of.tables
     priced = cost(of, [(whole(hot, "data_parallel"), rank) for rank in range(4)])
@@ -85,7 +85,7 @@ def test_hot_rows_only_reduce_gradients_and_copy_rows():
     assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 4)
 
 
-def test_ids_that_are_sent_once_take_the_room_of_distinct_rows():
+def test_ids_that_are_sent_once_cost_what_distinct_ids_cost_plus_a_search_and_copies():
     rows = [(shard, rank) for rank, shard in enumerate(row_shards(ITEMS, "row_wise", 4))]
     of = task(ITEMS, world_size=4, local_world_size=2)
     plain, once = cost(of, rows, H100, CLUSTER), cost(replace(of, index_dedup=True), rows, H100, CLUSTER)
@@ -110,7 +110,7 @@ def test_ids_that_are_sent_once_take_the_room_of_distinct_rows():
 
 @pytest.mark.parametrize("cuts", [Cuts(20_000), Cuts(1000, 64_000)])
 def test_tiers_of_long_sequences_save_most_of_the_exchange(cuts):
-    """16 H100 on 2 hosts, four tables with 100 ids per sample of the default popularity, 128 columns."""
+    """16 H100 on 2 hosts, four tables of 128 columns, each with 100 ids per sample of the default popularity."""
     tables = [Table(f"items{number}", 10**6, 128, 100.0, pooling="none") for number in range(4)]
     of = task(*tables, world_size=16, batch_size=16 * 1024, local_world_size=8, tiers=True)
     tiers = tiered_task(of, dict.fromkeys((table.name for table in tables), cuts))

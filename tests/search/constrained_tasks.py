@@ -15,13 +15,13 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
 
-#: A memory model that counts everything that a trainer may need, and a reserve.
+#: A memory model that counts weights, optimizer state and all buffers, and keeps a reserve.
 EVERYTHING = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.1)
 
 
 @st.composite
 def constrained_tasks(draw):
-    """A task and a memory model; about a third of them cannot be solved."""
+    """A task and a memory model; about a third of the tasks cannot be solved."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     world_size = draw(st.integers(1, 4))
     tables = [

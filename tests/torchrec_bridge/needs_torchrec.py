@@ -11,7 +11,7 @@ try:
 except TorchRecMissingError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-#: Warnings that TorchRec, FBGEMM and torch.distributed emit in correct use.
+#: Marks that silence warnings which TorchRec, FBGEMM and torch.distributed emit in correct use.
 QUIET = [
     pytest.mark.filterwarnings("ignore:::torchrec"),
     pytest.mark.filterwarnings("ignore:::fbgemm_gpu"),

@@ -73,7 +73,7 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
 
 
 def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, int, int, str]]]:
-    """For every plan, the collectives of one step: name, number of ranks, number of elements, element type.
+    """For every plan, `recorded_collectives` of one step: name, number of ranks, number of elements, element type.
 
     An all-to-all has the elements that this rank sends, any other collective those of the larger of its two buffers.
     TorchRec passes outputs before inputs.
@@ -93,7 +93,7 @@ def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, 
 
 @contextlib.contextmanager
 def recorded_collectives() -> Iterator[list[tuple[str, int, int, str]]]:
-    """The collectives that Python code starts inside the block; DistributedDataParallel starts its own in C++."""
+    """Calls of `all_to_all_single` and `_OTHERS` inside the block; DistributedDataParallel's all_reduce is in C++."""
     calls: list[tuple[str, int, int, str]] = []
     originals = {name: getattr(dist, name) for name in ("all_to_all_single", *_OTHERS)}
 

@@ -1,4 +1,4 @@
-"""Models, plans and a training loop that trains a sharded model and the same unsharded model side by side."""
+"""Models, plans, and a training loop that compares a sharded model with the same model trained without sharding."""
 
 from __future__ import annotations
 

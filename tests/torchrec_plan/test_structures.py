@@ -109,7 +109,7 @@ def test_torchrecs_names_of_column_shards_are_read_as_column_wise():
         assert read_sharding_plan(theirs, {"a": table}) == (plan.shards, plan.ranks)
 
 
-def test_a_plan_of_torchrecs_own_generators_is_read_and_written_unchanged():
+def test_a_plan_of_torchrecs_own_generators_is_read_and_written_unchanged_except_for_table_wise():
     tables = [Table(name, 10, 64, 1.0, module="plain") for name in "abcdef"]
     model = collection_of(tables)
     generators = {

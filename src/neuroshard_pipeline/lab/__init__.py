@@ -18,5 +18,5 @@
   blocks of rows by popularity
 - `exchange`: the collectives of a step and the copies around them
 - `step_groups`: the shards that share kernels and collectives
-- `phases`: what ranks do one after another, and their waiting for each other
+- `phases`: the phases of a step (work of every rank, or collectives), and the ranks' waiting for each other
 """

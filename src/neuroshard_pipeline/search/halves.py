@@ -1,13 +1,13 @@
 """A local search that balances both halves of a step, by exchanging column shards between ranks.
 
 All ranks meet twice in a step: in the exchange of the ids, after the backward lookups, and in the forward all-to-all,
-after the forward lookups. A step therefore lasts as long as the slowest rank takes before the exchange and the slowest
-rank takes after it (`price.halves_ms`). The search over columns compares sums of both halves. Among placements with
-similar sums, this search finds one whose halves are balanced, too.
+after the forward lookups. A step therefore takes the time of the slowest rank before the exchange of the ids plus that
+of the slowest rank after it (`price.halves_ms`). The search over columns compares sums of both halves. Among placements
+with similar sums, this search finds one whose halves are balanced, too.
 
 It minimises the sum of a norm of each half. The p-norm of the ranks' times is close to the largest time if p is large,
 but it also falls if another of the slow ranks gets faster. The smaller p, the more ranks count; p rises during the
-search. A round makes the best of all exchanges of the slowest ranks.
+search. A round makes one exchange between a slow and a fast rank: of those that are tried, the best by this sum.
 
 Shapes: N column shards, W ranks, K kernels, H numbers of a shard embedding, P exchanges. The 2 halves are forward and
 backward.
@@ -37,7 +37,7 @@ _LEAST_GAIN = 1e-5
 
 
 def balanced_halves(problem: Problem, placement: Placement) -> Placement:
-    """The placement after the exchanges, or `placement` itself if they do not lower its predicted cost."""
+    """The cheapest of `placement` and the placements that the search reaches with each power, by predicted cost."""
     task, models = problem.task, problem.models
     parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
     movable = np.array([shard.sharding_type == "column_wise" for shard in placement.shards])
@@ -93,7 +93,7 @@ class _Exchanges:
         self._most_dims = self._dims_of_ranks().max()
 
     def make_best(self, power: float) -> bool:
-        """Make the exchange of a round that lowers the norms of this power most; False if none lowers them."""
+        """Make the allowed exchange that lowers the norms of this power most; False if none lowers them enough."""
         found = self._candidates()
         if not len(found.shard):
             return False
@@ -123,7 +123,7 @@ class _Exchanges:
         return replace(self._given, ranks=tuple(all_ranks.tolist()))
 
     def _candidates(self) -> _Exchange:
-        """Exchanges after which no rank holds two shards of a table or sends more than any rank before the search."""
+        """Exchanges that give no rank a second shard of a table, or more to send than the initial maximum of ranks."""
         order = np.argsort(self._load_ms, axis=0, kind="stable")  # (W, 2)
         sources, targets = np.unique(order[-_NUM_SOURCES:]), np.unique(order[:_NUM_TARGETS])
         leaving = np.flatnonzero(np.isin(self.rank, sources))

@@ -1,14 +1,14 @@
-"""Refuses tasks whose search would need more memory than this machine has left, or more time than anybody waits.
+"""Refuses tasks whose search or plan would need more memory than this machine has left, or would take too long.
 
-If a search took more memory than is left, the kernel would kill the process. The numbers of bytes are upper bounds of
-what was measured.
+If a search took more memory than is left, the kernel would kill the process.
 """
 
 from neuroshard_pipeline.errors import TooLargeError
 from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Memory of a plan and its price, whichever sharder made it. 10 tables on 1,000,000 ranks took 1,144 bytes per rank.
+#: Upper bounds of the memory of a plan and its predicted cost, whichever sharder made it: 10 tables on 1,000,000 ranks
+#: took 1,144 bytes per rank.
 PLAN_BYTES_PER_RANK = 2_000
 PLAN_BYTES_PER_TABLE = 20_000
 

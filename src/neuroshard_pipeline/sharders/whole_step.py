@@ -2,8 +2,8 @@
 
 Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
 (`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
-the best of these placements, and a local search improves the results. Another one cuts and moves the tables on single
-hosts, and a last one balances both halves of the step (`search.halves`).
+the best of these placements, and a local search improves the results. Another one cuts tables that lie on one host each
+into column blocks and moves the blocks, and a last one balances both halves of the step (`search.halves`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,12 @@ _LARGE = 20_000
 #: Number of sets of spread tables that are tried.
 _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 
-#: Number of starting points from which a beam search runs. In large tasks, it runs from the best one only.
+#: Number of starting points from which a beam search runs. In large tasks, it runs from the best one only. In small
+#: tasks (`_SMALL`), it also runs from the best of the further starting points without spread tables, if there is one.
 _NUM_SEARCHED = 3
 
-#: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches,
-#: one of them without spread tables if any starting point has none. In larger tasks, it improves the best result only.
+#: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches.
+#: In larger tasks, it improves the best result only.
 _SMALL = 500
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
@@ -75,10 +76,14 @@ class _Start:
 def whole_step_placements(
     problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator, count: int
 ) -> list[Placement]:
-    """At most `count` placements in ascending order of predicted cost; the first is the best that was found.
+    """At most `count` placements, in ascending order of the cost that the local search predicts for them.
+
+    That cost contains only the sum of both halves of a step. Except in large tasks, the first placement has then been
+    improved further (`search.host_blocks`, `search.halves`).
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
+        ConstraintError: a table has no usable sharding type (`usable_types`).
     """
     step = problem.models.step
     assert step is not None, "the caller has checked that the models price whole steps"
@@ -207,7 +212,7 @@ def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchPa
 
 
 def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
-    """The same set of spread tables beside tables that are split beforehand."""
+    """Starting points with the same spread tables as `start`, in which the other tables are split beforehand."""
     if start.columns is None:
         return []
     states = presplit_states(start.columns, search)

@@ -38,7 +38,7 @@ def sharding_plan(
 ) -> ShardingPlan:
     """The `ShardingPlan` of a task's shards on their ranks.
 
-    `Plan.to_torchrec` documents the arguments.
+    `Plan.to_torchrec` documents `module`, `leave_out` and the values in `devices`.
 
     Raises:
         PlanError: the task and the model differ in the name, rows or columns of a table, or in whether it is a
@@ -62,12 +62,13 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
     The tables of the shards have the kernels and load factors of the plan.
 
     Args:
-        plan: a plan of any sharding types. `table_wise` and `table_column_wise` tables are read as `column_wise`.
-            Shards without rows are left out.
+        plan: a plan with any of TorchRec's sharding types. `table_wise` and `table_column_wise` tables are read as
+            `column_wise`. Shards without rows are left out.
         tables: maps table names in `plan` to tables.
 
     Raises:
-        PlanError: the plan has an unknown sharding type, an unknown table, or a table with other rows or columns.
+        PlanError: the plan has an unknown sharding type, a table that is not in `tables`, or shards that do not end at
+            the last row and column of their table.
     """
     placed: list[tuple[Shard, int]] = []
     for module in plan.plan.values():

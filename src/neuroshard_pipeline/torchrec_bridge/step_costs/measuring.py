@@ -27,10 +27,10 @@ _PLAN = ["task_id", "sharder"]
 def measure_step_costs(
     plans: Sequence[Plan], params: StepParams, progress: Callable[[Sequence[Group]], Iterable[Group]] = iter
 ) -> pd.DataFrame:
-    """Time steps of TorchRec's embedding module under every plan, in turns.
+    """Time steps of TorchRec's embedding module under every plan; the plans of one task take turns.
 
     Args:
-        plans: plans of any tasks; those of one world size follow each other.
+        plans: plans of any tasks; those of one world size follow each other and have equal numbers of hosts.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
 
@@ -38,7 +38,7 @@ def measure_step_costs(
         A frame of `COLUMNS`.
 
     Raises:
-        RankError: the machine has too few GPUs, or a rank failed.
+        RankError: a plan cannot be measured, the machine has too few GPUs, or a rank failed.
     """
     frames = []
     for _, own in groupby(plans, key=lambda plan: plan.task.world_size):
