@@ -19,7 +19,7 @@ _SIZES = ((50.0, "below 50 us"), (1000.0, "50 us to 1 ms"), (float("inf"), "from
 
 
 def check_lookups(path: Path, by_repository: bool = False) -> Check:
-    """Predict every row of a file with the columns of data/01_raw/published/fbgemm_lookups.csv."""
+    """Predict all rows that can be modelled of a file with the columns of data/01_raw/published/fbgemm_lookups.csv."""
     values = lab_values()
     devices = {name: DeviceParams(**sheet) for name, sheet in values["devices"].items()}
     shipped = KernelParams(**values["kernels"])

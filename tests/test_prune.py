@@ -1,4 +1,4 @@
-"""`kedro prune` deletes the records that no campaign uses, and no others."""
+"""`kedro prune` deletes the records that no campaign uses, or with --busy those of a busy machine, and no others."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The base of all parameter types."""
+"""The base class of parameters."""
 
 from pydantic import BaseModel, ConfigDict
 

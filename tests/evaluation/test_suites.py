@@ -108,7 +108,7 @@ def test_more_tasks_leave_the_first_ones_as_they_are(drawn):
     pd.testing.assert_frame_equal(first, drawn)
 
 
-def test_papers_groups_hold_their_maximum_dimension(drawn):
+def test_tasks_of_the_paper_have_widths_up_to_the_maximum_of_their_group(drawn):
     paper = drawn[drawn["suite"].isin(["paper_4", "paper_8"])]
     for group, tables in paper.groupby("group"):
         largest = int(group.split()[-1])
@@ -122,7 +122,7 @@ def test_tables_have_names_of_their_own(drawn):
     assert own["table"].str.startswith("bench_").all()
 
 
-def test_tight_tasks_fit_no_whole_tables_and_are_solved_by_splitting(drawn):
+def test_the_largest_table_of_a_tight_task_fits_no_rank_and_splitting_solves_the_task(drawn):
     for task in tasks_from_frame(drawn[drawn["suite"] == "tight"]):
         largest = max(task.tables, key=lambda table: table.weight_bytes)
         assert largest.weight_bytes > max(task.memory_limits)
@@ -181,7 +181,7 @@ def test_a_roomy_task_is_not_tight(drawn):
     assert not is_tight(short, WEIGHTS_AND_OPTIMIZER)
 
 
-def test_a_users_suite_is_read_beside_ours(tmp_path):
+def test_a_users_suite_is_read_from_its_file(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(
         "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor,"

@@ -1,4 +1,4 @@
-"""The numbers that all GPUs share: a fit recovers them from modelled times, gives the shipped ones, meets the aims."""
+"""Fits of the numbers that all GPUs share: they recover known numbers, give the shipped ones and meet the aims."""
 
 import math
 from dataclasses import replace

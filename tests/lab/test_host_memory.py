@@ -29,7 +29,7 @@ def in_host(kernel, load_factor=0.2):
     return replace(TABLE, compute_kernel=kernel, cache_load_factor=load_factor)
 
 
-def test_a_table_in_gpu_memory_pays_nothing_and_others_stay_as_they_were():
+def test_only_the_rank_of_a_table_in_host_memory_pays_and_other_parts_of_the_step_stay():
     _, device = cost_of(TABLE)
     _, managed = cost_of(in_host("fused_uvm"))
     assert not device.host_ms.any()

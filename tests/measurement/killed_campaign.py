@@ -103,6 +103,6 @@ if __name__ == "__main__":
         print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
         time.sleep(60)
     else:
-        local_team.START_METHOD = "fork"  # the worker of an attempt is a fork of this process, too
+        local_team.START_METHOD = "fork"  # the worker of an attempt is a fork of the attempt
         FbgemmCpuBench(PARAMS, SEED).measure(SAMPLES[:1])
         print(f"killed {run_and_kill(where, how_often)} times")

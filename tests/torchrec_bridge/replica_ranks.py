@@ -30,13 +30,13 @@ Losses = list[tuple[float, float]]
 
 
 def mixed_sharder() -> EmbeddingBagCollectionSharder:
-    """Rows in fp16, their gradients in bf16."""
+    """A sharder that sends rows in fp16 and their gradients in bf16."""
     codecs = get_qcomm_codecs_registry(QCommsConfig(CommType.FP16, CommType.BF16))
     return EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs)
 
 
 def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:
-    """Losses of every step, sharded with this precision on the links and unsharded; largest difference of weights."""
+    """Losses of the sharded and of the unsharded model in every step, and the largest difference of final weights."""
     model = training.built(KIND)
     plan = training.plan_of_types(model, world_size, world_size, TYPES)
     sharded = DistributedModelParallel(

@@ -1,4 +1,4 @@
-"""TorchRec's planner accepts the fitted numbers, which follow the cost models; `perf_formula` repeats its formulas."""
+"""TorchRec's planner accepts numbers that are fitted to cost models; `perf_formula` repeats TorchRec's formulas."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Draws compute samples as the paper does: sets of generated tables, each with a random width [Zha2023] §3.1.
+"""Draws compute samples as the paper does: sets of tables of the pool, each with a random width [Zha2023] §3.1.
 
-`varied_draws` draws samples of other kinds. A sample depends on the seed and its own index only.
+`varied_draws` draws samples of other kinds. The random numbers of a sample depend on the seed and its own index only.
 """
 
 from typing import Self
@@ -62,10 +62,10 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
     is drawn again as a whole. Derived, public and held-out tables (`variation`) are not drawn.
 
     Returns:
-        `sample_id, batch_size, table, embedding_dim`, one row per table of a sample.
+        `sample_id, batch_size, table, embedding_dim`, one row per augmented table of a sample.
 
     Raises:
-        TaskError: the pool is too small, or no sample fits the memory.
+        TaskError: the pool is too small, or none of `drawing.MAX_REDRAWS` draws of a sample fits the memory.
     """
     pool = generated_tables(pool)
     pool = pool[~is_held_out(pool)]
@@ -89,7 +89,7 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
 
 
 def paper_settings(samples: pd.DataFrame) -> pd.DataFrame:
-    """Settings of samples that are drawn as in the paper (see `varied_samples`): all are for training and use SGD."""
+    """Settings (columns: see `varied_samples`) of samples drawn as in the paper: all are for training and use SGD."""
     common = {"optimizer": "sgd", "purpose": TRAINING, "sharding_type": "column_wise", "world_size": 1}
     return pd.DataFrame({"sample_id": samples["sample_id"].unique(), **common})
 

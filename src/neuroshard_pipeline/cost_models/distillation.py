@@ -2,11 +2,11 @@
 
 The method is SMC-2 ("Self-discipline on multiple channels", arXiv 2304.14224, with two channels), transferred from
 classification to costs. Every batch passes through the network twice, in two channels: unchanged in the first one,
-and with noise added to the context in the second one. The prediction of each channel is stored as a soft target. In
-the next epoch, the loss of a channel is a weighted mean of its errors against the measured cost and against the other
-channel's soft target. A wrong measurement therefore has less influence.
+and with noise added to the context (the inputs that describe the shards) in the second one. The prediction of each
+channel is stored as a soft target. In the next epoch, the loss of a channel is a weighted mean of its errors against
+the measured cost and against the other channel's soft target. A wrong measurement therefore has less influence.
 
-Shapes: E ensemble members, N training samples, n samples of one batch, D = 2 directions.
+Shapes: E ensemble members, N samples (for training or not), n samples of one batch, D = 2 directions.
 """
 
 from collections.abc import Callable

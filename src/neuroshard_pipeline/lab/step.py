@@ -8,7 +8,7 @@
     input_dist, forward_comm, backward_comm, reduction, module   collectives and copies (`lab.exchange`,
                     `lab.sequences`)
     dense           gradients of replicas and of host tiers (popular rows: each host has a copy, divided among its
-                    GPUs). Their G bytes are written as zeros and copied into the buffer of the all_reduce (2 G).
+                    GPUs). Their G bytes are written as zeros (G) and copied to the all_reduce's buffer (2 G).
                     PyTorch's optimizer reads gradients, weights and state, and writes weights and state: 3 G for SGD,
                     5 G for Adagrad, 7 G for Adam [torchrec `BatchedDenseEmbeddingBag`; DistributedDataParallel]
     host            tables in host memory: transfers over the host link, management of caches (`lab.host_memory`)
@@ -19,7 +19,7 @@ equal share of this cost.
 A step starts when all ranks get the gradients of the outputs, at the same time. The backward output dist, the backward
 lookups, and the all_reduce and optimizer of replicas come first. The input dist, the forward lookups and the forward
 output dist of the next batch follow. Nothing overlaps, except that the input dist of a task with `pipelines_input_dist`
-costs nothing. All numbers but `host_sync_us` come from the lab's models of GPUs and networks. W is the number of ranks.
+costs nothing. All speeds and latencies but `host_sync_us` are those of the lab's GPUs and networks. Shapes: W ranks.
 """
 
 from collections.abc import Sequence
@@ -214,7 +214,7 @@ def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:
 def _averaged_us(group: Group, job: Job) -> FloatArray:
     """Microseconds in which gradients of means are divided by the lengths of bags, on every rank, (W,).
 
-    FBGEMM's backward writes them into a tensor of their own [`grad_mean_kernel`].
+    FBGEMM's backward writes the divided gradients into a separate tensor [`grad_mean_kernel`].
     """
     samples = job.local_batch if group.is_replicated else job.task.batch_size
     floats = group.on_ranks(lambda shard: columns(shard) * (shard.table.pooling == "mean"), job.world_size)

@@ -39,10 +39,11 @@ class HostStart:
 class DeviceStart:
     """Starts and times collectives that run on a GPU, as those of NCCL.
 
-    At the common start, every host enqueues a wait of `LEAD_MS` plus the start skew on its GPU and then the collective.
-    The GPU enters the collective at the end of the wait, whatever the host does meanwhile, and events on the GPU time
-    it. A late host shortens the wait. If the host is later than the whole wait, the excess counts as cost. The cost
-    excludes the launch, as in training, where the host runs ahead of the GPU.
+    At the common start, the process of every rank (the host) enqueues on its GPU a wait of `LEAD_MS` plus the start
+    skew, and then the collective. The GPU enters the collective at the end of the wait, whatever the host does
+    meanwhile, and events on the GPU time the collective. A late host shortens the wait. If the host is later than the
+    whole wait, the excess counts as cost. The cost excludes the launch, as in training, where the host runs ahead of
+    the GPU.
 
     Args:
         device: the GPU of this rank, which must be idle between calls.

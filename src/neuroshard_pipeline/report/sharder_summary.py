@@ -108,7 +108,7 @@ def as_sentence(statement: str) -> str:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The result of a run in two or three sentences, whether or not our sharders win."""
+    """The result of a run in at most three sentences, whether or not our sharders win."""
     if not summary["sharders"]:
         return "No sharder was run."
     return f"{_cost_sentences(summary)} {_success_sentence(summary)}"

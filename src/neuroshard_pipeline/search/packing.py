@@ -160,7 +160,7 @@ def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> 
 
 
 def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
-    """The error for shards without a rank although the ranks together have enough bytes."""
+    """The error for shards without a rank although the ranks together have enough bytes for the whole tables."""
     task = problem.task
     name = problem.units[int(problem.unit[left_over[0]])].name
     missing = int(problem.bytes[left_over].sum())

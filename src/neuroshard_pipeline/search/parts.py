@@ -56,7 +56,7 @@ class Parts:
     Attributes:
         compute_ms: forward and backward compute, (W, 2).
         compute_bounds_ms: for every kernel, predicted forward + backward ms (W,) and its prediction interval (W, 2).
-        dim_sums: for every group, the 4-byte words that each rank sends per sample in the group's all-to-all, (W,). If
+        dim_sums: for every group with an all-to-all, the 4-byte words that each rank sends in it per sample, (W,). If
             each host has its own all-to-all: per sample of the host, (hosts, ranks per host).
         input_dist_ms, module_ms: (W,) each, or None if there is no step cost model.
         reduction_ms: (W,), or None if the plan has no reductions.
@@ -198,7 +198,7 @@ def _of_hosts(task: ShardingTask, placed: PlacedShards, outputs: FloatArray) -> 
 
 @dataclass(frozen=True)
 class GroupReduction:
-    """One reduction of a group of tables: among all ranks, or among several sets of ranks at the same time.
+    """One reduction of a group of tables or of replica groups: among all ranks, or in several sets of ranks at once.
 
     Attributes:
         collective: which one.
@@ -206,7 +206,7 @@ class GroupReduction:
         num_ranks: ranks of each collective.
         ranks_per_host: largest number of these ranks on one host.
         interval: number of steps from one such collective to the next.
-        at_once: number of these collectives that share the links of a host, one for every rank of the host.
+        at_once: number of these collectives that share the links of a host: 1, or one for every rank of the host.
     """
 
     collective: Reduction
