@@ -6,8 +6,8 @@ Tables that do not fit are in host memory, with or without a cache on the GPU. A
 GPU memory that the tables of MLPerf DLRM-v2 need, and each has 128 GiB of host memory. Both sharders get the same
 limits and memory model. NeuroShard plans with the shipped cost models, and TorchRec's planner with its own formulas.
 The explicit formulas of `lab.step` give the costs of the plans. For every task and sharder, the script prints the
-modelled step, the largest cost of tables in host memory on any rank, and two transfer times: for the lower and the
-upper bound of the bytes over the host link of the busiest rank.
+modelled step, the largest cost of tables in host memory on any rank, and two transfer times over the host link: the
+longest of any rank by the lower bounds of the bytes, and the longest by the upper bounds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tight(task: ShardingTask, share: float) -> ShardingTask:
 
 
 def bounds_ms(plan: Plan) -> tuple[float, float]:
-    """Time of the rank that reads most over its host link, for the lower and the upper bound of its bytes."""
+    """Longest time of any rank's reads over its host link, by the lower and by the upper bounds of their bytes."""
     found = np.zeros((plan.task.world_size, 3))
     for each, rank in zip(plan.shards, plan.ranks, strict=True):
         found[rank] += host_link_bounds(each, plan.task)

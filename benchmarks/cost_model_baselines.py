@@ -1,4 +1,4 @@
-"""Two scikit-learn models on summed features, which a cost model must outperform to justify its code.
+"""Two scikit-learn models of the cost of lookups, which our compute cost model must outperform to justify its code.
 
 Shapes: N samples, P work terms, F context features, D = 2 directions.
 """

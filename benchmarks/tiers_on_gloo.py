@@ -3,7 +3,7 @@
 `bench_tiers.py` and `measured_models.py` use it. A step sends ids, looks rows up, returns them and sends gradients
 back, as in the pipeline `truth`. After every step, its communication is timed alone: every rank repeats its collectives
 with buffers of the same sizes, and does nothing in between. On emulated hosts, the bytes on the wire are those
-that the kernel counted.
+that Linux counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Job:
 
     Attributes:
         plans: plans of one task, by name.
-        popular: the most popular rows of every table, hottest first.
+        popular: row numbers of every table, most popular row first; at least those of its hot and host tiers.
         batches: global batches of ids, in the order of the model's tables.
         rounds: number of rounds; in each one, every plan runs.
         steps: steps of a plan in one round, the first of which is not timed.

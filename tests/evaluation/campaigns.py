@@ -6,7 +6,7 @@ import pandas as pd
 
 
 class ComputedCampaign:
-    """Has the methods of `ComputeCampaign` and `CommCampaign` that give costs; one record holds all costs."""
+    """Has the methods of `ComputeCampaign` and `CommCampaign` that give costs or hosts; one record holds all costs."""
 
     def __init__(self, costs_of: Callable[[Sequence], pd.DataFrame], measured: list[list[str]]) -> None:
         self._costs_of = costs_of

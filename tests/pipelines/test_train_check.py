@@ -21,7 +21,7 @@ def newest(data_root: Path, name: str) -> Path:
     return sorted((data_root / name).iterdir())[-1] / Path(name).name
 
 
-def test_the_check_compares_plans_and_prints_them(finished_run, capfd):
+def test_the_check_compares_plans_and_prints_a_table(finished_run, capfd):
     run_pipeline(finished_run, "train_check")
     steps = pd.read_parquet(newest(finished_run, "07_model_output/train_check_steps.parquet"))
     assert steps.groupby("sharder").size().to_dict() == dict.fromkeys(SHARDERS, 8)

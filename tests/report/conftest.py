@@ -274,7 +274,7 @@ def scenario(request, inputs):
 
 @pytest.fixture
 def inputs(built_inputs):
-    """A copy that a test may change."""
+    """A copy of `built_inputs` that a test may change."""
     return copied(built_inputs)
 
 

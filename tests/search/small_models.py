@@ -15,7 +15,7 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 
 class SmallComputeModel:
-    """Softplus embeddings of shards, summed, and a two-layer head: 128-32 and 32-64-2 as in [Zha2023] §3.2."""
+    """Embeds shards (layers of 128 and 32), and maps their sum to two costs (64 and 2); sizes as in [Zha2023] §3.2."""
 
     def __init__(self, seed: int, hidden: int = 32):
         rng = np.random.default_rng(seed)

@@ -19,13 +19,13 @@ from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
-#: Names of reductions in `torch.distributed`.
+#: Names in `torch.distributed` of the reductions that are compared. An all_reduce starts in C++ and is not recorded.
 NAMES = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def recorded(request, tmp_path_factory) -> tuple[int, list[dict]]:
-    """On one host, and on two hosts of two ranks."""
+    """World size, and the collectives of each rank: of two ranks on one host, and of four ranks on two hosts."""
     world_size, folder = request.param, tmp_path_factory.mktemp("ranks")
     return world_size, run_ranks(world_size, folder, recorded_exchanges, local_world_size=HOSTS[world_size])
 

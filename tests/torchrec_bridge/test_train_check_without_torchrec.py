@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import sys
-sys.modules["torchrec"] = None  # an import now raises the same error as where TorchRec is not installed
+sys.modules["torchrec"] = None  # an import now raises the same error as if TorchRec were not installed
 from neuroshard_pipeline.pipeline_registry import register_pipelines
 assert "train_check" in register_pipelines()
 from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError

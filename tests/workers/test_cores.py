@@ -1,4 +1,4 @@
-"""Worker processes are pinned to cores that this process may use."""
+"""A worker process is pinned to one core, and its scheduler depends on whether others may share this core."""
 
 from __future__ import annotations
 

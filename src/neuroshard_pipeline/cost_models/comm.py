@@ -114,8 +114,8 @@ class CommCostModel:
     def forward_interval_ms(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> FloatArray:
         """90 % prediction interval of every rank's forward cost: lower and upper bound in ms (..., W, 2).
 
-        An interval is wide where the ensemble members disagree, and widens with the distance of a rank's context from
-        the training range (`intervals.Calibration`). It treats the start skews as exact.
+        An interval is wide if the ensemble members disagree, and widens with the distance of a rank's context from the
+        training range (`intervals.Calibration`). It treats the start skews as exact.
 
         Raises:
             CostModelError: as `predict`, or the model is not calibrated.

@@ -11,7 +11,7 @@ class OptionalParquetDataset(AtomicParquetDataset):
     A run that reads this dataset can start without the file. A version that the user pins must exist, however.
     """
 
-    #: The hooks do not stop a run if this dataset is missing.
+    #: The checks before a run (`pipelines.preflight`) do not stop it if this dataset is missing.
     is_optional = True
 
     def load(self) -> pd.DataFrame:

@@ -40,7 +40,7 @@ class ClusterSheet(Parameters):
 
     Attributes:
         gpu: name of the GPU sheet.
-        gpus_per_host: GPUs that NVLink connects, usually those of one host.
+        gpus_per_host: GPUs that NVLink or xGMI connects, usually those of one host.
         interconnect: regular expression that finds the network in a description; case does not matter.
         kind: kind of network, whose typical numbers a fit starts from. `rdma`: InfiniBand, RoCE, Slingshot. `cloud`:
             networks of cloud providers with their own transport (EFA, TCPXO).
@@ -147,7 +147,7 @@ def choose_cluster(
         clusters: cluster sheets; the first one of a GPU is its default.
 
     Returns:
-        None if no sheet has this GPU.
+        None if no cluster sheet has this GPU.
     """
     sheet = next((name for name, sheet in gpus.items() if re.search(sheet.names, gpu, re.IGNORECASE)), None)
     fitting = {name: cluster for name, cluster in clusters.items() if cluster.gpu == sheet}
@@ -161,7 +161,7 @@ def choose_cluster(
 
 
 def stated_card_gb_per_s(interconnect: str, gpus_per_host: int) -> float | None:
-    """Bandwidth per GPU that a description states, in GB/s: `8x400Gb`, `3200Gb/s/host`, `InfiniBand 100G`, `NDR`."""
+    """GB/s per GPU that a description states, such as `8x400Gb`, `3200Gb/s/host` or `NDR`; None if it states none."""
     if found := _PAIR_RATE.search(interconnect):
         return float(found[1])
     if found := _HOST_RATE.search(interconnect):

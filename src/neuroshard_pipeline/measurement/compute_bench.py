@@ -23,7 +23,7 @@ ID_CACHE_BYTES = 2**30
 
 @final
 class FbgemmCpuBench(LookupBench):
-    """Times lookups on one core by the wall clock; see `LookupBench`."""
+    """Times lookups on the CPU by the wall clock; see `LookupBench`."""
 
     def __init__(self, params: ComputeMeasureParams, seed: int) -> None:
         super().__init__(params, seed, torch.device("cpu"), ID_CACHE_BYTES)

@@ -18,7 +18,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Bytes of one id or offset in the input buffers: FBGEMM takes int64.
 ID_BYTES = 8
 
-#: Bytes of one element of pooled output, whatever the storage type: FBGEMM returns fp32.
+#: Bytes of one element of a lookup's output, whatever the storage type: FBGEMM returns fp32.
 OUTPUT_BYTES = 4
 
 #: Row-wise Adagrad keeps one fp32 number per row of every column shard [FBGEMM EXACT_ROWWISE_ADAGRAD].

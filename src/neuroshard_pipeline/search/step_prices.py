@@ -1,9 +1,9 @@
-"""Prices of a whole step in the form that a search needs: per shard, added to the load of its rank or of all ranks.
+"""Prices of a whole step in the form that a search needs: what a shard adds to its rank, and what to all ranks.
 
 A price is the ms that a unit of work (`tables.step_work`) takes. The costs of the input dist and of TorchRec's own work
 are linear in the shards of a rank (`cost_models.step`). A search therefore extends the shard embedding (the numbers by
-which the compute cost model describes a shard) by one number, the ms that the shard adds to its rank. The sums of
-embeddings then hold all costs of a rank except the all-to-alls of rows and the costs that all ranks share.
+which the compute cost model describes a shard) by one number, the ms that the shard adds to its rank. The embeddings of
+column shards then hold all costs of a rank except the all-to-alls of rows and the costs that all ranks share.
 
 Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q quantities.
 """

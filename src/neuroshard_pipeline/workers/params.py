@@ -13,9 +13,9 @@ class WorkerParams(Parameters):
     Attributes:
         engine: `local` starts processes on this host. `ray` starts workers on a Ray cluster (extra [cluster]).
         address: address of the running Ray cluster: `auto` for the cluster that this host belongs to, or `host:port`
-            of its head. Null starts Ray on this host for as long as the program runs. `local` ignores it.
-        workers: number of items that are processed at the same time. A Ray cluster with fewer CPUs processes one item
-            per CPU.
+            of its head. Null starts Ray on this host for as long as the program runs. `local` ignores the address.
+        workers: number of items that are processed at the same time. A worker of a Ray cluster needs one CPU, and for
+            lookups on GPUs also one GPU; if the cluster has room for fewer workers, it processes fewer items at a time.
         timeout_s: time limit for one item in seconds, including the start of its worker. A worker that exceeds it
             counts as hung and is replaced.
     """
