@@ -56,31 +56,32 @@ def compute_aims(models: pd.DataFrame, noise_floor: float | None) -> list[Aim]:
     held_out = ours.loc["held out"]
     aims = []
     if noise_floor is not None:
-        aims.append(Aim("median error, 1.2 x noise floor", held_out["median_ape"], high=1.2 * noise_floor))
+        aims.append(Aim("median error (limit: 1.2 x noise floor)", held_out["median_ape"], high=1.2 * noise_floor))
     aims += [
         Aim("MAPE", held_out["mape"], high=0.03),
         Aim(
-            "MAPE, half of the paper network's on our mix",
+            "MAPE (limit: half of the paper network's on our mix)",
             held_out["mape"],
             high=0.5 * paper.loc["held out", "mape"],
         ),
         Aim("Kendall's tau", held_out["kendall_tau"], low=0.975),
-        Aim("coverage of 90 % intervals, held out", held_out["coverage"], 0.85, 0.95),
+        Aim("coverage of 90 % intervals on held-out samples", held_out["coverage"], 0.85, 0.95),
     ]
     for name, figures in ours.drop("held out").iterrows():
         aims += _chosen_aims(str(name), figures, held_out) if str(name).startswith("chosen") else []
     for name, figures in ours.drop("held out").iterrows():
         if name == EXTRAPOLATION:
-            aims.append(Aim(f"{name}: width of intervals, held out", figures["width"], low=held_out["width"]))
+            text = f"{name}: width of intervals (limit: held-out width)"
+            aims.append(Aim(text, figures["width"], low=held_out["width"]))
         elif not str(name).startswith(("chosen", "held out")):
-            aims.append(Aim(f"{name}: MAPE, 1.5 x held out", figures["mape"], high=1.5 * held_out["mape"]))
+            aims.append(Aim(f"{name}: MAPE (limit: 1.5 x held-out MAPE)", figures["mape"], high=1.5 * held_out["mape"]))
     return aims
 
 
 def _chosen_aims(name: str, figures: pd.Series, held_out: pd.Series) -> list[Aim]:
     """Aims on the shards that a search has chosen."""
     return [
-        Aim(f"{name}: MAPE, 1.5 x held out", figures["mape"], high=1.5 * held_out["mape"]),
+        Aim(f"{name}: MAPE (limit: 1.5 x held-out MAPE)", figures["mape"], high=1.5 * held_out["mape"]),
         Aim(f"{name}: bias", figures["bias"], -TOLERATED_BIAS, TOLERATED_BIAS),
         Aim(f"{name}: coverage of 90 % intervals", figures["coverage"], 0.85, 0.95),
     ]
@@ -89,7 +90,7 @@ def _chosen_aims(name: str, figures: pd.Series, held_out: pd.Series) -> list[Aim
 def learning_aims(learning: pd.DataFrame) -> list[Aim]:
     """The aim of the learning curve; `learning`: mean MAPE by model, one column per number of samples, ascending."""
     few, every = learning.loc["universal"].iloc[0], learning.loc["paper"].iloc[-1]
-    return [Aim("MAPE with a tenth of the samples, the paper network's with all", few, high=every)]
+    return [Aim("MAPE with a tenth of the samples (limit: paper's network with all)", few, high=every)]
 
 
 def measured_comm_aims(rows: pd.DataFrame, floors: Mapping[str, float | None]) -> list[Aim]:
@@ -104,7 +105,8 @@ def measured_comm_aims(rows: pd.DataFrame, floors: Mapping[str, float | None]) -
     for direction, figures in mean.iterrows():
         floor = floors.get(str(direction))
         if floor is not None:
-            aims.append(Aim(f"measured {direction} comm: MAPE, 1.5 x noise floor", figures["mape"], high=1.5 * floor))
+            name = f"measured {direction} comm: MAPE (limit: 1.5 x noise floor)"
+            aims.append(Aim(name, figures["mape"], high=1.5 * floor))
         aims.append(Aim(f"measured {direction} comm: coverage of 90 % intervals", figures["coverage"], 0.85, 0.95))
     return aims
 

@@ -64,7 +64,7 @@ def disturbed_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
 
 
 @click.command()
-@click.option("--busy", is_flag=True, help="Delete those that were measured on a busy machine instead.")
+@click.option("--busy", is_flag=True, help="Delete measurements made on a busy machine, not unused ones.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def prune(env: str | None, params: dict[str, Any], busy: bool, yes: bool) -> None:
     """Delete stored measurements that no campaign of the environment uses.
@@ -97,7 +97,7 @@ def _stored(dataset: Any, campaign: str, keys: Iterable[str], reason: str) -> St
 
 
 def _campaigns(load: Callable[[str], Any]) -> dict[str, ComputeCampaign | CommCampaign]:
-    """Name of every dataset of records → campaign that uses it; `load` returns the value of a parameter."""
+    """Name of every dataset of measured records → campaign that uses it; `load` returns the value of a parameter."""
     seed = load("params:measure.seed")
     compute = ComputeMeasureParams.model_validate(load("params:measure.compute"))
     comm = CommMeasureParams.model_validate(load("params:measure.comm"))

@@ -55,7 +55,7 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)  # SIGKILL for all its processes
     records |= dict(campaign)
     local = dict(ComputeCampaign(compute_params(visits=4, chunk_samples=3), SEED).run(samples, {}))
-    # The names of the two campaigns differ, because they depend on the number of workers; nothing else differs.
+    # The names of the two campaigns depend on the number of workers, but both measure the same samples in each record.
     content, local_content = (
         {key.partition("/")[2]: frame[CONTENT].to_numpy().tolist() for key, frame in of.items()}
         for of in (records, local)

@@ -5,7 +5,7 @@ from neuroshard_pipeline.report.style import faded, log_axis, sharder_colours
 KNOWN = ["neuroshard", "neuroshard_plus", "random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"]
 
 
-def test_every_sharder_has_its_own_colour():
+def test_known_sharders_and_one_other_have_different_colours():
     colours = sharder_colours([*KNOWN, "torchrec", "mine"])
     assert len(set(colours.values())) == len(KNOWN) + 2
 
@@ -14,7 +14,7 @@ def test_a_known_sharder_keeps_its_colour_in_any_company():
     assert sharder_colours(["random"])["random"] == sharder_colours(KNOWN)["random"]
 
 
-def test_more_strangers_than_colours_are_not_refused():
+def test_more_unknown_sharders_than_spare_colours_are_allowed():
     assert len(sharder_colours([f"s{index}" for index in range(30)])) == 30
 
 

@@ -45,7 +45,7 @@ def plan_of(task):
     return shard(task, step_models(), "neuroshard_plus", SETTINGS)
 
 
-def test_a_task_larger_than_gpu_memory_gets_a_plan_within_both_limits():
+def test_a_task_larger_than_gpu_memory_gets_a_plan_with_tables_in_host_memory():
     task = tight_task()
     plan = plan_of(task)
     assert any(table.is_in_host_memory for table in plan.task.tables)
@@ -143,7 +143,7 @@ def test_the_explanation_names_the_tables_in_host_memory():
     assert "of 1.00 TiB" in line
 
 
-def test_a_change_beyond_the_host_memory_of_a_rank_is_not_offered():
+def test_a_change_beyond_the_host_memory_of_a_rank_is_forbidden():
     """`busy` and `idle` are in host memory, which has room for one of them on each rank."""
     tables = [Table(name, 10_000, 32, ids, compute_kernel="fused_uvm") for name, ids in (("busy", 50.0), ("idle", 1.0))]
     others = [Table(f"small_{at}", 1000, 32, 2.0) for at in range(4)]

@@ -189,7 +189,7 @@ def test_the_explanation_names_tiers_and_says_that_host_tiers_are_modelled():
 def test_reductions_of_host_tiers_cost_at_least_what_the_lab_says_and_little_more(hosts, most):
     """The ranks of a host reduce their rows at the same time, over the same network cards (`GroupReduction.priced_as`).
 
-    The price may be `most` times that of the lab.
+    The price must be less than `most` times that of the lab.
     """
     task = replace(tight_task(1.2), world_size=8 * hosts)
     cuts = {table.name: Cuts(hot_rows=1000, host_rows=20_000) for table in task.tables}

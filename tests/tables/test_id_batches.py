@@ -68,12 +68,12 @@ def test_criteo_categories_are_hashed_to_the_rows_of_26_tables(tmp_path):
         ({"words": [[1]] * 9, "clicks": [[50]] * 9}, "column 'clicks' has ids 50..50, but the table has 50 rows"),
     ],
 )
-def test_unusable_parquet_files_are_named(tmp_path, columns, message):
+def test_unusable_parquet_files_are_refused_with_the_reason(tmp_path, columns, message):
     with pytest.raises(TableFileError, match=message):
         read_id_batches(write(tmp_path / "ids.parquet", **columns), [WORDS, CLICKS], 3, 2)
 
 
-def test_other_unusable_files_are_named(tmp_path):
+def test_other_unusable_files_are_refused_with_the_reason(tmp_path):
     with pytest.raises(TableFileError, match="no such file"):
         read_id_batches(tmp_path / "missing.parquet", [WORDS], 2, 2)
     (tmp_path / "broken.parquet").write_text("no table")

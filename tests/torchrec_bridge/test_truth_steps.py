@@ -86,7 +86,7 @@ def expected() -> Rows:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_timed_steps_train_every_sharding_type_like_an_unsharded_module(name: str, expected: Rows, tmp_path: Path):
+def test_timed_steps_train_four_sharding_types_like_an_unsharded_module(name: str, expected: Rows, tmp_path: Path):
     answers = run_ranks(2, tmp_path, trained_rows, PLANS[name], BATCHES, PARAMS)
     for feature, rows in expected.items():
         found = np.concatenate([np.array(own[feature]) for _, own in answers])
@@ -120,7 +120,7 @@ def test_every_plan_of_several_tasks_has_all_steps_of_every_round_on_every_rank(
     np.testing.assert_allclose(frame[list(STEP_PARTS)].sum(axis=1), frame["step_ms"])
 
 
-def test_plans_that_cannot_be_measured_together_are_refused():
+def test_plans_that_cannot_be_measured_are_refused():
     plan = Plan(TASK, tuple(map(whole, TABLES)), PLACEMENTS[0], "same", compute_device="cpu")
     with pytest.raises(RankError, match="two plans have the sharder name 'same'"):
         measure_steps([plan, plan], {"task": BATCHES}, PARAMS)

@@ -70,8 +70,8 @@ class EmbarkRows:
         replica_rows_per_sample: see `EmbarkSharder`; with 0, only tables that may have no other type are replicated.
 
     Raises:
-        ConstraintError: the constraints on a table allow neither the whole table nor ranges of rows, and the table is
-            not replicated.
+        ConstraintError: a table that is not replicated can neither be whole nor be cut into ranges of rows, because
+            constraints forbid it or TorchRec cannot train it.
     """
 
     def __init__(self, problem: Problem, network_slowdown: float, replica_rows_per_sample: float) -> None:
@@ -185,7 +185,7 @@ class EmbarkRows:
 
 
 def no_room(problem: Problem, sharder: str) -> DoesNotFitError:
-    """The error for a task without a placement, with replicas of small tables and without."""
+    """The error for a task that has no placement, whether small tables are replicated or not."""
     sizes = problem.bytes[problem.whole_tables]
     largest = int(sizes.argmax())
     return DoesNotFitError(

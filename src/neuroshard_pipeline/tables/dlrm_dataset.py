@@ -41,7 +41,8 @@ def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.Dat
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.
 
     Raises:
-        TableFileError: the file is missing, not of this format, or has fewer samples than `batch_size`.
+        TableFileError: the file is missing, cannot be unpacked, or is not of this format; `batch_size` is not between 1
+            and its number of samples; or the described samples look up no table.
     """
     path = Path(path)
     if not path.is_file():
@@ -86,7 +87,7 @@ def _unpack(packed: Path, plain: Path) -> None:
 
 
 def _load(path: Path, plain: Path) -> Any:
-    import torch  # this import takes a second, and nothing else in this package needs it
+    import torch  # this import takes a second, and nothing else in `tables` needs it
 
     try:
         # Only the zip format of torch.save can be memory-mapped; files of old torch versions are read into memory.

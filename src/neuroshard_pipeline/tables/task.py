@@ -20,7 +20,7 @@ DEFAULT_COMM_PRECISION = "fp32"
 #: Upper limits of counts such as the world size, and of the memory of a rank. Bytes then fit into 64-bit integers.
 MOST, MOST_BYTES = 2**31, 2**60
 
-#: Columns of a task's file or frame that describe the task itself; they have the same value in all rows of a task.
+#: Required columns of a task's file or frame that describe the task itself; all rows of a task have the same values.
 TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
 
 
@@ -140,8 +140,8 @@ def task_from_tables(
 ) -> ShardingTask:
     """The sharding task of a user's tables, with their numbers of rows divided by `row_scale`.
 
-    A table with a reuse profile keeps the shares, and its unique rows are scaled, too (`table.scale_rows`). A table
-    without a profile gets the default one for its scaled number of rows.
+    A table with a reuse profile keeps the shares of its reuse bins, and its unique rows are scaled, too
+    (`table.scale_rows`). A table without a profile gets the default one for its scaled number of rows.
 
     Args:
         tables: the tables at full scale.

@@ -31,9 +31,9 @@ def left_out_tables(module: nn.Module, leave_out: Collection[str]) -> set[str]:
 def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: int, plan: Any | None) -> list[int]:
     """Bytes that the modules of `leave_out` take on every rank.
 
-    For a table in `plan`, each shard counts on its rank, with weights and optimizer state. All other parameters and
-    buffers are data parallel: every rank holds them as a whole, and parameters have gradients of the same size.
-    Activations and the state of the dense network's optimizer are not counted.
+    For a table with shards in `plan`, each shard counts on its rank, with weights and optimizer state. All other
+    parameters and buffers are data parallel: every rank holds them as a whole, and parameters have gradients of the
+    same size. Activations and the state of the dense network's optimizer are not counted.
 
     Args:
         module: an unsharded model, possibly on the meta device.

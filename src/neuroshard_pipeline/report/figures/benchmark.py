@@ -50,7 +50,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
 
 
 def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
-    """One point per sharder: seconds per task, and mean ratio of a plan's cost to that of the task's cheapest plan.
+    """One point per compared sharder: seconds per task, and mean ratio of its cost to that of the cheapest plan.
 
     Args:
         suite: name of the suite.
@@ -108,7 +108,7 @@ def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
 
 
 def _comparison_points(pairs: Sequence[tuple[str, Mapping[str, Any]]], rival: str, colour: str) -> go.Scatter:
-    """One point per suite with its confidence interval, in percent; an open circle where there is no interval."""
+    """One point per suite with its confidence interval, in percent; an open circle if there is no interval."""
     suites = [suite for suite, pair in pairs if pair["rival"] == rival]
     own = [pair for _, pair in pairs if pair["rival"] == rival]
     symbols = ["circle-open" if pair["low"] is None else "circle" for pair in own]
@@ -125,7 +125,7 @@ def _comparison_points(pairs: Sequence[tuple[str, Mapping[str, Any]]], rival: st
 
 
 def _error_bars(intervals: Sequence[Mapping[str, Any]], value: str, colour: str, scale: float = 1) -> dict[str, Any]:
-    """Error bars for confidence intervals around the entry `value`; their length is 0 where a bound is None."""
+    """Error bars for confidence intervals around the entry `value`; their length is 0 if a bound is None."""
     return {
         "array": [0 if each["high"] is None else scale * (each["high"] - each[value]) for each in intervals],
         "arrayminus": [0 if each["low"] is None else scale * (each[value] - each["low"]) for each in intervals],

@@ -100,7 +100,7 @@ def _medians(rows: pd.DataFrame, name: str, in_legend: bool) -> go.Scatter:
         x=style.rounded(middle[name]),
         y=style.rounded(100 * middle["error"]),
         mode="lines+markers",
-        name=f"median error of {_BUCKETS} buckets with about equally many samples",
+        name=f"median error in each of {_BUCKETS} buckets with about equally many samples",
         showlegend=in_legend,
         line={"color": "#D55E00", "width": 2},
         hovertemplate="median %{y:+.1f} %<extra></extra>",

@@ -171,7 +171,7 @@ def _asked_at(split: TierRows, request: Any) -> torch.Tensor:
 
 
 def _joined(of_width: Sequence[KeyedJaggedTensor | None]) -> KeyedJaggedTensor:
-    """The features of all widths."""
+    """The features of the cold rows of all widths."""
     parts = [part for part in of_width if part is not None]
     weights = None if parts[0].weights_or_none() is None else torch.cat([part.weights() for part in parts])
     return KeyedJaggedTensor(
