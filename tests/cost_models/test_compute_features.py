@@ -10,7 +10,7 @@ from neuroshard_pipeline.cost_models.compute_features import (
     shard_features,
 )
 from neuroshard_pipeline.errors import CostModelError
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Shard, Table
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Shard, Table, whole
 
 ONCE = (1.0,) + (0.0,) * (NUM_REUSE_BINS - 1)
 
@@ -122,3 +122,12 @@ def test_segment_sums_match_a_loop():
 def test_batch_size_below_one_is_refused(tables):
     with pytest.raises(CostModelError, match="batch_size 0"):
         shard_features([Shard(tables[0], 0, 16)], 0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_a_table_of_several_features_has_the_bags_of_as_many_times_the_batch(optimizer):
+    several = Table("t", 1000, 16, 6.0, 300.0, ONCE, num_features=3)
+    spread = Table("t", 1000, 16, 2.0, 300.0, ONCE)
+    of_three, of_one = shard_features([whole(several)], 64, optimizer), shard_features([whole(spread)], 192, optimizer)
+    for found, expected in zip(of_three, of_one, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -53,6 +53,28 @@ def test_sequence_tables_are_looked_up_row_by_row(compute_params, monkeypatch, o
         torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_a_table_of_several_features_has_a_pooled_row_for_each(compute_params, monkeypatch, optimizer):
+    """The features share the ids of a sample; their sum is the pooled row of a table with one feature."""
+    monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)
+    tables = [Table("a", 1000, 8, 6.0, num_features=3), Table("b", 30, 16, 9.0)]
+    sample = ComputeSample("features", 33, tuple(map(whole, tables)), optimizer)
+    weights = random_weights(sample)
+    output, updated = FbgemmCpuBench(compute_params(), SEED).run_once(sample, weights)
+    assert output.shape == (33, 3 * 8 + 16)
+    ids = draw_ids(with_profile(tables[0], 33), 33, SEED)
+    total, numbers = 0, []
+    for feature in range(3):
+        own = [(count + 2 - feature) // 3 for count in np.diff(ids.offsets)]
+        bags = torch.from_numpy(ids.indices[total : total + sum(own)]), torch.tensor([0, *np.cumsum(own)[:-1]])
+        expected = torch.nn.functional.embedding_bag(bags[0].long(), weights[0], bags[1], mode="sum")
+        torch.testing.assert_close(output[:, 8 * feature : 8 * feature + 8], expected, rtol=1e-4, atol=1e-4)
+        total, numbers = total + sum(own), [*numbers, own]
+    assert np.sum(numbers, axis=0).tolist() == np.diff(ids.offsets).tolist()
+    for got, expected in zip(updated, reference(sample, weights)[1], strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_sums_and_sequences_are_not_mixed_in_one_kernel(compute_params):
     mixed = ComputeSample("mixed", 8, (whole(WIDE), whole(Table("b", 30, 16, 9.0, pooling="none"))))
     (timing,) = FbgemmCpuBench(compute_params(), SEED).measure([mixed])

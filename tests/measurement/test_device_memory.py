@@ -35,9 +35,11 @@ def test_a_sample_needs_its_ids_their_sort_and_its_outputs():
     assert sample_bytes(SAMPLE) == 2 * 8 * (ids + offsets) + 64 * ids + 3 * 4 * outputs
 
 
-def test_the_output_of_a_sequence_table_has_a_row_per_id():
+def test_the_output_of_a_table_has_a_row_per_feature_or_per_id():
     sequence = ComputeSample("sequence", 4096, (whole(replace(WIDE, pooling="none")),))
     pooled = ComputeSample("pooled", 4096, (whole(WIDE),))
+    of_features = ComputeSample("features", 4096, (whole(replace(WIDE, num_features=3)),))
+    assert sample_bytes(of_features) - sample_bytes(pooled) == 3 * 4 * 64 * 2 * 4096 + 2 * 8 * 2 * 4096
     assert sample_bytes(sequence) - sample_bytes(pooled) == 3 * 4 * 64 * (4096 * 10 - 4096)
 
 

@@ -22,8 +22,8 @@ from neuroshard_pipeline.tables.task import OPTIMIZERS
 #: counts, except `table`, in units of 2**20, so that prices are ms per MiB or per 2**20 items.
 WORK_TERMS: dict[str, str] = {
     "table": "1: a fused call checks the arguments and lays out the output of every table",
-    "bags": "batch_size: the loop over samples reads the offsets of every bag, even of an empty one",
-    "output_bytes": "batch_size * dim * 4: the forward pass writes pooled rows, the backward pass reads gradients",
+    "bags": "batch_size * features: the loop over samples reads the offsets of every bag, even of an empty one",
+    "output_bytes": "bags * dim * 4: the forward pass writes pooled rows, the backward pass reads gradients",
     "indices": "ids of the batch: each is read, range-checked and converted to an address",
     "lookup_bytes": "ids * row bytes: the forward pass reads and adds up rows, the backward pass scatters gradients",
     "unique_rows": "distinct rows: each is one random access that caches and prefetchers cannot hide",
@@ -98,7 +98,7 @@ def shard_features(shards: Sequence[Shard], batch_size: int, optimizer: str = "s
     columns = {name: values[table_of] for name, values in _table_columns(list(tables.values()), batch_size).items()}
     dims = np.array([shard.embedding_dim for shard in shards], dtype=np.float64)
     state_bytes = _state_bytes(optimizer, dims)
-    return _work(columns, dims, batch_size, state_bytes), _context(columns, dims, batch_size, state_bytes)
+    return _work(columns, dims, state_bytes), _context(columns, dims, state_bytes)
 
 
 def segment_sums(values: FloatArray, counts: Sequence[int] | NDArray[np.int64]) -> FloatArray:
@@ -120,6 +120,7 @@ def _table_columns(tables: Sequence[Table], batch_size: int) -> dict[str, FloatA
     return {
         "num_embeddings": np.array([table.num_embeddings for table in full], dtype=np.float64),
         "indices": indices,
+        "bags": np.array([table.num_features for table in full], dtype=np.float64) * batch_size,
         "unique_rows": unique_rows,
         "hot_row_blocks": np.maximum(rows_of_bin, blocks_of_bin)[:, _FIRST_HOT_BIN:].sum(axis=1),
         "element_bytes": np.array([BYTES_PER_ELEMENT[table.data_type] for table in full], dtype=np.float64),
@@ -135,10 +136,10 @@ def _state_bytes(optimizer: str, dims: FloatArray) -> FloatArray:
     return 8.0 * dims if optimizer == "adam" else np.zeros_like(dims)  # Adam has two moments per number
 
 
-def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, state_bytes: FloatArray) -> FloatArray:
+def _work(columns: dict[str, FloatArray], dims: FloatArray, state_bytes: FloatArray) -> FloatArray:
     """(S, P) work terms in the order of `WORK_TERMS`."""
     row_bytes = dims * columns["element_bytes"]
-    bags = np.full_like(dims, batch_size / _MILLION)
+    bags = columns["bags"] / _MILLION
     indices = columns["indices"] / _MILLION
     unique = columns["unique_rows"] / _MILLION
     half = columns["element_bytes"] == BYTES_PER_ELEMENT["fp16"]
@@ -162,19 +163,19 @@ def _work(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, sta
     return np.stack([terms[name] for name in WORK_TERMS], axis=1)
 
 
-def _context(columns: dict[str, FloatArray], dims: FloatArray, batch_size: int, state_bytes: FloatArray) -> FloatArray:
+def _context(columns: dict[str, FloatArray], dims: FloatArray, state_bytes: FloatArray) -> FloatArray:
     """(S, F) context features in the order of `CONTEXT_FEATURES`."""
     row_bytes = dims * columns["element_bytes"]
     features = {
         "log_num_embeddings": np.log(columns["num_embeddings"]),
         "log_dim": np.log(dims),
         "log_indices": np.log(columns["indices"]),
-        "log_pooling": np.log(columns["indices"] / batch_size),
+        "log_pooling": np.log(columns["indices"] / columns["bags"]),
         "log_unique_rows": np.log(columns["unique_rows"]),
         "log_reuse": np.log(columns["indices"] / columns["unique_rows"]),
         "log_unique_bytes": np.log(columns["unique_rows"] * row_bytes),
         "log_table_bytes": np.log(columns["num_embeddings"] * row_bytes),
-        "log_batch": np.full_like(dims, np.log(batch_size)),
+        "log_batch": np.log(columns["bags"]),
         "log_element_bytes": np.log(columns["element_bytes"]),
         "log_state": np.log(1.0 + state_bytes),
         **{name: columns[name] for name in (*_ID_SHARE_BINS, "hot_rows")},

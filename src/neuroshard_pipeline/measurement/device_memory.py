@@ -58,12 +58,13 @@ class MemoryNeed(NamedTuple):
 def sample_bytes(sample: ComputeSample) -> int:
     """GPU memory that one sample needs besides weights and optimizer states.
 
-    The output of a shard has one row per training sample, or one per id if its table is not pooled.
+    The output of a shard has one row per training sample and feature, or one per id if its table is not pooled.
     """
     ids = [batch_indices(shard.table.pooling_factor, sample.batch_size) for shard in sample.shards]
-    offsets = len(sample.shards) * sample.batch_size + 1
+    offsets = sum(shard.table.num_features for shard in sample.shards) * sample.batch_size + 1
     outputs = sum(
-        (num_ids if shard.table.pooling == "none" else sample.batch_size) * shard.embedding_dim
+        (num_ids if shard.table.pooling == "none" else sample.batch_size * shard.table.num_features)
+        * shard.embedding_dim
         for num_ids, shard in zip(ids, sample.shards, strict=True)
     )
     return (

@@ -20,6 +20,7 @@ from neuroshard_pipeline.measurement.device_memory import FLOATS_PER_STATE
 from neuroshard_pipeline.measurement.id_files import Batch, files_of
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.measurement.timing import Timing
+from neuroshard_pipeline.tables.ids import feature_lengths
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table, whole
 
@@ -180,6 +181,7 @@ class LookupBench(ABC):
             learning_rate=self.learning_rate,
             weights_precision=fbgemm.PRECISIONS[_data_type(sample)],
             pooling_mode=fbgemm.PoolingMode.NONE if _is_sequence(sample) else fbgemm.PoolingMode.SUM,
+            feature_table_map=[at for at, shard in enumerate(sample.shards) for _ in range(shard.table.num_features)],
             device=self._device,
         )
 
@@ -195,7 +197,7 @@ class LookupBench(ABC):
             sample.optimizer,
             _data_type(sample),
             _is_sequence(sample),
-            *((shard.table.num_embeddings, shard.embedding_dim) for shard in sample.shards),
+            *((shard.table.num_embeddings, shard.embedding_dim, shard.table.num_features) for shard in sample.shards),
         )
         operator = self._operators.pop(shape, None)
         if operator is None:
@@ -207,11 +209,15 @@ class LookupBench(ABC):
         return operator
 
     def _inputs(self, sample: ComputeSample) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids (N,) and offsets (tables * B + 1,) of the fused lookup."""
+        """Ids (N,) and offsets (features * B + 1,) of the fused lookup."""
         drawn = [self._table_ids(shard, sample.batch_size) for shard in sample.shards]
         bounds, start = [], 0
-        for indices, offsets in drawn:
-            bounds.append(offsets[:-1] + start)
+        for shard, (indices, offsets) in zip(sample.shards, drawn, strict=True):
+            if shard.table.num_features == 1:
+                bounds.append(offsets[:-1] + start)
+            else:  # the ids have a random order, so that the bags of all features can take them as they come
+                lengths = torch.cat(feature_lengths(offsets.diff(), shard.table.num_features))
+                bounds.append(lengths.cumsum(0) - lengths + start)
             start += len(indices)
         end = torch.tensor([start], device=self._device)
         return torch.cat([indices for indices, _ in drawn]), torch.cat([*bounds, end])

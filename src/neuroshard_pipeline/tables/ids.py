@@ -4,6 +4,7 @@ Shapes: B batch size, N ids of the batch, U unique rows.
 """
 
 from dataclasses import dataclass
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -36,6 +37,14 @@ class TableIds:
 
     indices: IntArray
     offsets: IntArray
+
+
+def feature_lengths(lengths: Any, num_features: int) -> list[Any]:
+    """Numbers of ids per sample of each feature, if the `lengths` ids of every sample are dealt to them in turn.
+
+    `lengths` is an integer array or tensor (B,); the list has `num_features` of them.
+    """
+    return [(lengths + num_features - 1 - at) // num_features for at in range(num_features)]
 
 
 def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:

@@ -38,12 +38,11 @@ def put_tiers(
 ) -> ShardingPlan:
     """Replace every collection of `model` that has tiers in `plan`; return TorchRec's plan of the other collections.
 
-    If the plan's task has `index_dedup`, it replaces every `EmbeddingCollection`.
     `DistributedModelParallel(model, plan=...)` then shards the other collections. `put_tiers` is a collective.
 
     Args:
         model: the unsharded model, to whose tables `apply_optimizer_in_backward` has attached an optimizer.
-        plan: a plan of its tables, some of which have tiers.
+        plan: a plan of its tables. If its task has `index_dedup`, every `EmbeddingCollection` is replaced.
         popular_rows: for every table with tiers, its most popular ids, the most popular first.
         groups: the process groups; their hosts must have as many ranks as the hosts of the plan's task.
         device: the device of this rank; None for the CPU.

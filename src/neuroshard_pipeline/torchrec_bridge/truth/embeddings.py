@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.ids import TableIds, feature_lengths
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
@@ -86,7 +86,7 @@ def ids_of_features(ids: TableIds, num_features: int) -> list[TableIds]:
     """Deal the ids of every sample to the features of a table in turn."""
     lengths = np.diff(ids.offsets)
     feature = (np.arange(len(ids.indices)) - np.repeat(ids.offsets[:-1], lengths)) % num_features
-    dealt = [(lengths - at + num_features - 1) // num_features for at in range(num_features)]
+    dealt = feature_lengths(lengths, num_features)
     return [TableIds(ids.indices[feature == at], np.concatenate([[0], np.cumsum(own)])) for at, own in enumerate(dealt)]
 
 
