@@ -96,7 +96,8 @@ def whole_step_placements(
     if len(problem.task.tables) * problem.task.world_size > _SMALL:
         searched = [_cheapest(problem, searched)]
     else:
-        searched += [_searched(start, search) for start in starts[_NUM_SEARCHED:] if not start.spread.types][:1]
+        further = [start for start in starts[_NUM_SEARCHED:] if not start.spread.types]
+        searched += [_searched(start, search) for start in further[:1]]
         searched = _worth_improving(problem, searched)
     improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
     best, states = _cheapest(problem, improved)
