@@ -65,7 +65,7 @@ def test_more_samples_do_not_change_the_first_ones(pool):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(2, 8), st.floats(0, 1))
 def test_placement_gives_every_table_to_one_rank(count, world_size, random_share):
-    dims = 2 ** np.arange(count)  # the bits of a sum of such widths are its tables
+    dims = 2 ** np.arange(count)  # each bit that is set in a rank's sum of such widths stands for one table
     dim_sums = place_widest_first(dims, world_size, random_share, np.random.default_rng(0))
     tables = [{number for number in range(count) if dim_sum >> number & 1} for dim_sum in dim_sums.tolist()]
     assert sorted(number for of_rank in tables for number in of_rank) == list(range(count))

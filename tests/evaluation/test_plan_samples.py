@@ -222,7 +222,7 @@ def test_plans_with_tables_in_host_memory_are_not_measured():
 
 @pytest.mark.parametrize("samples", [rank_compute_samples, backward_comm_samples])
 def test_plans_with_host_tiers_are_not_measured(samples):
-    """Their all-to-alls and reductions are among some ranks only, for which no campaign has samples."""
+    """No campaign measures their all-to-alls inside hosts and their reductions among ranks at equal places of hosts."""
     tables = sequence_tables("steep", [20], [32], [5000], 512)
     task = ShardingTask(tables, 4, 512, 2**40, local_world_size=2, tiers=True)
     tiered = tiered_task(task, {tables[0].name: Cuts(10, 20)})

@@ -166,7 +166,7 @@ def test_replicas_that_exceed_a_rank_are_refused():
 
 
 def test_the_rows_of_a_table_are_cut_if_no_split_by_columns_fits():
-    """The 20 columns may have two shards, 12 and 8 columns at best. 1000 rows of 12 columns take 48,000 bytes."""
+    """The 20 columns may be cut once, at best into 12 and 8 columns. 1000 rows of 12 columns take 48,000 bytes."""
     constraints = Constraints([TableConstraint("t0", max_shards=2)])
     task = ShardingTask([Table("t0", 1000, 20, 1.0)], 4, 64, 48_000, constraints=constraints)
     types = {"t0": ("column_wise", "row_wise")}

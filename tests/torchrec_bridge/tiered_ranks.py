@@ -1,4 +1,4 @@
-"""Ranks run these functions, which train a model with tiers beside the same model without sharding."""
+"""Functions that ranks run: training with tiers beside the same training without sharding, and resumed training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def trained_with_tiers(
     The third element of a case holds the losses of pooled tables, by collection.
 
     Raises:
-        AssertionError: outputs or trained weights differ, or the state of one model does not fit the other.
+        AssertionError: first outputs, trained weights or optimizer states differ, the state of one model does not fit
+            the other, or a module waits for cold rows before it has looked up hot rows.
     """
     groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in cases})}
     check_first_weights(cases[0], groups[cases[0].ranks_per_host])

@@ -22,7 +22,7 @@ _GATED_SHARE = 0.5
 #: Lower limit of initial prices as a share of the mean price, so that training can still raise every price.
 _SMALLEST_PRICE_SHARE = 0.02
 
-#: Lower limit of the initial launch cost as a share of the cost of the cheapest sample.
+#: Lower limit of the initial costs of a launch and of launch terms, as a share of the cost of the cheapest sample.
 _SMALLEST_LAUNCH_SHARE = 0.05
 
 #: Number of average shards whose pressure opens a gate halfway initially (see `compute.price`); a training sample has

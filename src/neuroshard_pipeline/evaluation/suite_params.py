@@ -40,8 +40,8 @@ class SuiteParams(Parameters):
         local_world_size: ranks per host of tasks that do not state it. With null, all ranks of such a task are on one
             host, unless the cost models belong to a modelled cluster, which then gives the number.
         most_measured_ranks: largest number of ranks of a task whose plans are measured. Tasks with several replica
-            groups or with `host_memory_bytes` are never measured, nor are tasks on several hosts of which a table may
-            get a host tier.
+            groups or with `host_memory_bytes` are never measured, nor are tasks on several hosts if one of their tables
+            may get a host tier.
         seed: seed of the tasks that are drawn.
     """
 
@@ -214,7 +214,7 @@ class PublicSuiteParams(Parameters):
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """Everything that determines the suites. Each attribute holds the parameters of the same name.
+    """All parameters of the suites. Each attribute holds the parameters of the same name.
 
     Attributes:
         suites: the suites and their sizes.

@@ -1,7 +1,7 @@
 """Reads published times of collectives (columns as in data/01_raw/published/collectives.csv).
 
-A blank cell means that the publication does not state the value. The reader derives what it can (the time from the bus
-bandwidth, the hosts from the ranks, the collective from both bandwidths). It skips unusable rows and says why.
+A blank cell means that the publication does not state the value. The reader derives what it can (for example, the time
+from a bandwidth, the hosts from the ranks, the collective from both bandwidths). It skips unusable rows and says why.
 """
 
 import re
@@ -82,7 +82,8 @@ def read_published_collectives(
         clusters: cluster sheets.
 
     Raises:
-        TableFileError: the file cannot be read, a column is missing, or a cell is neither blank nor understood.
+        TableFileError: the file cannot be read, a column is missing, a number is invalid or negative, or a row has more
+            hosts than ranks.
     """
     records = read_records(path)
     missing = [column for column in COLUMNS if column not in records[0].values]

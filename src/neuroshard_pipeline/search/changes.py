@@ -68,7 +68,7 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
 
 
 def _changes_of(layout: Layout, problem: Problem, count: int, host_free: IntArray) -> list[Moves]:
-    """The cheapest allowed and the cheapest forbidden move; the cost of at most `count` of each kind is predicted.
+    """The cheapest of the `count` most promising allowed moves, and the cheapest of as many forbidden ones.
 
     `host_free` (W,) are the free bytes of host memory.
     """

@@ -37,7 +37,7 @@ _BYTES_PER_OUTPUT = 4
 
 _SEED, _NUM_SETS, _NUM_TABLES, _NUM_COLLECTIVES = 0, 300, 200, 32
 
-#: The largest set has twice as many shards as a rank has tables, but at least and at most these numbers.
+#: Largest size of a set: twice as many shards as a rank has tables on average, but clipped to this range.
 _FEWEST_SHARDS, _MOST_SHARDS = 16, 128
 
 #: Ranges of the tables that are drawn if none are given; the training range narrows them.
@@ -142,7 +142,7 @@ def _fitted(sets: ShardSets, batch_size: int, costs_ms: FloatArray, least_width:
 
 
 def _coefficients(read: FloatArray, scaled_costs: FloatArray) -> FloatArray:
-    """Positive coefficients (3,) with which the bytes `read` (N, 3) give the costs (N,) most closely."""
+    """Positive coefficients (3,) with which the bytes `read` (N, 3) come closest to the costs (N,), ms * bandwidth."""
     limit = np.log(_LARGEST_COEFFICIENT)
     found = least_squares(lambda x: np.log(read @ np.exp(x) / scaled_costs), np.zeros(3), bounds=(-limit, limit))
     return np.exp(found.x)

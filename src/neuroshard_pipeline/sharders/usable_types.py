@@ -13,8 +13,8 @@ def usable_types(table: Table, problem: Problem) -> tuple[ShardingType, ...]:
     - TorchRec may compute wrong outputs if rows of tables with mean pooling are cut (see `torchrec_plan.writer`).
     - Types that cut rows are left out if a rank would get no rows, because TorchRec cannot train such a table on CPUs.
       This rule holds for plans of GPUs, too.
-    - If all ranks are on one host, `table_row_wise` and `grid_shard` are left out. A `table_row_wise` table is then
-      cut like a `row_wise` one, but every type that occurs in a plan adds kernels and collectives of its own.
+    - If all ranks are on one host, `table_row_wise`, `grid_shard` and `host_row_wise` are left out. They would then cut
+      a table like `row_wise`, but every type that occurs in a plan adds kernels and collectives of its own.
 
     Raises:
         ConstraintError: no type is left; the message names the remedy.

@@ -39,7 +39,7 @@ class LocalTeam:
         arguments: returns the other arguments of `setup`; called in this process at every start of the workers.
         spawn: start each process from scratch, as CUDA requires, instead of forking it from a server.
         preload: names of modules that the server imports once, so that a worker starts within a hundredth of a
-            second. All teams of a program share one server, so only the modules of its first team are imported.
+            second. All teams of a program share one server; it imports only the modules of the first team that starts.
     """
 
     def __init__(

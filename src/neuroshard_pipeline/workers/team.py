@@ -12,7 +12,10 @@ Reply = tuple[str, Any]
 
 
 class TeamFailedError(Exception):
-    """A worker died, hung or raised; the message says which worker and why. The next job starts new workers."""
+    """A worker died, hung or raised, or the team was closed; the message says why.
+
+    Unless the team was closed, the next job starts new workers.
+    """
 
 
 class TeamLostError(TeamFailedError):
@@ -26,7 +29,8 @@ class Team(Protocol):
         """Give a job to every worker and return their answers in the order of ranks.
 
         Raises:
-            TeamFailedError: a worker died, hung or raised.
+            TeamFailedError: a worker died, hung, or raised an exception that is no `NeuroShardError`; or the team was
+                closed.
             NeuroShardError: a worker raised it; another attempt would fail in the same way.
         """
 

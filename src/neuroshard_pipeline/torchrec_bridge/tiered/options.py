@@ -17,8 +17,9 @@ class TierOptions:
     Attributes:
         index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once, as with
             TorchRec's `use_index_dedup`, which runs on GPUs only. Only an `EmbeddingCollection` may have it.
-        comm_precision: number format of cold rows, host rows and their gradients between ranks: a value of
-            `ShardingTask.comm_precision`. On CPUs, bf16 is replaced by fp16, because TorchRec has no bf16 there.
+        comm_precision: number format in which ranks exchange cold rows, host rows and the gradients of both: a value of
+            `ShardingTask.comm_precision`. On CPUs, bf16 is replaced by fp16, because TorchRec has no bf16 there. The
+            all_reduce that adds up gradients of hot rows over ranks, or of host rows over hosts, is in fp32.
         device: the device of this rank.
 
     Raises:
