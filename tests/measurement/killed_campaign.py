@@ -80,16 +80,19 @@ def run_and_kill(folder: Path, kills: int) -> int:
             os._exit(0)
         if killed < kills:
             time.sleep(chance.uniform(0.02, 0.25))
-            if os.waitpid(child, os.WNOHANG) == (0, 0):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended:
                 with contextlib.suppress(ProcessLookupError):  # killed before it had its own group
                     os.killpg(child, signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 killed += 1
-            else:
-                finished += 1
+                continue
         else:
-            finished += os.waitpid(child, 0)[1] == 0
+            _, status = os.waitpid(child, 0)
+        if status:
+            raise RuntimeError(f"an attempt failed with status {status}")
+        finished += 1
     return killed
 
 

@@ -55,7 +55,7 @@ def test_sequence_tables_are_looked_up_row_by_row(compute_params, monkeypatch, o
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_a_table_of_several_features_has_a_pooled_row_for_each(compute_params, monkeypatch, optimizer):
-    """The features share the ids of a sample; their sum is the pooled row of a table with one feature."""
+    """The ids of every sample are divided among the features."""
     monkeypatch.setattr(lookup_bench, "LEARNING_RATE", 0.5)
     tables = [Table("a", 1000, 8, 6.0, num_features=3), Table("b", 30, 16, 9.0)]
     sample = ComputeSample("features", 33, tuple(map(whole, tables)), optimizer)
@@ -147,7 +147,7 @@ def test_ids_are_drawn_once_per_table_whatever_its_width(compute_params, monkeyp
     assert drawn.count(("wide", 16)) == 1
 
 
-def test_after_a_visit_nothing_keeps_the_ids_of_the_sample(compute_params, monkeypatch):
+def test_after_a_visit_nothing_keeps_the_joined_ids_of_the_sample(compute_params, monkeypatch):
     kept = []
     inputs = FbgemmCpuBench._inputs
 
