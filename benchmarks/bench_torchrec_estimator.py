@@ -14,8 +14,8 @@ planners to whole tables and column splits.
 | `torchrec_fitted_to_task` | `torchrec_perf_config`, fitted to the tables of each task |
 | these, except `torchrec_data_sheet`, with `_by_cost` | the same numbers; it places expensive, not large tables first |
 
-The cost models predict the embedding costs of all plans, and the lab's formulas for modelled GPUs judge them. Intervals
-are 95 % paired bootstrap confidence intervals of the ratio of the mean cost to that of `torchrec`.
+Every plan has two embedding costs: one that the cost models predict, and one by the lab's formulas for modelled GPUs.
+Percentages compare a mean cost with that of `torchrec`; the intervals are 95 % paired bootstrap confidence intervals.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def plans_of(task: ShardingTask, models: CostModels) -> Iterator[Plan]:
 
 
 def report(costs: pd.DataFrame, title: str, names: list[str]) -> None:
-    """Print the mean cost of every sharder, and its ratio to `torchrec` on the tasks that all of them solved."""
+    """Print mean costs over the tasks that all sharders solved, and their differences from that of `torchrec` in %."""
     solved = costs[names].dropna()
     print(f"\n{title} embedding cost, {len(solved)} of {len(costs)} tasks")
     for name in names:

@@ -4,7 +4,8 @@ Variables are y (K, T), the share of a table that has a type; x (T, M + 1) for t
 of a table's blocks per width; the times of the segments of a step; and the times of lookups. The times of lookups are
 sums over all ranks, but those of `data_parallel` and `row_wise` are times of one rank. The last variables, three of
 each type (`Expressions.spare`), serve `_block_rows` of `lab_program`.
-An expression is an array (V + 1,): the coefficients of the variables and a constant. Its value is in us or bytes.
+An expression is an array (V + 1,): the coefficients of the variables and a constant. Its value is in us or bytes, or a
+number, for example of blocks or ids.
 
 Shapes: T tables, K types of `KINDS`, M widths in steps of 4 columns, V variables.
 """

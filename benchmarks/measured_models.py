@@ -46,7 +46,7 @@ _MILLION, _ID_BYTES, _LENGTH_BYTES = 1e6, 8, 4
 
 @dataclass(frozen=True)
 class MeasuredComm:
-    """All-to-alls, and the copies that put the rows that a rank gets back into the order of its ids.
+    """All-to-alls, and the copies that put the rows that were returned to a rank into the order of its ids.
 
     Attributes:
         curves: by number of ranks.
@@ -153,7 +153,8 @@ def described(models: MeasuredModels) -> str:
     work = models.compute.per_unit
     return (
         f"measured: {rates}; all-reduce of {group.world_size} ranks {reduced.cost_ms[0]:.2g} ms + "
-        f"{_slope(reduced) * _MILLION:.3g} ms/MB; lookup of 10^6 floats {work[0]:.2g} + {work[1]:.2g} ms"
+        f"{_slope(reduced) * _MILLION:.3g} ms/MB; lookup of 10^6 floats {work[0]:.2g} ms forward, "
+        f"{work[1]:.2g} ms backward"
     )
 
 

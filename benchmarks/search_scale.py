@@ -32,7 +32,10 @@ MEMORY_FILL = 0.6
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of `neuroshard` and of `neuroshard_plus` (which includes it) for a task, and costs in ms."""
+    """Seconds of `neuroshard` and of `neuroshard_plus` (which includes it) for a task, and costs of their plans in ms.
+
+    `peak_gib` is the peak memory of the process so far.
+    """
 
     tables: int
     ranks: int
@@ -49,7 +52,7 @@ def drawn_task(tables: int, ranks: int) -> ShardingTask:
 
 
 def hugectr_task(tables: int, ranks: int) -> ShardingTask:
-    """The 510 tables of HugeCTR's benchmark, repeated."""
+    """A task with the first `tables` of the 510 tables of HugeCTR's benchmark; more than 510 repeat them."""
     original = read_tables(HUGECTR_TABLES)
     repeated = [dataclasses.replace(original[i % len(original)], name=f"t{i:05d}") for i in range(tables)]
     probe = ShardingTask(repeated, ranks, 512, 2**60)

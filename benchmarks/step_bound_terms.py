@@ -197,7 +197,8 @@ def reduction_lines(
 ) -> list[tuple[float, float]]:
     """Constants in ms and prices per byte of lines that nowhere exceed the cost of a group's reductions.
 
-    They are the edges of the lower convex hull of the curve. Below the smallest size, the cost is constant.
+    They are the edges of the lower convex hull of the curve. Below the smallest size, the cost is constant. Types
+    without a reduction over all ranks have only the line 0.
     """
     if kind in ("column_wise", *ON_HOSTS):
         return [(0.0, 0.0)]

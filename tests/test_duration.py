@@ -50,7 +50,7 @@ def test_estimates_are_rounded_up_to_half_minutes(seconds: float, slowdown: floa
 
 
 @pytest.mark.parametrize(("slowdown", "seconds"), [(1, 300), (1.5, 450), (2, 500), (3, 500), (4, 600)])
-def test_time_budgets_limit_a_stage_to_half_of_its_full_time_at_least(slowdown: float, seconds: float) -> None:
+def test_time_budgets_limit_a_stage_but_not_below_half_of_its_full_time(slowdown: float, seconds: float) -> None:
     unlimited = duration.estimate_minutes({"measure": seconds}, {}, 1)
     assert duration.estimate_minutes({"measure": 300}, {"measure": 500}, slowdown) == unlimited
 

@@ -1,4 +1,4 @@
-"""What real limits of a process, cgroups whose files the tests write, and other programs leave of the host."""
+"""How much memory the limits of a process and of its cgroups leave, and how much of the cores other programs use."""
 
 import subprocess
 import sys

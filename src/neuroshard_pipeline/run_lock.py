@@ -1,4 +1,4 @@
-"""Lets one run at a time write to a data folder.
+"""Lets one run at a time write to a data folder; runs of the pipelines in `UNLOCKED` may write beside it.
 
 Two runs at once would mix the versions of their datasets, and each would distort the timings of the other.
 """
@@ -96,6 +96,7 @@ class LockHooks:
 
         Raises:
             DataFolderInUseError: another run uses the data folder.
+            DataFolderError: the folder cannot be written.
         """
         self._release()  # Kedro reports no end of a run that was interrupted, for example in a notebook
         if any(str(node.namespace).partition(".")[0] not in UNLOCKED for node in pipeline.nodes):

@@ -109,6 +109,6 @@ def test_wrong_and_empty_rows_are_left_out(read):
         (devices(gpu="GeForce RTX 4090") + ALL_REDUCE, "'GeForce RTX 4090' is unknown.*CLUSTER=h100-ib400"),
     ],
 )
-def test_what_is_no_log_is_refused_with_the_file_and_a_remedy(read, text, message):
+def test_a_file_that_gives_no_costs_is_refused_with_its_name_and_the_reason(read, text, message):
     with pytest.raises(TableFileError, match=rf"nccl.log.*({message})"):
         read(text)

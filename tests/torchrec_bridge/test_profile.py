@@ -20,7 +20,7 @@ pytestmark = QUIET
 
 
 def batch(*features: list[list[int]], keys: str = "ab") -> KeyedJaggedTensor:
-    """One list of ids per sample and feature."""
+    """A tensor of ids; each of `features` is given as one list of ids per sample."""
     samples = [sample for feature in features for sample in feature]
     ids = [row for sample in samples for row in sample]
     lengths = torch.tensor([len(sample) for sample in samples])
@@ -80,6 +80,6 @@ def test_random_batches_match_a_plain_count():
         ([batch([[], [], [], []])], "'a': 1 global batches of 4 samples hold no ids of it"),
     ],
 )
-def test_bad_batches_are_named(batches, message):
+def test_bad_batches_are_refused_with_the_reason(batches, message):
     with pytest.raises(TaskError, match=message):
         profile_from_batches(batches, [Table("a", 10, 8, 1.0)], batch_size=4)

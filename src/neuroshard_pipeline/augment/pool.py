@@ -20,8 +20,9 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 
-#: Spread over tables: standard deviations of the natural logarithms of pooling, reuse and rows, and limits. These are
-#: assumptions: only sums over tables are published. At full scale, tables then have a few to millions of unique rows.
+#: Spread over tables: standard deviations of the natural logarithms of the pooling factor, of the reuse, and of unused
+#: rows per unique row, and limits. These are assumptions: only sums over tables are published. At full scale, tables
+#: then have a few to millions of unique rows.
 _LOG_SPREAD_POOLING = 1.4
 _LOG_SPREAD_REUSE = 1.5
 _LOG_SPREAD_ROWS = 1.6
@@ -41,9 +42,9 @@ class PoolParams(Parameters):
     Attributes:
         num_tables: number of tables, T; the published data has 856.
         batch_size: global batch size for which the profiles hold; the published one is 65536. With a smaller batch,
-            unique rows shrink in proportion, so that the lookups per row do not change. Reuse bins above the batch
-            size are folded into the highest remaining bin (see `published.highest_bin`).
-        row_scale: divisor of the tables' rows; with 1, a table has about 4 million rows on average.
+            unique rows of generated tables shrink in proportion, so that the lookups per row do not change. Reuse bins
+            above the batch size are folded into the highest remaining bin (see `published.highest_bin`).
+        row_scale: divisor of the tables' rows; with 1, a generated table has about 4 million rows on average.
         dlrm_dataset: path of a file of facebookresearch/dlrm_datasets that `base_pool` reads the tables from, or None
             for generated tables.
         seed: seed of all draws.

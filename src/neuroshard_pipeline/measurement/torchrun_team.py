@@ -67,8 +67,9 @@ class TorchrunTeam:
         """Measure samples one after another on all ranks; return the timings in the order of ranks.
 
         Raises:
-            TeamFailedError: a rank died or hung; torchrun starts all ranks again.
-            MeasurementError: the required ranks are not running or went away, or one cannot measure any sample.
+            TeamFailedError: a rank died or hung, and torchrun starts all ranks again; or the team was closed.
+            MeasurementError: torchrun does not answer, does not run the required ranks or does not start them again, or
+                a rank cannot measure any sample.
         """
         try:
             store = self._connected()

@@ -79,7 +79,7 @@ def _calibration_of(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def worst_samples(errors: pd.DataFrame, most: int = 10) -> list[list[str]]:
-    """Lines of a table: a header, then the compute samples with the largest absolute errors, the largest error first.
+    """Lines of a table: a header, then the compute samples with the largest relative errors of any sign, worst first.
 
     Args:
         errors: the result of `compute_errors`.

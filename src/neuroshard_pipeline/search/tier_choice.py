@@ -57,7 +57,8 @@ def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
     """The most promising variants of a task with tiers, the one with the lowest estimated cost first.
 
     Args:
-        problem: the problem of a task; there are no variants if the task does not allow tiers.
+        problem: the problem of a task; there are no variants if the task does not allow tiers or has a single rank, or
+            if there is no step cost model.
         usable: gives the sharding types that a table may have.
     """
     step, tables = problem.models.step, cuttable_tables(problem.task)
@@ -103,9 +104,10 @@ class _TierSearch:
     def _filling(self, hot_price: float | None) -> float:
         """About the lowest multiple whose cuts fit the memory, between the ends of `_MULTIPLES`.
 
-        It is a multiple of the price of host rows beside hot rows of this price, or of the price of hot rows without
-        host rows (None). The grid may miss good cuts: one of its multiples may give so few popular rows that they cost
-        more than none, and the next lower multiple may give more rows than fit the memory.
+        If `hot_price` is given, this is a multiple of the price of host rows, beside hot rows of that price. If it is
+        None, this is a multiple of the price of hot rows, without host rows. The grid may miss good cuts: one of its
+        multiples may give so few popular rows that they cost more than none, and the next lower multiple may give more
+        rows than fit the memory.
         """
         low, high = _MULTIPLES[0], _MULTIPLES[-1]
         for _ in range(_HALVINGS):

@@ -6,7 +6,8 @@
 - `measuring`: kernels, GPUs, memory and optional dependencies that measurements need
 - `nodes`: what the parameters of each node name: files, sharders, recordings of compute costs
 
-A check yields one text per problem and takes milliseconds. It refuses only runs that cannot succeed.
+A check yields one text per problem and takes milliseconds. It refuses only runs that cannot succeed, or for which
+little disk space is left (`data.LEAST_FREE_BYTES`).
 """
 
 from neuroshard_pipeline.pipelines.preflight.hook import PreflightError, PreflightHooks, problems_of
