@@ -1,8 +1,8 @@
 """Plans with tiers for sequence tables. By the lab's formulas, their collectives take close to the least time.
 
 The tiers are those at which the bound of `communication_bound` is attained. They may exceed the memory by the rows of
-one class of equally popular rows, and a host tier must have equally many rows on every rank of a host. All tiers
-therefore keep the largest share of their rows that fits. The bound limits how far the result is from the best plan.
+one class of equally popular rows. All tiers therefore keep the same share of their rows, the largest that fits. A host
+tier then keeps equally many rows on every rank of a host. The bound limits how far the result is from the best plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuroshard_pipeline.tables.popularity import PopularityCurve
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts
 
-#: The share of the rows of all tiers that fits is sought to this precision.
+#: The largest share of the tiers' rows that fits is sought to this precision.
 _PRECISION = 2.0**-7
 
 
@@ -39,6 +39,7 @@ def plan_with_least_communication(
 
     Raises:
         PlanError: not even the tables without tiers fit the memory.
+        TaskError: the bound does not apply to the task (see `communication_bound`).
     """
     task = replace(task, tiers=True)
     cuts = communication_bound(task, popularities, default_memory(), network).cuts

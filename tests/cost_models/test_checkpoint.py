@@ -50,7 +50,7 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES)
-def test_a_broken_checkpoint_names_file_and_remedy(folder, breakage):
+def test_the_error_of_a_broken_checkpoint_names_folder_and_remedy(folder, breakage):
     BREAKAGES[breakage](folder)
     with pytest.raises(CostModelError) as caught:
         checkpoint.load_checkpoint(folder, "Kind")

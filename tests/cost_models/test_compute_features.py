@@ -51,7 +51,7 @@ def test_narrow_rows_share_cache_lines_and_wide_rows_take_several():
     assert np.all(named["pages"] * 2**20 <= 4096 * np.array([4, 64]) * 4 / 4096)
 
 
-def test_storage_type_changes_bytes_but_not_ids():
+def test_storage_type_changes_bytes_of_lookups_but_not_ids_or_outputs():
     halves = [Table("t", 4096, 64, 2.0, 1024.0, ONCE, data_type) for data_type in ("fp32", "fp16")]
     named = columns([Shard(table, 0, 64) for table in halves])
     assert named["lookup_bytes"][0] == 2 * named["lookup_bytes"][1]
@@ -106,7 +106,7 @@ def test_features_are_finite_and_work_is_not_negative(rows, dim, pooling, share,
     assert np.all(work >= 0)
 
 
-def test_shards_do_not_influence_each_other(tables):
+def test_the_context_of_a_shard_does_not_depend_on_other_shards(tables):
     shards = [Shard(table, 0, 16) for table in tables[:9]]
     _, together = shard_features(shards, 512)
     for row, shard in enumerate(shards):

@@ -40,7 +40,7 @@ def run_drift(folder, days, **task):
     return sorted((folder / "data").rglob("drift_table.txt"))[-1].read_text()
 
 
-def test_the_stage_prints_shares_costs_and_a_verdict(tmp_path, capfd):
+def test_the_pipeline_prints_shares_costs_and_a_verdict(tmp_path, capfd):
     days = {
         "planned": write_day(tmp_path / "planned.parquet", 0.0, 0),
         "other": write_day(tmp_path / "other.parquet", 0.5, 10),

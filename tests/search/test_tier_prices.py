@@ -52,7 +52,7 @@ def test_tiers_shrink_as_their_rows_get_dearer(popularity, price, more, index_de
 
 
 def near(rows, curve, best):
-    """Whether `rows` lie in one of the two segments of the curve that meet at its best point.
+    """Whether `rows` is in one of the two segments of the curve that meet at `best`.
 
     The costs of the tests count all rows of a segment as equally popular, so that only ends of segments can be best.
     """
@@ -74,7 +74,7 @@ def test_a_row_is_hot_if_its_ids_pay_for_its_gradient():
 
 
 def test_cuts_with_host_tiers_have_the_lowest_cost():
-    """The cuts for the unchanged prices are compared with the best pair of ends of linear parts of the curve."""
+    """The cuts for the unchanged prices are compared with the best pair of ends of segments of the curve."""
     task = sequence_task(hosts=2)
     found = family_of(task).cuts(1.0, 1.0)
     for table in task.tables:

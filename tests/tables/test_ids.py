@@ -45,7 +45,7 @@ def tables(draw):
 
 @st.composite
 def rows_and_ids(draw):
-    """Rows per bin, and a number of ids that can look them up."""
+    """Rows per bin, and a number of ids with which every row can have a lookup count of its bin."""
     rows = np.array(draw(st.lists(st.integers(0, 30), min_size=NUM_REUSE_BINS, max_size=NUM_REUSE_BINS)))
     rows[0] += 1
     lowest, highest = int(rows @ LOWEST_COUNTS), int(rows @ HIGHEST_COUNTS)

@@ -71,7 +71,7 @@ def test_losses_of_pooled_tables_equal_those_of_the_unsharded_module(trained):
 
 
 def test_host_rows_are_exchanged_inside_hosts_and_reduced_among_ranks_of_the_same_place(trained):
-    """Ids, and rows forward and backward, of the last step; 8 bytes per id and 4 (or 2) per column of a row."""
+    """In the last step, an id takes 8 bytes, and a row 4 (or 2) per column in the forward and the backward exchange."""
     world_size, answers = trained
     for at, case in enumerate(CASES[world_size]):
         num_hosts = world_size // case.ranks_per_host
@@ -113,7 +113,7 @@ def test_hot_rows_cost_one_reduction(trained):
 
 
 def test_exchanged_bytes_are_the_volumes_of_the_plan(trained):
-    """The volumes are expectations for ids that are evenly spread over samples and rows; the ids here are few."""
+    """The volumes are expectations for evenly spread ids. The ids here are few, so that their bytes deviate from this."""
     world_size, answers = trained
     for at, case in enumerate(CASES[world_size]):
         if case.index_dedup or world_size == case.ranks_per_host:

@@ -34,7 +34,7 @@ PARAMS = TrainingParams(
 
 
 def steps(ms_by_round: dict[str, list[float]], losses: list[float] | None = None) -> pd.DataFrame:
-    """Turns with one warm-up step, which is a hundred times slower, and two timed steps with the given mean."""
+    """Per sharder and round, a warm-up step of a hundred times the given mean, and two timed steps with this mean."""
     losses = losses or [1.0 - 0.1 * step for step in range(9)]
     rows = [
         (sharder, number, 3 * number + at, losses[3 * number + at], step_ms * factor, at > 0)

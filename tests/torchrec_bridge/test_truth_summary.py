@@ -48,7 +48,7 @@ def solutions(num_tasks: int) -> Solutions:
 
 
 def steps(num_tasks: int, odd_rounds: dict[str, float]) -> pd.DataFrame:
-    """Two ranks, of which rank 1 is the slower one; every part takes a share, and warm-up steps take longer."""
+    """Steps on two ranks, of which rank 1 is slower; a part takes a fixed share, and warm-up steps take longer."""
     rows = []
     for task, sharder in [(f"t{number}", sharder) for number in range(num_tasks) for sharder in SHARDERS]:
         for round_, step, rank in [(r, 3 * r + s, rank) for r in range(4) for s in range(3) for rank in (0, 1)]:

@@ -1,11 +1,12 @@
 """A local search over the tables on single hosts: it cuts them into column blocks, and moves and exchanges blocks.
 
 `table_row_wise` tables lie on one host each. A host with an expensive table may decide the cost of the step. If that
-table is cut into column blocks on several hosts, it is a `grid_shard` table. All tables on single hosts then get this
-type, because every type that occurs has fixed costs. A cut often pays only if a host becomes free for the other half;
-a change may therefore make a small table of that host a replica, too.
+table is cut into column blocks on several hosts, it is a `grid_shard` table. All tables on single hosts that may have
+this type then get it, because every type that occurs has fixed costs. A cut often pays only if the host that gets the
+other half loses other work; a change may therefore make a small table of that host a replica, too.
 
-A round tries changes that take load off the busiest host, and makes the one with the lowest predicted cost.
+A round tries to move blocks of the busiest host, to halve them, and to replicate small tables. It makes the change with
+the lowest predicted cost. The search ends when no change lowers the cost.
 """
 
 from collections import defaultdict
@@ -78,7 +79,7 @@ class _HostSearch:
         self.blocks: Blocks = {name: tuple(of[at] for at in sorted(of)) for name, of in hosts.items()}
 
     def cost(self, placement: Placement) -> tuple[float, IntArray]:
-        """Predicted cost in ms, and the hosts in descending order of the cost of their busiest ranks."""
+        """Predicted cost in ms, and the hosts in descending order of their busiest ranks' cost without all-to-alls."""
         task, models = self._problem.task, self._problem.models
         parts = step_parts(task, placement.shards, placement.ranks, models, self._problem.embeddings_of)
         loads = parts.own_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1)
@@ -136,7 +137,7 @@ def _moved(blocks: Blocks, name: str, place: int, host: int) -> Blocks:
 
 
 def _halved(blocks: Blocks, name: str, place: int, host: int) -> Blocks:
-    """The second half of a block goes to another host; a block that cannot be cut stays."""
+    """The blocks after the second half of a block has moved to `host`; a block that cannot be cut stays whole."""
     own, (width, first) = blocks[name], blocks[name][place]
     half = width // 2 // COLUMN_GRANULARITY * COLUMN_GRANULARITY
     if half == 0:

@@ -4,11 +4,11 @@ Every table has options: to stay, `fused_uvm_caching` with a load factor of `LOA
 frees GPU memory and costs bytes over the host link in every step (`tables.host_memory`). At first, every
 table stays in the memory that the task gives it. Until everything fits, the search moves one table after another to its
 next option on the lower convex hull: always the table with the fewest additional bytes over the host link per byte of
-freed GPU memory. Memory that the last move freed in excess is given to caches.
+freed GPU memory. Memory that the last move freed in excess is given to caches, or to tables that move back.
 
-All tables of a module with the same data type and pooling share a cache on a rank, and its slots are as wide as the
-widest cached table. Therefore only tables of one width are cached, the width whose tables have most bytes; tables of
-other widths may be `fused_uvm`.
+Tables of a module with the same sharding type, data type and pooling share a cache on a rank, and its slots are as wide
+as the widest cached table. Of the tables of a module, data type and pooling, only those of one width are therefore
+cached, the width whose tables have most bytes; tables of other widths may be `fused_uvm`.
 """
 
 import heapq
@@ -26,8 +26,8 @@ from neuroshard_pipeline.tables.task import MOST_BYTES, ShardingTask
 LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 
 #: Shares of all ranks' GPU memory, or of the bytes of all tables if these are fewer, that tables may fill; each gives
-#: one variant of the task. With the largest share, the fewest tables go to host memory; smaller shares leave room to
-#: balance the ranks.
+#: at most one variant of the task. With the largest share, the fewest bytes of GPU memory are freed; smaller shares
+#: leave room to balance the ranks.
 _SHARES = (0.99, 0.9, 0.75)
 
 #: If its number of tables times its number of ranks exceeds this, a task gets variants for the first shares only and
@@ -47,9 +47,9 @@ class _Option:
 
 
 def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingTask]:
-    """Variants of a task that does not fit, with some tables in host memory, from the fewest moved bytes to the most.
+    """Variants of a task that does not fit, with tables in host memory; each frees more GPU memory than the one before.
 
-    The list is empty if the task has no `host_memory_bytes`, or if no move makes it fit.
+    The list is empty if the task has no `host_memory_bytes`, or if no moves make it fit.
     """
     if task.host_memory_bytes is None:
         return []

@@ -36,7 +36,7 @@ from neuroshard_pipeline.tables.tiers import Cuts, possible_tiers, tiered_task
 
 _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
 
-#: Ids of the hottest row of a table as a multiple of the mean of its segment, and fewer ids than those of any row.
+#: Assumed ids of a table's hottest row, as a multiple of its segment's mean; fewest ids of which a logarithm is taken.
 _HOTTEST, _LEAST_IDS = 2.0, 1e-12
 
 #: Sizes of dense gradients between which the price of a byte is taken.
@@ -81,7 +81,7 @@ class TierPrices:
 
 
 def tier_prices(problem: Problem, step: StepCostModel) -> TierPrices:
-    """The prices of a task with sequence tables, at the volumes that its collectives have without tiers."""
+    """The prices of a task with sequence tables, at the volumes that its all-to-alls have without tiers."""
     task, comm = problem.task, problem.models.comm
     per_unit = step_prices(step, task).per_unit
     ids = sum(float(per_unit[list(QUANTITIES).index(name)]) for name in ("ids", "sent_ids")) / _MILLION
@@ -173,7 +173,7 @@ def cuttable_tables(task: ShardingTask) -> list[CuttableTable]:
 
 @dataclass(frozen=True)
 class CutFamily:
-    """Cuts of the sequence tables of one task for any prices.
+    """Cuts of the sequence tables of one task for any multiples of the prices.
 
     Attributes:
         task: the task.

@@ -48,7 +48,8 @@ class MilpSharder:
         """The best placement that HiGHS, SciPy's solver, finds.
 
         Raises:
-            DoesNotFitError: whole tables do not fit, or no placement was found within the time limit.
+            DoesNotFitError: whole tables do not fit, no placement was found within the time limit, or the task has too
+                many (unit, rank) pairs.
             ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
@@ -76,7 +77,7 @@ class MilpSharder:
         """The rank of each unit (U,), or None if no solution was found; and whether the solver proved that none exists.
 
         The variables are x[u, r], which is 1 if unit u is on rank r and 0 otherwise, and the cost of the most expensive
-        rank. Costs are divided by `scale`, so that they are of the order of 1.
+        rank. Costs are divided by `scale`, so that a balanced rank costs at most 1.
         """
         from scipy import sparse  # imported late: this takes a third of a second
         from scipy.optimize import Bounds, LinearConstraint, milp

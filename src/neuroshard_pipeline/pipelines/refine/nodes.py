@@ -64,12 +64,12 @@ def find_new_samples(
     first: MeasuredSamples,
     known: MeasuredSamples,
 ) -> NewSamples:
-    """Search for plans, and collect the samples of these plans that the models were not trained on."""
+    """Search for plans, and choose samples of these plans that the models were not trained on (`NewSamples.of`)."""
     searched = tqdm(tasks_from_frame(tasks), desc="search", unit=" tasks", disable=None)
     plans = candidate_plans(searched, models, params, settings)
     found = NewSamples.of(plans, first.sample_ids | known.sample_ids, params)
     _LOGGER.info(
-        "%d plans contain %d new compute samples and %d new communication samples",
+        "from %d plans, %d new compute samples and %d new communication samples are measured",
         len(plans),
         len(found.compute),
         len(found.comm),

@@ -28,14 +28,14 @@ class RankGroups:
 
 
 def rank_groups(ranks_per_host: int, process_group: dist.ProcessGroup | None = None) -> RankGroups:
-    """Make the process groups. Every rank of the job calls this once, because it is a collective.
+    """Make the process groups. This is a collective: every rank of the job must call it.
 
     Args:
         ranks_per_host: number of consecutive ranks that form a host.
         process_group: all ranks; None for the default group.
 
     Raises:
-        PlanError: the ranks cannot be divided into hosts of this size.
+        PlanError: there is no process group, or its ranks cannot be divided into hosts of this size.
     """
     world = process_group or dist.group.WORLD
     if world is None:

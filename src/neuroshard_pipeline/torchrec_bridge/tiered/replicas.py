@@ -25,7 +25,7 @@ class Replicas(nn.Module):
     added up by a collective, all ranks of the group must run the backward pass of the same lookups.
 
     Args:
-        rows: (R, D) first weights, the same on all ranks of the group.
+        rows: (R, D) initial weights, the same on all ranks of the group.
         group: the ranks that hold the rows.
         world_size: number of ranks whose losses are averaged.
         optimizer: class and arguments of the optimizer, which sees dense gradients.
