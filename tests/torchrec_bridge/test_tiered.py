@@ -113,7 +113,7 @@ def test_hot_rows_cost_one_reduction(trained):
 
 
 def test_exchanged_bytes_are_the_volumes_of_the_plan(trained):
-    """The volumes are expectations for evenly spread ids. The ids here are few, so that their bytes deviate from this."""
+    """The volumes are expectations for evenly spread ids. The ids here are few, so their bytes deviate a little."""
     world_size, answers = trained
     for at, case in enumerate(CASES[world_size]):
         if case.index_dedup or world_size == case.ranks_per_host:
