@@ -59,8 +59,8 @@ def output_problems(run: PlannedRun) -> Problems:
         free = shutil.disk_usage(folder).free
         if free < LEAST_FREE_BYTES:
             yield (
-                f"{folder} has {free} bytes of free disk, and a run needs {LEAST_FREE_BYTES}; free some, or choose "
-                "another folder with --params data_root=FOLDER"
+                f"{folder} has {free} bytes of free disk, and a run starts only with {LEAST_FREE_BYTES}; free some, or "
+                "choose another folder with --params data_root=FOLDER"
             )
 
 
