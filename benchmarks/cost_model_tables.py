@@ -55,8 +55,8 @@ def paper_comparison(models: pd.DataFrame, paper: pd.DataFrame) -> str:
             "\nmean error of the paper's network on held-out samples, by the samples that it was trained and tested on",
             f"- this project's mix of tables, batch sizes, data types and optimizers, far wider than the paper's: "
             f"{wide[PAPER]:.1%} (ours {wide[OURS]:.1%})",
-            f"- the paper's own kind of samples (batch size 512, fp32, SGD, generated tables; "
-            f"{paper['training'].iloc[0]} for training): {own[PAPER]:.1%} (ours {own[OURS]:.1%})",
+            f"- the paper's own kind of samples (batch size 512 for scaled-down tables, fp32, SGD, generated tables; "
+            f"{paper['training'].iloc[0]} samples for training): {own[PAPER]:.1%} (ours {own[OURS]:.1%})",
             "The first figure alone does not describe the paper's results, which are about the second kind of samples.",
             "In an earlier measurement, a search used the paper's network, trained on the second kind of samples. The",
             "measured compute cost of its plans was 1.5 % higher than that of ours (15 tasks, noise 6 %), their",
@@ -95,7 +95,7 @@ def report_ablation(tables: Tables) -> list[Aim]:
     shares = {share: f"{share:.0%} wrong" for share in by_share}
     print(
         f"\nself-distillation, {ABLATION_SHARE:.0%} of the training samples: MAPE on clean held-out samples after "
-        "training on wrong labels\n"
+        "training on partly wrong labels\n"
     )
     print(table(by_share.rename(columns=shares)))
     of_seed = rows.pivot_table(index=["wrong", "seed"], columns="model", values="mape")

@@ -36,8 +36,8 @@ class Setup(NamedTuple):
     """What is checked.
 
     Attributes:
-        params: parameters of the campaign that is to follow.
-        batch_size: batch size of its samples.
+        params: the protocol of the checks, with the backend and the arena of the campaign that is to follow.
+        batch_size: batch size of the campaign's samples.
         row_scale: divides the rows of the published pool.
         copy_mib: size of the copies that measure the copy bandwidth.
     """
@@ -59,12 +59,12 @@ class Setup(NamedTuple):
 
     @property
     def lab_device(self) -> str | None:
-        """Name of the GPU in the lab, None if it has none."""
+        """The name under which the lab models this GPU; None on a CPU, or if the lab does not model this GPU."""
         return lab_device(torch.cuda.get_device_name(0)) if self.on_gpu else None
 
 
 def campaign_params(backend: str, arena_bytes: int) -> ComputeMeasureParams:
-    """The protocol of the checks: that of `gpu_campaign.py`, with one visit."""
+    """The protocol of the checks: the default of `gpu_campaign.py`, but with one visit and no second measurement."""
     return ComputeMeasureParams(
         backend=backend,
         engine="local",

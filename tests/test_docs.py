@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ZENSICAL = Path(sys.executable).parent / "zensical"
 #: Written by `make docs`, not committed.
 GENERATED = ROOT / "docs" / "reference" / "parameters.md"
-#: One page per package. Such a page contains only the name of the package.
+#: One page per package. Such a page names modules, whose docstrings the build inserts, and has no text of its own.
 PACKAGES = ROOT / "docs" / "reference" / "packages"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),

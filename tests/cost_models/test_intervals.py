@@ -145,7 +145,7 @@ def test_compute_intervals_widen_outside_the_training_range(compute_model, table
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_a_rank_without_shards_costs_nothing_without_uncertainty(compute_model, comm_model, tables):
+def test_a_rank_without_shards_has_an_interval_from_zero_to_zero(compute_model, comm_model, tables):
     models = CostModels(compute_model, comm_model)
     low, high = models.compute_interval_ms([Shard(tables[0], 0, 16)])
     assert 0 < low < sum(models.compute_ms([Shard(tables[0], 0, 16)])) < high

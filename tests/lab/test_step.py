@@ -110,7 +110,7 @@ def test_replicas_reduce_dense_gradients_and_exchange_no_ids():
     assert us(priced.forward_compute_ms) == pytest.approx([us(lookup_cost_ms([local], 100, "sgd", SLOW))[0]] * 2)
 
 
-def test_rows_inside_hosts_then_whole_tables_across():
+def test_table_row_wise_reduces_inside_hosts_and_sends_sums_between_them():
     """Two hosts of two ranks; the table is on host 0."""
     priced = cost(task(NARROW, world_size=4, local_world_size=2), by_rows(NARROW, (0, 1), "table_row_wise"))
     reduced = 100 + 20 + 2 * 1.6 * 1.25  # as in the row-wise test: 3200 bytes on each rank of host 0
@@ -184,7 +184,7 @@ def test_half_precision_halves_transfers_and_adds_conversions():
 
 
 def test_replica_groups_average_weights_inside_a_host_or_between_hosts():
-    """Neighbouring ranks have the same shards: two groups of 4 ranks share a host of 8 GPUs, two of 8 do not."""
+    """On hosts of 8 GPUs, two groups of 4 ranks share a host, but a group of 8 ranks has a host of its own."""
     tables = [Table(f"t{index}", 10**6, 64, 1.0) for index in range(8)]
     for world_size, hosts in ((4, 1), (8, 2)):
         placed = [(whole(table), rank) for rank, table in enumerate(tables[:world_size])]
@@ -217,7 +217,7 @@ def test_a_pipelined_input_dist_costs_nothing():
     assert not hidden.input_dist_ms.any()
 
 
-def test_equal_volumes_cost_as_much_as_collectives():
+def test_an_all_to_all_of_equal_volumes_costs_what_collective_us_states():
     tables = [Table(f"t{index}", 10**6, 64, 3.0) for index in range(16)]
     of = task(*tables, world_size=16, batch_size=16 * 1024, local_world_size=8)
     priced = cost(of, [(whole(table), rank) for rank, table in enumerate(tables)], H100, CLUSTER)

@@ -1,4 +1,4 @@
-"""Like `torchrun_ranks`, but the last rank dies in the sample "deadly" and hangs in the sample "endless"."""
+"""Like `torchrun_ranks`, but the last rank dies before a chunk with the sample "deadly", and hangs before "endless"."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def unsharded_rows(task: ShardingTask, batches: Sequence[Batch], learning_rate: 
     device = torch.device("cpu")
     collections = list(unsharded_embeddings(task.tables).to_empty(device=device).values())
     for collection in collections:
-        collection.__dict__["_device"] = device  # TorchRec's own record of the device stays at meta
+        collection.__dict__["_device"] = device  # TorchRec's own record, which `to_empty` leaves at meta
     _fill(collections)
     ids = [RankIds(task.tables, batch.ids, slice(0, task.batch_size), device) for batch in batches]
     optimizer = torch.optim.SGD([w for collection in collections for w in collection.parameters()], lr=learning_rate)

@@ -67,7 +67,7 @@ def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd
 
     Returns:
         `bin_label, source, quantity, cumulative_share`: `source` is `published` or `drawn`; `quantity` is
-        `unique_rows` or `indices`. Each combination has one row per bin, up to the highest bin of the batch size.
+        `unique_rows` or `indices`. Each combination has one row per bin up to `highest_bin(batch_size)`.
     """
     labels = BIN_LABELS[: highest_bin(batch_size) + 1]
     shares = pool_statistics(pool, batch_size, seed).cumulative_shares

@@ -5,7 +5,7 @@ Prediction needs no torch, which is imported when a training function is first u
 - `models`: all cost models of one machine, as a user loads them
 - `compute_features`: inputs of the compute cost model; `compute`: its formula, predictions and file format
 - `comm_features`, `comm`: the same for the communication cost model, which predicts the all-to-all of pooled rows
-- `step`: the step cost model, which predicts all other parts of a training step
+- `step`: the step cost model, which predicts the input dist, the work of TorchRec's module, and reductions
 - `reductions`: costs of reduce_scatter, all_gather and all_reduce, interpolated between measured ones
 - `network`, `intervals`: what compute and communication cost model share; `checkpoint`: files without pickles
 - `training_range`, `caveats`: sentences about predictions that are doubtful or modelled
@@ -15,9 +15,9 @@ Training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
 - `compute_training`, `comm_training`: from frames to a trained model
-- `fitting`: the training loop; `initial_weights`: its start; `distillation`: an optional loss for it
+- `fitting`: the training loop; `initial_weights`: where it starts; `distillation`: an optional loss for it
 - `calibration`: prediction intervals; `group_accuracy`: accuracy of the compute cost model by group of samples
-- `reduction_fitting`: from measured reductions to their costs; `modelled_step`: a step cost model from formulas
+- `reduction_fitting`: from measured reductions to `reductions`; `modelled_step`: a step cost model from formulas
 """
 
 from importlib import import_module

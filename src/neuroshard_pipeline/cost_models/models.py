@@ -33,7 +33,7 @@ class CostModels:
 
     Attributes:
         compute: costs of lookups.
-        comm: costs of collectives.
+        comm: costs of all-to-alls.
         step: costs of the other parts of a step, or None if they are unknown. With None, plans are column-wise, and
             their cost is that of lookups and all-to-alls, as in [Zha2023].
     """
@@ -150,8 +150,8 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
             too. None for the newest version of each model.
 
     Raises:
-        CostModelError: a model or version is missing, or the models are not those of one machine. The message names
-            what is missing or differs, and the remedy.
+        CostModelError: a model or version is missing, a file cannot be used, a version of shipped models was asked for,
+            or the models differ in machine or batch size. The message names what is wrong, and the remedy.
     """
     if path in shipped_names() and not Path(path).is_dir():
         if version is not None:

@@ -48,7 +48,7 @@ def read_nccl_log(
         gpus: GPU sheets.
         clusters: cluster sheets.
         cluster: name of the cluster sheet, None for the default one of the GPU.
-        collective: which one the tests measured, None if the log names it or its numbers tell.
+        collective: which one the tests measured; None if the log, its file name or its bandwidths tell.
 
     Raises:
         TableFileError: the file cannot be read or is no such log, or its GPU or its collective is not known.
@@ -149,7 +149,7 @@ def _chosen(
 
 
 def _collective(path: Path, test: _Test, ranks: int) -> Collective:
-    """The collective that the log or its file name states, else the one that fits the reduction and both bandwidths."""
+    """The collective that the log or its file name states, else the reduction with the log's ratio of bandwidths."""
     for text in (test.name, path.name):
         if named := collective_named(text):
             return named

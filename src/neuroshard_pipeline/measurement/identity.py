@@ -19,7 +19,7 @@ Identity = Mapping[str, str]
 
 #: Increase it whenever the meaning of a record or of a timing changes, so that old records are not mixed with new ones.
 MEASUREMENT_VERSION = 8
-#: Parameters that change a timing, each with the reason.
+#: Parameters that change a timing, or decide which samples fail, each with the reason.
 IDENTIFYING = {
     "backend",  # determines the kernels or collectives
     "threads",  # share the work of a kernel

@@ -40,7 +40,7 @@ class CampaignParams(Parameters):
             every time. `chunks`: the chunks and the samples within each chunk; consecutive samples, such as plans of
             one task, are then measured in the same state of the machine.
         noise_floor_share: share of the samples that are measured a second time, independently of the first time. The
-            noise floor is the relative difference between both measurements.
+            noise floor is the median relative difference between both measurements.
         time_budget_s: seconds for this campaign in one run. The run starts no round of visits that would end later, but
             always the first half of the rounds. The next run measures the rest. Null: no limit.
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
@@ -87,9 +87,10 @@ class ComputeMeasureParams(CampaignParams):
         workers: number of processes that measure at the same time, each on its own core or GPU. A cluster with less
             room runs as many as fit.
         cache_treatment: state of the weights in the caches at the start of an iteration. `cold_rows`: the weights
-            move to another place of a large arena before every iteration, so that every row comes from memory. This
-            resembles training, where a new batch and the rest of the model pass through the caches between lookups.
-            `warm`: the weights stay in place, and an iteration finds them in the caches as far as they fit.
+            move to another place of a large arena before every iteration, so that every row comes from memory; on a
+            GPU, other data also fill the L2 cache before each pass. This resembles training, where a new batch and the
+            rest of the model pass through the caches between lookups. `warm`: the weights stay in place, and an
+            iteration finds them in the caches as far as they fit.
         arena_bytes: size of the arena, the memory for the weights of one worker. For cold rows, choose several times
             the last-level cache. A sample with more weights gets an error and no cost.
         thorough_lookup_bytes: a sample whose batch looks up more bytes of rows than this gets fewer visits, in inverse
