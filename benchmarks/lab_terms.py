@@ -18,7 +18,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.lab.device import ModelledDevice, hot_blocks
-from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
+from neuroshard_pipeline.lab.lookups import lookup_of_shards
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.dedup import looked_up
@@ -117,7 +117,7 @@ def _first_and_last(table: Table, kind: int, width: int, task: ShardingTask) -> 
 def _quantities(shard: Shard, task: ShardingTask, device: ModelledDevice) -> list[float]:
     seen, samples = looked_up(shard, task)
     optimizer = "none" if shard.sharding_type == "data_parallel" else task.optimizer
-    lookup, twice = (_lookup(shard, [seen] * count, samples, optimizer) for count in (1, 2))
+    lookup, twice = (lookup_of_shards([seen] * count, samples, optimizer) for count in (1, 2))
     time = device.time(lookup)
     of_two = device.time(twice).forward_parts["latency"]
     latency = time.forward_parts["latency"]
@@ -137,15 +137,3 @@ def _quantities(shard: Shard, task: ShardingTask, device: ModelledDevice) -> lis
         time.backward_parts["update"],
         2 * latency - of_two,
     ]
-
-
-def _lookup(shard: Shard, seen: Sequence[Shard], samples: int, optimizer: str) -> Lookup:
-    lookup = lookup_of_shards(seen, samples, optimizer)
-    return Lookup(
-        lookup.ids,
-        lookup.bags * shard.table.num_features,
-        lookup.dims,
-        lookup.element_bytes,
-        lookup.rows_of_bin,
-        lookup.optimizer,
-    )

@@ -62,6 +62,9 @@ TYPES: tuple[ShardingType, ...] = ("column_wise", "data_parallel", "row_wise", "
 #: What a bound consists of.
 PARTS = ("fixed", "lookups", "work", "exchange", "reductions")
 
+#: Exchanges are differences of costs, so that those of replicas may differ from 0 by rounding.
+_ROUNDING_MS = 1e-9
+
 #: The search for the bound goes up in steps from a cost that one shard has alone. The first step, and the length that
 #: every step exceeds, as shares of this cost.
 _STEP, _PRECISION = 0.25, 0.001
@@ -204,7 +207,7 @@ def _fixed_ms(
     kinds = [TYPES[kind] for kind in used]
     exchanged = [kind for kind in kinds if kind != "data_parallel"]
     fixed = len(exchanged) * prices["groups"] + (len(exchanged) < len(kinds)) * prices["replicas"]
-    if any((np.isinf(of_type) | (of_type > 0)).all() for of_type in choices.ms[:, list(used), 2].T):
+    if any((of_type > _ROUNDING_MS).all() for of_type in choices.ms[:, list(used), 2].T):
         fixed += exchange.constant_ms
     modules = {table.embedding_module for table in task.tables}
     if len(kinds) > 1 and len(modules) == 1 and not next(iter(modules)).is_sequence:

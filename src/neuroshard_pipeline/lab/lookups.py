@@ -29,7 +29,7 @@ class Lookup:
 
     Attributes:
         ids: ids per shard, (S,).
-        bags: outputs per shard: the batch size or, if rows are not pooled, the number of ids, (S,).
+        bags: outputs per shard: one per sample and feature or, if rows are not pooled, one per id, (S,).
         dims: columns per shard, (S,).
         element_bytes: bytes of one weight, (S,).
         rows_of_bin: distinct rows that are looked up, per reuse bin, (S, 17).
@@ -88,7 +88,7 @@ def lookup_of_shards(shards: Sequence[Shard], batch_size: int, optimizer: str) -
     unique_rows = np.minimum([table.unique_rows or 1.0 for table in tables], ids)
     return Lookup(
         ids=ids,
-        bags=np.full(len(tables), float(batch_size)),
+        bags=np.array([float(batch_size * table.num_features) for table in tables]),
         dims=np.array([float(shard.embedding_dim) for shard in shards]),
         element_bytes=np.array([float(BYTES_PER_ELEMENT[table.data_type]) for table in tables]),
         rows_of_bin=reuse * (unique_rows / reuse.sum(axis=1))[:, None],

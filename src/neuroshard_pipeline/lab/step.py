@@ -225,8 +225,7 @@ def _lookup(shards: Sequence[Shard], group: Group, job: Job) -> Lookup:
     seen = [looked_up(shard, job.task) for shard in shards]
     optimizer = "none" if group.is_dense else job.task.optimizer
     lookup = lookup_of_shards([shard for shard, _ in seen], seen[0][1], optimizer)
-    bags = lookup.bags * np.array([shard.table.num_features for shard in shards])
-    return replace(lookup, bags=lookup.ids if group.is_sequence else bags, weighted=group.is_weighted)
+    return replace(lookup, bags=lookup.ids if group.is_sequence else lookup.bags, weighted=group.is_weighted)
 
 
 def _dense(group: Group, job: Job) -> list[Phase]:
