@@ -133,7 +133,7 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 def short_number(value: float) -> str:
     """The value with at most three significant digits, such as `980`, `56k` or `2.9M`."""
     for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= unit:
+        if value >= 0.9995 * unit:
             return f"{value / unit:.{1 if value < 10 * unit else 0}f}{suffix}"
     return f"{value:.0f}"
 
@@ -142,7 +142,7 @@ def _tick_text(tick: float) -> str:
     """The label of a tick, such as `0.02`, `50`, `20k` or `1M`."""
     for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if tick >= unit:
-            return f"{tick / unit:.0f}{suffix}"
+            return f"{tick / unit:.3g}{suffix}"
     return f"{tick:.4g}"
 
 
