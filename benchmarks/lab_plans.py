@@ -25,7 +25,7 @@ _K, _Q = len(KINDS), 9
 
 
 class Machine(NamedTuple):
-    """Numbers of a job; times in us, rates in bytes per us. The names are short for those of the lab's parameters."""
+    """Numbers of a job; times in us, rates in bytes per us. `search_ceiling.machine_of` names their sources."""
 
     world: int
     local: int
@@ -53,7 +53,10 @@ class Machine(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over shards by type and rank, (K, W, ...); `memory` is by rank, the last two are by type."""
+    """Sums over shards by type and rank, (K, W, ...); `memory` is by rank, the last two are by type.
+
+    Of the quantity `last_bag` in `lookups`, the largest counts. `is_cut`: whether any block is narrower than its table.
+    """
 
     lookups: FloatArray
     features: FloatArray
@@ -206,7 +209,7 @@ def _input_dist(clock, order, sums, m):
 
 @njit(cache=True)
 def evaluate(kinds, blocks, tables, m):
-    """Cost of a step in ms, its mean over ranks in ms, and the sum of what exceeds limits, as shares of the limits."""
+    """Cost of a step in ms, mean time of the ranks in ms, and sum over ranks of (memory above the limit) / limit."""
     sums, clock = _sums(kinds, blocks, tables, m), np.zeros(m.world)
     order = np.array([kind for n, kind in enumerate(kinds) if kind not in kinds[:n]])
     joined = 8 * m.batch / m.world * (4 * tables.widths * tables.features).sum()

@@ -5,11 +5,12 @@ that all ranks start at the same time:
 
 - gradients: output dists and lookups of the backward pass
 - ids, one per sharded type except the last: what follows the all-to-all of sizes, up to that of the next type
-- outputs: the exchange of the last type's ids, then lookups and output dists of the forward pass
+- outputs: the exchange of the last type's ids (of all ids if the case leaves the last type open), then lookups and
+  output dists of the forward pass
 
 A segment takes at least as long as the mean, over a set of ranks, of their work and transfers. The set is all ranks, or
-the ranks with shards of one type; each of these launches all kernels of this type. All other work is the same on all
-ranks (`equal_for_all`). The formulas are those of `lab_plans.evaluate`.
+the ranks with shards of one type, or a single one of these; each of them launches all kernels of this type. All other
+work is the same on all ranks (`equal_for_all`). The formulas are those of `lab_plans.evaluate`.
 
 Shapes: T tables, M widths in steps of 4 columns.
 """
@@ -51,7 +52,7 @@ class Segments(Expressions):
         self._all_ids = sum(self.total(kind, self.each(terms.ids)) for kind in case.used)
 
     def _exchange(self, kind: int, ranks: int, total: FloatArray) -> FloatArray:
-        """Mean of an all-to-all in which a rank's messages have one size; `total` is the sum of the ranks' sizes."""
+        """Mean of an all-to-all with messages of one size per rank; `total` is the sum of these sizes over all ranks."""
         m, peers = self.m, self.m.world - self.m.local
         share, factor = 1.0, self.means(kind, ranks)[1]
         if (kind == COLUMN_WISE and ranks % _K != kind) or ranks == EVERY:
@@ -59,7 +60,7 @@ class Segments(Expressions):
         return self.constant(m.start + share * (m.hop + m.peer * peers)) + factor * peers / m.alltoall_card * total
 
     def _partners(self, kind: int, ranks: int) -> tuple[float, float]:
-        """Share of `ranks` that exchange data with shards on other hosts, and the factor of the `total` of messages."""
+        """Share of `ranks` that exchange data with shards on other hosts, and the factor of `total` in `_exchange`."""
         m, peers = self.m, self.m.world - self.m.local
         low = self.case.spread[kind][0] if kind == COLUMN_WISE else float(m.world)
         on_one_host = low <= m.local
@@ -109,7 +110,7 @@ class Segments(Expressions):
         return float(collective_us(name, size, self.m.world, self._hosts, self._network))
 
     def lost_us(self, kind: int, variables: FloatArray) -> tuple[float, float]:
-        """Bytes of a reduction in a plan, and the us by which its line lies below its cost."""
+        """Bytes of a reduction in a plan, and the us by which the line of `_reduced` lies below its cost."""
         plan = np.append(variables, 1.0)
         size = float(self.reduced_bytes(kind) @ plan)
         return size, self._reduced_us(kind, size) - float(self._reduced(kind) @ plan)
@@ -121,7 +122,7 @@ class Segments(Expressions):
         return 4 * self.m.batch * self._columns[kind]
 
     def equal_for_all(self) -> FloatArray:
-        """Work that takes all ranks the same time, and the collectives that they start together."""
+        """Work that takes all ranks the same time, and the collectives that divide the step into segments."""
         m, found = self.m, self.constant(0.0)
         if len(self.case.used) > 1:
             outputs = 8 * self._batch * float((4 * self.terms.widths * self.terms.features).sum())

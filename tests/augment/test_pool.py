@@ -93,7 +93,7 @@ def test_tables_differ_widely(scaled_pool):
     assert scaled_pool.duplicated(list(REUSE_COLUMNS)).mean() < 0.05
 
 
-def test_pool_has_the_columns_of_the_catalog(scaled_pool):
+def test_a_generated_pool_has_the_documented_columns(scaled_pool):
     columns = ["table", "num_embeddings", "pooling_factor", "unique_rows", *REUSE_COLUMNS]
     assert scaled_pool.columns.tolist() == columns
     assert scaled_pool["num_embeddings"].dtype == np.int64

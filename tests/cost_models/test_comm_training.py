@@ -13,7 +13,7 @@ from .machine import make_comm_sample, true_comm_ms
 
 @pytest.fixture(scope="module")
 def frames():
-    """Samples and costs as the augment and measure stages save them; one rank of comm-000002 failed."""
+    """Frames like those of the augment and measure stages, costs in random order; one rank of comm-000002 failed."""
     rng = np.random.default_rng(4)
     made = [make_comm_sample(rng, index, int(rng.choice([2, 4]))) for index in range(60)]
     samples = pd.DataFrame(

@@ -11,7 +11,7 @@ from neuroshard_pipeline.cost_models.measured import Split
 
 from .conftest import FIT
 
-#: 16 training and 4 validation samples; the test samples do not matter.
+#: 16 training samples, 4 validation samples and no test samples.
 SPLIT = Split(np.arange(16), np.arange(16, 20), np.arange(0))
 
 

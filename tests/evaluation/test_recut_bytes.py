@@ -45,6 +45,7 @@ def held(found: RowPlaces) -> set[tuple[int, int, int]]:
 @settings(max_examples=60)
 @given(old=places(), new=places())
 def test_rows_outside_the_host_tier_move_to_the_ranks_that_lack_them(old, new):
+    """Rows that are in the host tier before or after the change count as `received_bytes` describes."""
     host = set(old.host.tolist()) | set(new.host.tolist())
     lacking = {place for place in held(new) - held(old) if place[1] not in host}
     host_rows = sum(

@@ -49,7 +49,7 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("env", LAB)
-def test_drawn_tasks_lie_on_the_hosts_of_the_modelled_cluster(env):
+def test_the_ranks_per_host_of_an_environment_are_those_of_its_network(env):
     values = yaml.safe_load((ROOT / f"conf/{env}/globals.yml").read_text())
     assert values["local_world_size"] == network_preset(values["network"]).gpus_per_host
 

@@ -62,7 +62,7 @@ def check_attempt(name, task, memory, *, complete):
         return
     assert "bytes" in refusal
     assert task.task_id in refusal
-    if complete or name not in refusal:  # a message with its name says only that this sharder found no plan
+    if complete or name not in refusal:  # a refusal that names the sharder says only that it found no plan
         assert not fits_somehow(task, memory), refusal
 
 

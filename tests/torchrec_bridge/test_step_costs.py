@@ -62,7 +62,7 @@ def models() -> CostModels:
     return dataclasses.replace(shipped, step=StepCostModel({2: PRICES}, shipped.step.reductions))
 
 
-def test_plans_have_three_types_and_quantities_that_vary_independently(plans):
+def test_plans_have_three_types_and_quantities_that_are_not_collinear(plans):
     assert len({(plan.task.task_id, plan.sharder) for plan in plans}) == len(plans) == 64
     types = {shard.sharding_type for plan in plans for shard in plan.shards}
     assert types == {"column_wise", "row_wise", "data_parallel"}
@@ -99,7 +99,7 @@ def test_no_plans_are_read_from_empty_frames():
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_known_prices_are_found_and_predict_steps_of_held_out_plans(plans, models, noise):
+def test_fitted_prices_predict_held_out_steps_and_the_price_of_gradients_is_found(plans, models, noise):
     costs = steps_with(plans, models, noise)
     measured = MeasuredSteps(tuple(plans), costs)
     found, metrics = fit_step_costs(measured, models.compute, models.comm, models.step.reductions, {"run_id": "r"})
@@ -138,7 +138,7 @@ def steps(**changes) -> StepParams:
     return StepParams(**{**VALUES["steps"], **changes})
 
 
-def test_steps_are_measured_where_lookups_and_collectives_are():
+def test_steps_are_measured_only_with_the_device_and_backend_of_lookups_and_collectives():
     assert measures_steps("fbgemm_cpu", "gloo", steps())
     assert measures_steps("fbgemm_cuda", "nccl", steps(backend="nccl"))
     assert not measures_steps("fbgemm_cpu", "topology", steps())

@@ -31,7 +31,7 @@ def widths_by_rank(placed: list[tuple[Shard, int]]) -> dict[int, list[int]]:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plan=plans())
-def test_shards_of_a_table_on_one_rank_become_equally_wide_and_tables_where_they_are_do_not_change(plan):
+def test_shards_of_a_table_on_one_rank_become_equally_wide_and_equally_wide_ones_do_not_change(plan):
     for before in placed_by_table(plan):
         after = with_equal_widths(before)
         widths = widths_by_rank(after)
@@ -176,7 +176,7 @@ def test_types_that_torchrec_computes_wrongly_beside_mean_pooling_are_refused(of
         form_of(placed, Devices(1))
 
 
-def test_tables_in_host_memory_have_the_kernels_and_the_cache_of_their_tables():
+def test_tables_in_host_memory_are_written_with_their_kernels_and_cache():
     cached = replace(TABLE, name="b", compute_kernel="fused_uvm_caching", cache_load_factor=0.5)
     managed = replace(TABLE, name="c", compute_kernel="fused_uvm")
     forms = form_of([(whole(table), 0) for table in (TABLE, cached, managed)], Devices(1))

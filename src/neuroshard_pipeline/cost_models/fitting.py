@@ -59,13 +59,13 @@ def fit(
         weights: initial weights, members first.
         loss: loss on the validation samples, which selects the best epoch.
         split: training and validation samples.
-        params: batch size, learning rate and early stopping.
+        params: batch size, learning rate, weight decay, number of epochs and early stopping.
         generator: shuffles the training samples in every epoch.
         title: name of the model in the progress bar and in errors.
         training_loss: loss that training minimises; None to minimise `loss`.
 
     Raises:
-        CostModelError: the loss is not a finite number.
+        CostModelError: a member has no finite validation loss in any epoch.
     """
     learned = {name: value.clone().requires_grad_(name not in _FIXED_WEIGHTS) for name, value in weights.items()}
     optimizer, schedule = _optimizer(learned, params, len(split.training))

@@ -37,8 +37,8 @@ class TaskSolver:
         return solve_all([task], self.sharders, self.models, self.settings, self.seed)
 
     def aborted(self, task: ShardingTask, reason: str | None) -> Solutions:
-        """A failed attempt of every sharder, for a task whose worker died, hung or exceeded its time limit."""
-        error = f"{task.task_id}: the worker was aborted: {reason}"
+        """A failed attempt of every sharder, for a task whose worker died, ran out of time or raised an error."""
+        error = f"{task.task_id}: the worker did not solve this task: {reason}"
         attempt = {"task_id": task.task_id, "sharder": self.sharders, "seconds": math.nan, "error": error}
         return Solutions((), pd.DataFrame(attempt))
 

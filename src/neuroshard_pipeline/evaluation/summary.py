@@ -33,10 +33,11 @@ def summarise(
 
     Returns:
         `num_tasks, num_common_tasks, num_measured_tasks`. `sharders` has, by name: `tasks_solved, tasks_tried`;
-        `mean_measured_ms`, `mean_predicted_ms` and `mean_step_ms` (None without tasks; `totals.plan_totals` defines
-        the three costs); `mean_seconds_per_task, max_seconds_per_task`; and `failures`, the error message of every
-        unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`: see `Comparison.compare_ours`; measured
-        costs are compared, or predicted costs of the whole step if nothing was measured.
+        `mean_measured_ms`, `mean_predicted_ms` and `mean_step_ms` (`totals.plan_totals` defines these costs; a mean is
+        None if no task has the cost for all sharders); `mean_seconds_per_task, max_seconds_per_task`; and `failures`,
+        the error message of every unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`: see
+        `Comparison.compare_ours`; measured costs are compared, or predicted costs of the whole step if nothing was
+        measured.
     """
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
     tables = {column: cost_table(totals, names, column) for column in ("predicted_ms", "step_ms", "measured_ms")}

@@ -31,7 +31,7 @@ _NODE_LIMIT, _SECONDS = 20_000, 20.0
 #: so that this is 1e-10 of the limit. `fit_exactly` and `_Program.keeps` compare whole bytes, without any tolerance.
 _RANK_SCALE = 1e4
 
-#: Share of the memory that the second attempt leaves free if the first plan exceeds a rank's limit by a few bytes.
+#: Share of the memory that the second attempt leaves free. The first plan may exceed a rank's limit by a few bytes.
 _MARGIN = 1e-9
 
 #: Status of `scipy.optimize.milp` for a program without any solution.

@@ -6,8 +6,9 @@ then the wider shard). It puts each shard on the feasible rank with the lowest p
 lowest rank). A rank is feasible if it has enough memory, its dimension sum stays within the cap and the constraints
 allow the shard there. An attempt fails if a shard has no feasible rank. Of the attempts that do not fail, the one with
 the lowest predicted embedding cost wins (ties: the smallest cap). If all attempts fail, the shards are packed by size
-alone, largest first (`packing.pack_by_size`). If this fails as well, the state has no placement. Costs are compared in
-whole units of 1e-9 ms (`models.quantised`).
+alone, largest first (`packing.pack_by_size`; if ranks are constrained, the shards with the fewest allowed ranks come
+first). If this fails as well, the state has no placement. Costs are compared in whole units of 1e-9 ms
+(`models.quantised`).
 
 `greedy_runs` implements the attempts; attempts that make the same choices share one run.
 
@@ -45,7 +46,7 @@ class PlacedState:
 
 
 def dimension_caps(problem: Problem, params: SearchParams) -> IntArray:
-    """(M,) caps on a rank's dimension sum in whole columns, ascending; the same for all states of a problem."""
+    """(M,) caps on a rank's dimension sum, whole numbers, ascending; the same for all states of a problem."""
     mean = float(problem.dims[problem.whole_tables].sum()) / problem.task.world_size
     ratios = np.linspace(params.min_cap_ratio, params.max_cap_ratio, params.num_caps)
     return np.floor(ratios * mean + 1e-9).astype(np.int64)

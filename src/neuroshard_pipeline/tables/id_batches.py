@@ -33,7 +33,7 @@ def counted_tables(path: str | Path, tables: Sequence[Table], batch_size: int, n
 
     Raises:
         TableFileError: the file cannot be used.
-        CriteoFileError: a line of a click log is malformed.
+        CriteoFileError: a click log is damaged or has a malformed line.
     """
     batches = read_id_batches(path, tables, batch_size, num_batches)
     return [counted(table, batches[table.name], batch_size) for table in tables]
@@ -77,8 +77,9 @@ def read_id_batches(
         num_batches: number of batches.
 
     Raises:
-        TableFileError: the file is missing, malformed or too short, has no column of a table, or an id is not a row.
-        CriteoFileError: a line of a click log is malformed.
+        TableFileError: the file is missing or too short, there are not 26 tables for a click log, or a Parquet file is
+            malformed, has no column of a table or has an id that is not a row.
+        CriteoFileError: a click log is damaged or has a malformed line.
     """
     path = Path(path)
     if not path.is_file():

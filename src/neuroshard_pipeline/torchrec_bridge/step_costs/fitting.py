@@ -228,7 +228,7 @@ def _metrics(data: StepData, predicted: Prediction) -> Metrics:
 
 
 def _errors(data: StepData, predicted: Prediction) -> dict[str, float]:
-    """Mean relative errors; that of the module is the error of the whole step divided by the module's cost."""
+    """Mean relative errors; `module` is the sum of the steps' errors / the sum of predicted module and dense costs."""
     used = data.has_input_dist
     off = np.abs(predicted.step_ms - data.step_ms)
     return {

@@ -14,7 +14,8 @@ order of the ids.
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
 module: cold rows by its fused form in FBGEMM, hot and host rows by its dense form. SGD, Adagrad and row-wise Adagrad
 compute the same in both forms; but row-wise Adagrad of a column shard averages its own columns only. Adam differs: its
-dense form also updates rows that no id of the batch looks up. The module `optimizer_state` saves the optimizer's state.
+dense form also updates rows that no id of the batch looks up. The module `optimizer_state` saves and loads the
+states of the first three, but not of Adam.
 """
 
 import dataclasses
@@ -66,7 +67,7 @@ def tiered_embeddings(
         options: deduplication of ids, number format between ranks, and device; None for the defaults.
 
     Raises:
-        PlanError: the cuts, the popular ids, the plan or the optimizer do not fit the module; the message says how.
+        PlanError: the cuts, popular ids, plan, optimizer or options do not fit the module; the message says how.
     """
     options = options or TierOptions()
     is_pooled = isinstance(module, EmbeddingBagCollection)
@@ -109,7 +110,7 @@ def optimizer_of(module: torch.nn.Module) -> Optimizer:
 
 
 def check_cold_plan(configs: Sequence[Any], plan: Mapping[str, ParameterSharding]) -> None:
-    """Refuse a plan whose tables, or numbers of rows, differ from those in `configs`."""
+    """Refuse a plan that replicates a table, or whose tables or numbers of rows differ from those in `configs`."""
     rows = {config.name: config.num_embeddings for config in configs}
     for name in sorted(rows.keys() ^ plan.keys()):
         where = "the plan of cold rows lacks" if name in rows else "the module has no cold rows for"
@@ -124,7 +125,7 @@ def check_cold_plan(configs: Sequence[Any], plan: Mapping[str, ParameterSharding
 
 
 def _check_tables(configs: Sequence[Any], tables: Sequence[TieredTable], groups: RankGroups) -> None:
-    """Refuse tables with tiers that are not FP32, and popular ids that differ between ranks."""
+    """Refuse tables with tiers that are not FP32, and popular ids or cuts that differ between ranks."""
     for config, table in zip(configs, tables, strict=True):
         if table.num_popular and config.data_type != DataType.FP32:
             raise PlanError(f"table {table.name!r} is {config.data_type.name}; tables with tiers must be FP32")
