@@ -2,16 +2,16 @@
 
     make same-results BEFORE=<commit>     # records <commit> and this tree, and compares the records
 
-or step by step, with any two versions of the package on PYTHONPATH:
+or step by step; each `record` runs the version of the package on PYTHONPATH:
 
     python benchmarks/same_results.py record before.json
     python benchmarks/same_results.py record after.json
     python benchmarks/same_results.py compare before.json after.json
 
 It records the predictions of the newest stored cost models for 1,000 shard sets and 300 collectives, and the plans of
-every sharder for 40 seeded sharding tasks. It uses the public Python API, and settings that older versions need, and
-draws its inputs itself, so that it runs with any version of the package. `autoshard` and `dreamshard` are included if
-their policies were trained.
+every sharder for 40 seeded sharding tasks (`milp` only for those with at most 16 tables). It uses the public Python
+API, and settings that older versions need, and draws its inputs itself, so that it runs with any version of the
+package. `autoshard` and `dreamshard` are included if their policies were trained.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def draw_task(index: int) -> ns.ShardingTask:
 
 
 def plans(task: ns.ShardingTask, models: ns.CostModels, policies: Any) -> Iterator[tuple[str, Any]]:
-    """(name, result) of every sharder; the result has shards and predicted cost, or the type of the error."""
+    """(name, result) of every sharder, but `milp` for small tasks only; a result has shards and costs, or an error."""
     for name in ns.SHARDERS:
         if name == "milp" and len(task.tables) > MOST_TABLES_OF_MILP:
             continue

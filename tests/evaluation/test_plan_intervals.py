@@ -31,7 +31,7 @@ class Compute:
 
 
 class Comm:
-    """The wait for the last rank and 1 ms; the interval is 50 % below and above the sum."""
+    """The wait for the rank that starts last, plus 1 ms; the interval is 50 % below and above this sum."""
 
     def forward_ms(self, dim_sums, start_skew_ms, batch_size):  # noqa: ARG002
         return 1 + start_skew_ms.max(axis=-1, keepdims=True) - start_skew_ms
@@ -64,7 +64,7 @@ def test_every_part_of_every_rank_lies_in_its_interval(planned):
         part = name.removeprefix("predicted_")
         assert np.all(frame[f"low_{part}"] <= costs[name])
         assert np.all(frame[f"high_{part}"] >= costs[name])
-    assert frame.loc[0, "low_forward_comm_ms"] == 0.5  # the last rank does not wait
+    assert frame.loc[0, "low_forward_comm_ms"] == 0.5  # rank 0 starts last and does not wait
     empty = frame[frame["rank"] == 3].iloc[0]
     assert (empty["low_compute_ms"], empty["high_compute_ms"]) == (0, 0)
     assert frame.filter(regex="input_dist|reduction|module").isna().all(axis=None)

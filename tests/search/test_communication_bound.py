@@ -32,7 +32,7 @@ TOPOLOGIES = [(8, 8), (8, 4), (8, 2), (4, 1)]
 
 
 def placed(task, ranks_of):
-    """Shards and ranks; a cold table is row-wise, or whole on the rank that `ranks_of` gives."""
+    """Shards and ranks; a cold or untiered table is row-wise, or whole on the rank that `ranks_of` gives."""
     found = []
     for table in task.tables:
         rank = ranks_of(table) if table.tier is None or table.tier.kind == "cold" else None

@@ -27,7 +27,7 @@ def test_half_precision_halves_the_weights_but_not_the_state():
     assert WEIGHTS_AND_OPTIMIZER.shard_bytes(whole(half), a_task("rowwise_adagrad")) == 32_000 + 4_000
 
 
-def test_buffers_count_where_the_parameters_say_so():
+def test_buffers_count_if_the_parameters_say_so():
     memory = MemoryModel(optimizer_state=False, input_buffers=True, output_buffers=True, reserve_fraction=0.0)
     ids, offsets, outputs = 250 * 8, 101 * 8, 2 * 100 * 16 * 4
     assert memory.shard_bytes(whole(TABLE), a_task()) == 64_000 + ids + offsets + outputs

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, *QUIET]
 
 FAILURES = {
     "no room on the first rank": ("DoesNotFitError", "bytes"),
-    "table missing on the last rank": ("PlanError", "has other tables in its model"),
+    "table missing on the last rank": ("PlanError", "has other tables, pooling factors or module names than rank 0"),
     "bad constraint on the last rank": ("PlanError", "a constraint names the table 'nowhere'"),
     "more ranks than the process group": (
         "PlanError",

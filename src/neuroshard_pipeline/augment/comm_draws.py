@@ -29,7 +29,7 @@ class CommSampleParams(TableLimits):
         other_batch_share: probability that a sample has one of `other_batch_sizes`.
         world_sizes: numbers of ranks, assigned to the samples in turn.
         max_start_skew_ms: largest time between the first and the last rank's entry into a collective.
-        seed: seed of the draws; given the other parameters, a sample depends only on the seed and its own index.
+        seed: seed of the draws; given the pool and other parameters, a sample depends only on the seed and its index.
     """
 
     num_samples: int = Field(ge=1, le=10_000_000)

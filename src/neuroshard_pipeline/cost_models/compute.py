@@ -156,8 +156,8 @@ class ComputeCostModel:
     def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:  # noqa: ARG002
         """90 % prediction intervals of forward + backward cost: lower and upper bound in ms (..., 2).
 
-        An interval is wide where the ensemble members disagree. It also widens with the cost-weighted overshoot of the
-        shards, and where the total cost exceeds all training costs (`intervals.Calibration`). Arguments are those of
+        An interval is wide if the ensemble members disagree. It also widens with the cost-weighted overshoot of the
+        shards, and if the total cost exceeds all training costs (`intervals.Calibration`). Arguments are those of
         `costs_from_sums`.
 
         Raises:
@@ -209,7 +209,7 @@ class ComputeCostModel:
         for start in range(0, max(len(flat), 1), _CHUNK_SETS):
             chunk = flat[start : start + _CHUNK_SETS]
             members = self.network.members
-            width = (flat.shape[1] - 1) // members  # -1 would be ambiguous where N is 0
+            width = (flat.shape[1] - 1) // members  # -1 would be ambiguous if N is 0
             by_member = chunk[:, :-1].reshape(len(chunk), members, width).transpose(1, 0, 2)  # (E, N, C)
             yield chunk, _priced(np, self.network.weights, self._powers, by_member)
 

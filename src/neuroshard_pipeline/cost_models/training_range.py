@@ -11,14 +11,14 @@ from neuroshard_pipeline.tables.task import ShardingTask
 TRAINING_RANGE = "training_range"
 
 #: Quantities of a table that have a training range, and how to read each from a table. An `embedding_dim` below the
-#: range is not reported, because a search may cut any wider table into shards that are as narrow.
+#: range is not reported, because a search may cut any wider table into equally narrow shards, too.
 _TABLE_RANGES: dict[str, Callable[[Table], float]] = {
     "num_embeddings": lambda table: table.num_embeddings,
     "embedding_dim": lambda table: table.embedding_dim,
     "pooling_factor": lambda table: table.pooling_factor,
 }
 
-#: Words between a value of a task and the range of the training samples, whose costs may be measured or modelled.
+#: Words of a message between a task's value and the training range. They do not say whether costs were measured.
 _TRAINED_ON = "the compute cost model was trained on"
 
 

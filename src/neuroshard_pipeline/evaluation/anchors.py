@@ -1,6 +1,6 @@
 """Anchors: samples of the first campaign that are measured again to estimate the machine's drift.
 
-A campaign measures many samples; each is a lookup kernel of one rank, or a pair of all-to-alls. The first campaign
+A campaign measures many samples; each is a lookup kernel of one rank, or a collective. The first campaign
 measured the training data. A later one measures plans, or more training data, minutes or days afterwards, when a shared
 machine may have changed speed. Anchors are measured among its samples; their costs in both campaigns give the drift.
 """

@@ -48,6 +48,7 @@ class DaysParams(Parameters):
 
         Raises:
             TableFileError: no file is given, or it cannot be used.
+            CriteoFileError: a line of a click log is malformed.
         """
         path = getattr(self, name)
         if path is None:

@@ -1,4 +1,4 @@
-"""The shards of one embedding module and sharding type, which share kernels and collectives, and the job they are in.
+"""Groups of shards of one embedding module and sharding type, which share collectives, and the job they are in.
 
 TorchRec makes one sharding object per module and sharding type [torchrec embeddingbag.py,
 `create_sharding_infos_by_sharding_device_group`], with an input dist, lookups and an output dist of its own.
@@ -32,7 +32,7 @@ class Job:
         task: the sharding task; it gives ranks, batch and optimizer.
         device: GPU of every rank.
         network: the cluster, with the task's number of ranks per host.
-        host_sync_us: time for which a GPU has no work because the host waits for a result of the GPU.
+        host_sync_us: time for which a GPU has no work whenever its CPU process has to wait for a result of the GPU.
         groups_on_host: number of replica groups that have ranks on the same host (`tables.replica_groups`).
     """
 
@@ -75,7 +75,7 @@ class Job:
     def kernels_us(self, num_bytes: FloatArray | float, kernels: int = 1) -> FloatArray:
         """Microseconds of kernels that together read and write `num_bytes` of GPU memory, per rank (W,); 0 for 0 bytes.
 
-        kernels * time of the shortest kernel + bytes / (bandwidth * the share of it that streaming kernels reach)
+        kernels * shortest time of any kernel + bytes / (bandwidth * the share of it that streaming kernels reach)
         """
         moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
         rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * BYTES_PER_US
@@ -157,7 +157,7 @@ def features(shard: Shard) -> float:
 
 
 def whole_features(shard: Shard) -> float:
-    """Bag lengths per sample before ids are divided among row shards, each of which counts for its share of them."""
+    """Bag lengths per sample before ids are divided among row shards; a row shard counts for its share of the rows."""
     return shard.table.num_features * shard.row_share
 
 
@@ -174,7 +174,7 @@ def columns(shard: Shard) -> float:
 
 
 def whole_columns(shard: Shard) -> float:
-    """Numbers per sample of the output that the shard contributes to; a row shard counts for its share of them."""
+    """Numbers per sample of the output that the shard contributes to; a row shard counts for its share of the rows."""
     return columns(shard) if shard.table.pooling == "none" else columns(shard) * shard.row_share
 
 

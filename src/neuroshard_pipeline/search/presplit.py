@@ -43,7 +43,7 @@ def _presplit(problem: Problem, share: float) -> IntArray:
         costs = problem.cost[state] - launch
         large = (problem.dims[state] > share * mean_dims) | (costs > share * (mean_cost - launch))
         chosen = np.flatnonzero(large & problem.can_halve[state] & problem.may_split(state))
-        if problem.limits_shards:  # of each unit one shard per round, so that no unit exceeds its limit
+        if problem.limits_shards:  # a round halves at most one shard of a unit, so that no unit exceeds its limit
             chosen = chosen[np.unique(problem.unit[state[chosen]], return_index=True)[1]]
         if not len(chosen):
             return state

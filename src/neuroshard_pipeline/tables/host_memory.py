@@ -74,7 +74,8 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> floa
     """Expected misses per batch among the rows that are not hot, by the approximation of Che et al. (2002).
 
     A row of rate r is looked up in a batch with probability 1 - exp(-r). The cache drops a row that is not looked up
-    for T batches. In T batches, as many distinct rows are looked up as the cache has slots besides the hot rows' slots.
+    for T batches. T batches look up as many distinct rows, not counting hot rows, as the cache has slots besides those
+    of the hot rows.
 
     Args:
         num_rows: rows of the table.

@@ -49,7 +49,8 @@ def agree(pg: dist.ProcessGroup, describe: Callable[[], str]) -> None:
             raise PlanError(f"rank {rank} of {pg.size()}: {error}") from error
         if text != answers[0][0]:
             raise PlanError(
-                f"rank {rank} of {pg.size()} has other tables in its model than rank 0; build the same model everywhere"
+                f"rank {rank} of {pg.size()} has other tables, pooling factors or module names than rank 0; build "
+                "the same model and give the same constraints everywhere"
             )
 
 

@@ -11,6 +11,7 @@ TorchRec 1.8 trains some plans wrongly, and fails with others, often only during
   of the ranks. The ranks are all ranks of the job (`row_wise`) or of one host (`table_row_wise`, and each column block
   of `grid_shard`). TorchRec sends ids to the ranks that should have these blocks, whatever the plan says.
 - a table cut by rows that leaves a rank without rows, on CPUs: FBGEMM's backward fails.
+- a table in host memory, on CPUs: its compute kernel needs a GPU.
 - sequence tables of other types than `tables.constraints.SEQUENCE_TYPES`, or with column shards of several widths.
 - some combinations of types in a module with mean pooling (`_mean_pooling_problems`).
 """

@@ -17,5 +17,5 @@ def read_days(task: ShardingTask, params: DaysParams) -> tuple[DayIds, DayIds]:
 def search_plan(
     task: ShardingTask, day: DayIds, models: CostModels, settings: SharderSettings, params: PlanParams
 ) -> tuple[Plan, PopularRows]:
-    """The plan for a day, which may have tiers (blocks of rows by popularity), and the popular rows of this day."""
+    """The plan for a day and the day's popular rows; the plan may have tiers (blocks of rows by popularity)."""
     return plan_day(task, day, models, params.sharder, settings)

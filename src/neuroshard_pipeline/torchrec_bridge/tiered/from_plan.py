@@ -38,7 +38,7 @@ def put_tiers(
 ) -> ShardingPlan:
     """Replace every collection of `model` that has tiers in `plan`; return TorchRec's plan of the other collections.
 
-    `DistributedModelParallel(model, plan=...)` then shards the other collections. `put_tiers` is a collective.
+    `DistributedModelParallel(model, plan=...)` then shards the other collections. Every rank must call `put_tiers`.
 
     Args:
         model: the unsharded model, to whose tables `apply_optimizer_in_backward` has attached an optimizer.
