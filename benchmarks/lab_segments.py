@@ -52,7 +52,7 @@ class Segments(Expressions):
         self._all_ids = sum(self.total(kind, self.each(terms.ids)) for kind in case.used)
 
     def _exchange(self, kind: int, ranks: int, total: FloatArray) -> FloatArray:
-        """Mean of an all-to-all with messages of one size per rank; `total` is the sum of these sizes over all ranks."""
+        """Mean of an all-to-all with messages of one size per rank; `total` is the sum of these sizes over ranks."""
         m, peers = self.m, self.m.world - self.m.local
         share, factor = 1.0, self.means(kind, ranks)[1]
         if (kind == COLUMN_WISE and ranks % _K != kind) or ranks == EVERY:
