@@ -62,9 +62,9 @@ def fit_exactly(task: ShardingTask, memory: MemoryModel) -> ExactFit:
     program = _Program(task, memory, units, np.array(pairs, dtype=np.int64))
     for margin in (0.0, _MARGIN):
         fit = program.solve([limit * (1.0 - margin) for limit in limits])
-        if fit.impossible:
-            return ExactFit(None, impossible=margin == 0.0)
-        if fit.shards is not None and program.keeps(fit.shards, limits):
+        if fit.shards is None:
+            return ExactFit(None, impossible=fit.impossible and margin == 0.0)
+        if program.keeps(fit.shards, limits):
             return fit
     return ExactFit(None)
 

@@ -6,7 +6,7 @@ This module handles file formats; `table_file` and `task_file` handle columns.
 import csv
 import io
 import json
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class Record:
             if isinstance(value, str) and _parse_number(value.replace(",", "").replace("_", "")) is not None:
                 raise self.problem(column, "is not a plain number; write it without separators between digits")
             raise self.problem(column, f"is not a number; write digits only, such as {example}")
-        if not abs(number) < math.inf:
+        if not abs(number) <= sys.float_info.max:  # also refuses NaN, and whole numbers too large for a float
             raise self.problem(column, "is not a finite number; give the table's real value")
         return number
 
