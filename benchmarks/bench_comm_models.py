@@ -1,6 +1,6 @@
 """Accuracy of the communication cost model for world sizes with and without training samples.
 
-Trains the network on samples of some world sizes and batch sizes. Tests it on held-out samples of the same sizes, on
+Trains the model on samples of some world sizes and batch sizes. Tests it on held-out samples of the same sizes, on
 samples of other world sizes, and on samples of a batch size between those of training. Reads only the configuration,
 and writes nothing.
 

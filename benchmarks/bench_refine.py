@@ -1,10 +1,10 @@
 """Measures the effect of refinement: compares the measured costs of plans of the cost models before and after it.
 
-Refinement measures the shards of the plans that a search with the cost models chose, and trains the models again with
-these measurements, too. The script reads the newest pool, samples and costs of a pre-training run from the catalog. For
-every seed, cost models are trained on them, refined, and compared on fresh tasks; the initial weights, the split and
-all tasks depend on the seed. The plans of both pairs of models (compute and communication, before and after) are
-measured together. Prints tables; nothing is written.
+Refinement measures the lookups and collectives of plans that searches chose with the cost models, and trains the models
+again with these measurements, too. The script reads the newest pool, samples and costs of a pre-training run from the
+catalog. For every seed, cost models are trained on them, refined, and compared on fresh tasks; the initial weights, the
+split and all tasks depend on the seed. The plans of both pairs of models (compute and communication, before and after)
+are measured together. Prints tables; nothing is written.
 
     .venv/bin/kedro run --pipeline pretrain
     .venv/bin/python benchmarks/bench_refine.py [--env base] [--data-root data] [--seeds 3] [--rounds 2]

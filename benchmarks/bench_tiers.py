@@ -19,12 +19,12 @@ their lookups. On gloo, tiers hold the rows that were most popular in eight othe
 search knows.
 
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
-- `gloo`, `hosts`: bytes are those of recorded collectives; with one host, every rank counts as a host. `comm` repeats
-  the collectives of a step alone; `step` is the whole step of the modules. `wire`: the kernel's count of sent bytes.
+- `gloo`, `hosts`: bytes are those of recorded collectives; with one host, every rank counts as a host. `comm` is the
+  time of a step's collectives if they run alone; `step` is that of the whole step. `wire`: Linux's count of sent bytes.
 - `GiB/rank`, in the lab: memory of the fullest rank, which the limit bounds: weights, optimizer state, and dense
   gradients of copies with their index; `+ buffers`: also the ids and rows that ranks exchange.
-- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`); the first number
-  counts the reductions of gradients, the second one does not.
+- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`). Both shares compare
+  with balanced plans without tiers and without `dedup`; only the first one counts the reductions of gradients.
 - `comm bound`, in the lab: no plan needs less time for communication (`communication_bound.py`), with the memory of the
   task and with unlimited memory. The factors compare with the first plan.
 """

@@ -52,7 +52,7 @@ _MOST_KINDS, _TIMED, _AGREE = 3, 200, 1e-9
 
 @dataclass(frozen=True)
 class Start:
-    """Where a search starts: types of the tables, (T,), blocks (N, 3), and the types that it may use."""
+    """Where a search starts: a plan as in `lab_plans`, the types that the search may use, and two temperatures."""
 
     name: str
     kinds: IntArray

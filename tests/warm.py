@@ -1,4 +1,4 @@
-"""Programs that start at once, because they are forked from a process that has imported the modules of all tests.
+"""Programs that start quickly, because they are forked from a process that has imported the modules of all tests.
 
 A new interpreter takes five seconds of a core to import Kedro, torch and this project. A fork behaves in the same way
 afterwards: it has its own arguments, folder, output, process group and exit code. Tests of the imports themselves, and
@@ -64,7 +64,7 @@ def start(
         arguments: what follows `python` on a command line.
         output: an existing folder.
         environment: further environment variables.
-        namespaces_of: a process whose network and clock the program shares; needs Linux and root.
+        namespaces_of: id of a process whose network and clock the program shares; needs Linux and root.
     """
     (output / "stdout").touch()  # so that others may read it at once
     context = multiprocessing.get_context("forkserver")

@@ -72,7 +72,7 @@ def test_several_processes_draw_what_is_missing_and_a_second_run_draws_nothing(t
     batches = [Batch(table, size) for table in TABLES for size in (16, 32)]
     files = IdFiles(tmp_path / "new" / "ids", SEED)
     files(batches[0])
-    monkeypatch.setattr(id_files, "draw_ids", fail)  # in this process; the workers draw
+    monkeypatch.setattr(id_files, "draw_ids", fail)  # in this process only: the workers are to draw
     first = written(files)
     files.draw_missing(batches, workers=2)
     assert not files.missing(batches)

@@ -58,7 +58,7 @@ def test_plan_picture_shows_every_column_of_every_table_once(inputs):
             tops[rank] = base + width
 
 
-def test_plan_picture_gives_the_parts_of_a_split_table_one_colour(inputs):
+def test_plan_picture_gives_colours_only_to_the_parts_of_a_split_table(inputs):
     figure = figures.plan_picture(
         inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard"
     )

@@ -105,8 +105,8 @@ def candidate_plans(
 def new_compute_samples(plans: Sequence[Plan], known: Collection[str]) -> list[ComputeSample]:
     """The distinct compute samples of all ranks of the plans. Samples whose id is in `known` are left out.
 
-    Row shards, replicas and tables with `index_dedup` are left out, too: their kernels see tables that the table pool
-    does not contain.
+    Row shards, replicas and sequence tables of tasks with `index_dedup` are left out, too: their kernels see tables
+    that the table pool does not contain.
     """
     pool = {table for plan in plans for table in plan.task.tables}
     new = (sample for sample in rank_compute_samples(plans).samples if sample.sample_id not in known)

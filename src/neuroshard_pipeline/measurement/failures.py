@@ -10,7 +10,7 @@ from neuroshard_pipeline.errors import MeasurementError
 
 _LOGGER = logging.getLogger(__name__)
 
-#: A campaign stops if this many samples fail before any succeeds; `Timing.permanent` failures do not count.
+#: A run without a success stops at this many failures. Permanent ones and samples with a stored failure do not count.
 STOP_AFTER = 3
 #: Failures that are logged one by one; further ones are only counted.
 _MOST_LOGGED = 20
@@ -30,7 +30,7 @@ class FailureWatch:
         self.any_success = False
 
     def look_at(self, record: pd.DataFrame) -> None:
-        """Log every sample of a record that failed for the first time in this run.
+        """Log the samples of a record that failed for the first time in this run, at most `_MOST_LOGGED` per run.
 
         Raises:
             MeasurementError: the first samples of the run all failed for a reason that may pass.
@@ -64,4 +64,4 @@ class FailureWatch:
             next_step = "it stays a row with this error" if permanent else "the next run measures it again"
             _LOGGER.warning("%s failed: %s; %s", sample_id, error, next_step)
         if count == _MOST_LOGGED:
-            _LOGGER.warning("further failures are not logged; the column `error` of the costs states them")
+            _LOGGER.warning("further failures are not logged; the column `error` says why a sample has no costs")

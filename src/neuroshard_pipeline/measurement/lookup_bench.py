@@ -1,6 +1,6 @@
 """Times the forward and the backward pass of FBGEMM's fused table-batched lookup: the code that all devices share.
 
-Shape letters: N ids of a sample, B batch size, D sum of the widths of the sample's shards.
+Shape letters: N ids of a sample, B batch size, D sum of the widths of all features, each as wide as its shard.
 """
 
 import gc

@@ -17,13 +17,13 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 
 _LOGGER = logging.getLogger(__name__)
 
-#: Names of GPUs as CUDA reports them → modelled GPUs (conf/base/parameters_lab.yml); the first match counts.
+#: Patterns of the names that CUDA reports → modelled GPUs (conf/base/parameters_lab.yml); the first match counts.
 _LAB_DEVICES = (
     (r"GH200", "gh200"), (r"H200", "h200"), (r"H100 PCIe", "h100-pcie"), (r"H100", "h100"), (r"B200", "b200"),
     (r"A100.*80GB PCIe|A100-PCIE-80GB", "a100-80gb-pcie"), (r"A100.*80GB", "a100-80gb"), (r"A100", "a100"),
     (r"V100", "v100"),
 )  # fmt: skip
-#: The duration of a campaign is estimated from the modelled costs of about this many of its samples.
+#: The duration of a campaign is estimated from the modelled costs of at least this many samples, if it has so many.
 _MODELLED_SAMPLES = 200
 #: Time of an iteration besides its kernels: FBGEMM's Python code, two synchronisations. It is an assumption.
 _HOST_MS_PER_ITERATION = 0.6
@@ -78,7 +78,7 @@ def prepare(
         machine: `hardware.fingerprint`.
 
     Raises:
-        MeasurementError: the GPU has too little memory, or the disk too little room for the ids.
+        MeasurementError: the GPU has too little memory, the disk too little room for the ids, or ids cannot be drawn.
     """
     if needs_cuda(params.backend):
         gpu_model, gpu_bytes = str(machine["gpu_model"]), int(str(machine["gpu_memory_bytes"]))

@@ -13,7 +13,7 @@ TRAINED_MODELS = {name: f"train.{name}" for name in (*MODEL_NAMES, STEP_MODEL_NA
 #: Parameters of the stage search that `sharder_settings_node` reads.
 SHARDER_PARAMETERS = ("params:neuroshard", "params:neuroshard_plus", "params:memory", "params:rivals")
 
-#: Maps these names to the project's parameters, for pipelines outside the namespace `search`.
+#: Maps `SHARDER_PARAMETERS` to the project's parameters, for pipelines outside the namespace `search`.
 SEARCH_PARAMETERS = {name: name.replace("params:", "params:search.") for name in SHARDER_PARAMETERS}
 
 

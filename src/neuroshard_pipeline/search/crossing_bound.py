@@ -1,8 +1,8 @@
 """The fewest bytes that sequence tables must send between hosts in one step, under any plan that keeps rows whole.
 
 Setting: H hosts of L ranks, W = H L ranks, N ids of a table per step, D columns of 4 bytes. An id is row k of the table
-with probability p_k. Every host asks for row k v_k times per step: v_k = N p_k / H or, with `index_dedup`, where a rank
-asks for a row once, v_k = L (1 - (1 - p_k)^(N / W)). A plan stores row k on c_k hosts, 1 <= c_k <= H.
+with probability p_k. Every host asks for row k v_k times per step: v_k = N p_k / H. With `index_dedup`, a rank asks for
+a row at most once, so that v_k = L (1 - (1 - p_k)^(N / W)). A plan stores row k on c_k hosts, 1 <= c_k <= H.
 
 1. Each of the H - c_k hosts without row k sends v_k ids (8 bytes each), gets a row for each id (4 D bytes) and sends
    its gradient back (4 D bytes): (H - c_k) v_k (8 + 8 D) bytes.

@@ -1,4 +1,4 @@
-"""Stage measure: runs the samples on real kernels and collectives, or takes their costs from a recording or a model."""
+"""Stage measure: runs the samples on real kernels and collectives, or takes their costs from a recording or the lab."""
 
 from neuroshard_pipeline.pipelines.measure.pipeline import create_pipeline
 

@@ -47,7 +47,7 @@ class TieredContext(Multistreamable):
         cold: the context of TorchRec's module.
         splits: for every width of tables, the tiers of the ids and their rows in these tiers.
         requests: the requests for host rows.
-        features: the ids in the order of the tables.
+        features: the ids of all features, in the order in which the module processes the features.
         inverse: (N,) for every id its place among the distinct ids, or None if ids are not deduplicated.
         pooling: for pooled tables by width, the bags (N,) of the ids, and their weights (N,) or None.
     """
