@@ -6,7 +6,7 @@ This module handles file formats; `table_file` and `task_file` handle columns.
 import csv
 import io
 import json
-import sys
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError
+
+
+_NOT_FINITE = "is not a finite number; give the table's real value"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,10 @@ class Record:
         Raises:
             TableFileError: the cell is empty or holds another value.
         """
-        return float(self._numeric(column, "1.5"))
+        try:
+            return float(self._numeric(column, "1.5"))
+        except OverflowError as problem:  # a whole number of JSON may have any length
+            raise self.problem(column, _NOT_FINITE) from problem
 
     def count(self, column: str) -> int:
         """The value of `column` as a whole number; `1000.0` is accepted.
@@ -94,8 +100,8 @@ class Record:
             if isinstance(value, str) and _parse_number(value.replace(",", "").replace("_", "")) is not None:
                 raise self.problem(column, "is not a plain number; write it without separators between digits")
             raise self.problem(column, f"is not a number; write digits only, such as {example}")
-        if not abs(number) <= sys.float_info.max:  # also refuses NaN, and whole numbers too large for a float
-            raise self.problem(column, "is not a finite number; give the table's real value")
+        if not abs(number) < math.inf:
+            raise self.problem(column, _NOT_FINITE)
         return number
 
 
