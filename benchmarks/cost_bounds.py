@@ -3,10 +3,10 @@
 Let f(R) be the predicted compute cost of a rank with shards R, and f0 the cost of a launch without work. The bound
 exists if f has one of two shapes.
 
-- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape: one part of
-  the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), whose values for R + Q are at
-  least those for R or Q. Work that a rank with shards pays once, however many shards it has (the launch terms of
-  `cost_models.compute`), breaks this shape. Here, f contains f0 but not these terms, which can only lower the bound. Of
+- `superadditive`: f(R + Q) - f0 >= (f(R) - f0) + (f(Q) - f0). The trained network has this shape, except for its
+  launch terms: one part of the cost is additive, and the rest is multiplied by gates (`cost_models.compute`), whose
+  values for R + Q are at least those for R or Q. A rank pays a launch term once, however many of its shards cause it,
+  which breaks this shape. The launch terms, but not f0, are therefore left out of f; this can only lower the bound. Of
   k ranks with shards, one costs at least f0 + T / k, where T is the sum of f({shard}) - f0 over all shards. Every table
   adds to T at least the smallest sum that any of its splits has.
 - `convex`: f is convex and non-decreasing in the summed embedding, a vector per shard that the model sums over a rank.
@@ -55,7 +55,7 @@ Shape = Literal["superadditive", "convex"]
 
 @dataclass(frozen=True)
 class CostBound:
-    """Lower bounds in ms that hold for every plan of a task.
+    """Lower bounds in ms that hold for every column-wise plan of a task.
 
     Attributes:
         compute_ms: bound on the compute cost of the busiest rank.
@@ -76,7 +76,7 @@ def shape_of(models: Models) -> Shape | None:
 def cost_bound(
     problem: Problem, shape: Shape | None = None, comm_floor: Callable[[int], float] | None = None
 ) -> CostBound | None:
-    """Lower bound on the cost of every plan for the task of `problem`.
+    """Lower bounds on the cost of every column-wise plan for the task of `problem`.
 
     Args:
         problem: the task and the models.
@@ -162,7 +162,7 @@ def _launch_ms(problem: Problem) -> float:
 
 
 def _widest_shard_ms(problem: Problem) -> float:
-    """A bound on the cost of the rank with a unit's widest shard, which is at least as wide as in an even split."""
+    """The largest of bounds, one per unit, on the cost of the rank with the unit's widest shard (see `Unit.finest`)."""
     costs = []
     for index, unit in enumerate(problem.units):
         alone = _alone_ms(index, problem)

@@ -44,7 +44,10 @@ class UnknownParameterError(NeuroShardError):
 
 
 class ParameterHooks:
-    """Refuse parameters that no pipeline reads. Kedro has already validated the types of those that the run reads."""
+    """Refuse parameters that do not exist, and values that contradict other parameters or files.
+
+    Kedro has already validated the types of the parameters that the run reads.
+    """
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
@@ -213,7 +216,7 @@ class ThreadHooks:
 
 
 class SummaryHooks:
-    """Print the results of the run: tables, the plan's explanation, and the path of the report."""
+    """Print the results of the run: tables, the plan's explanation, and the paths of report and TorchRec plan."""
 
     @hook_impl
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:

@@ -1,4 +1,4 @@
-"""The recording script from end to end, with CPU kernels; its first run in an interpreter without Kedro."""
+"""The recording script from end to end, with CPU kernels; the first run is in an interpreter without Kedro."""
 
 from __future__ import annotations
 

@@ -107,6 +107,6 @@ def test_a_short_criteo_file_is_refused(tmp_path):
         state_problem(tasks(), params(criteo_file=str(tmp_path / "log.txt")))
 
 
-def test_every_rank_gets_the_same_share_of_a_batch():
+def test_a_batch_that_the_ranks_cannot_share_equally_is_refused():
     with pytest.raises(ValueError, match="batch_size 32 must be a multiple of world_size 3"):
         params(world_size=3)

@@ -62,5 +62,6 @@ def test_losses_under_the_planner_equal_those_of_the_unsharded_model(tmp_path, k
 
 @pytest.mark.parametrize(("unsplit", "times"), [("column_wise", 1), ("table_wise", 2)])
 def test_every_table_column_wise_gives_one_lookup_and_one_set_of_all_to_alls(tmp_path, unsplit, times):
+    """If whole tables are `table_wise` and split ones `column_wise`, there are two lookups and two sets."""
     for counts in run_ranks(2, tmp_path, counted_operations, unsplit):
         assert counts == {"lookups": times, "all_to_alls": 5 * times}

@@ -27,7 +27,7 @@ def _all_different(dimensions: tuple[int, ...]) -> tuple[int, ...]:
 
 _Dimension = Annotated[int, Field(gt=0, le=MAX_EMBEDDING_DIM, multiple_of=COLUMN_GRANULARITY)]
 
-#: Widths that a shard may have, all different.
+#: Widths that a table may be drawn with, all different.
 Dimensions = Annotated[tuple[_Dimension, ...], Field(min_length=1), AfterValidator(_all_different)]
 
 #: Number of ranks; a single rank exchanges nothing.

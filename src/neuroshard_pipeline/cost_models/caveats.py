@@ -54,7 +54,7 @@ def busy_machine(hardware: Mapping[str, Any]) -> Iterator[str]:
 
 
 def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Iterator[str]:
-    """Sentences about numbers of ranks or hosts that the fit of a step cost model did not cover, and replica groups."""
+    """Sentences about numbers of ranks or hosts outside the fit of a step cost model, and hosts of replica groups."""
     if step is None:
         return
     groups = {group for curves in step.reductions.curves.values() for group in curves}
@@ -97,7 +97,7 @@ def unpriced_copies(task: ShardingTask, step: StepCostModel | None) -> Iterator[
         return
     if not step.prices_of("module", task.world_size)[list(QUANTITIES).index("expanded")]:
         yield (
-            "not priced: the search for repeated or popular ids, and the copies of rows to their places: these cost "
+            "not priced: the search for repeated or popular ids, and copying the rows to their places: these cost "
             "models were fitted to steps without index_dedup and tiers"
         )
 

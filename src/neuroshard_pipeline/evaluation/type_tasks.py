@@ -22,7 +22,7 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
     """Draw a task with tables of few columns, whose narrowest column shard exceeds the memory of a rank.
 
     The memory of a rank and the rows of these giant tables follow from the sizes of the other tables: all tables
-    together fill the share `memory_fill` of the memory of all ranks.
+    together fill the share `memory_fill` of the memory that shards may use on all ranks.
 
     Args:
         pool: tables to draw from.
@@ -39,7 +39,8 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
     *others, chosen = random_tables(pool, settings, world_size, rng)
     narrow = [replace(chosen, name=f"{chosen.name}_giant_{at}") for at in range(count)]
     widths = rng.choice(giant.widths, size=count).tolist()
-    # What the other tables may fill, in units of a rank's memory. The narrowest shard of a giant table fills `excess`.
+    # What the other tables may fill, as a multiple of what shards may use on a rank. `excess` is the same multiple for
+    # the narrowest shard of a giant table.
     free = giant.memory_fill * world_size - giant.excess * sum(widths) / COLUMN_GRANULARITY
     if free <= 0:
         raise TaskError(

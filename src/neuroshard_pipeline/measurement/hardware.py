@@ -30,7 +30,7 @@ _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
 
 def fingerprint(backend: str) -> dict[str, object]:
-    """Properties of this machine that affect a measurement: device, cores, operating system and library versions.
+    """Properties of this machine that affect a measurement: device, processor, cores, operating system and software.
 
     Args:
         backend: backend of the campaign; a GPU backend adds the GPU's model and memory and the CUDA version.

@@ -27,6 +27,6 @@ def first_campaign_node() -> Node:
 
 
 def refined_samples_node() -> Node:
-    """`refined_<name>` for every name of `REFINED` → `refined_samples`."""
+    """`table_pool`, and `refined_<name>` for every name of `REFINED` → `refined_samples`."""
     inputs = ["table_pool", *(f"refined_{name}" for name in REFINED)]
     return Node(MeasuredSamples, inputs, "refined_samples", name="gather_refined_samples")

@@ -12,7 +12,7 @@ Placed = list[tuple[Shard, int]]
 
 
 def cover_problems(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
-    """Describes the tables that the shards do not cover, or do not cover as their sharding type requires."""
+    """Describes tables that the shards do not cover as their sharding type requires, and tables unknown to the task."""
     placed: dict[str, Placed] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         placed[shard.table.name].append((shard, rank))

@@ -1,4 +1,4 @@
-"""Moves of the local search: changes of the shards of two ranks, and the loads of these ranks afterwards.
+"""Moves of the local search: changes of the shards of one or two ranks, and the loads of these ranks afterwards.
 
 Shapes: N shards of a layout, P moves, W ranks, Y kinds, H numbers that describe a shard's cost (shard embedding).
 """
@@ -117,7 +117,7 @@ def apply_moves(layout: Layout, moves: Moves, problem: Problem) -> Layout:
 def propose(
     layout: Layout, problem: Problem, sources: IntArray, targets: IntArray, max_moves: int, rng: np.random.Generator
 ) -> Moves:
-    """Relocations, swaps, splits, shifts and merges that take load off `sources`.
+    """Relocations, swaps, splits, shifts and merges, each of a shard on one of the ranks `sources`.
 
     At most `max_moves` moves of each type are drawn at random; shifts and merges count as one type. The target of a
     shift or merge may be any rank; the target of every other move is one of `targets`.

@@ -1,7 +1,7 @@
-"""The predicted embedding cost of plans: its formulas, and the one function that prices a plan.
+"""The predicted embedding cost of plans: its formulas, and the functions that price plans and placements.
 
 Shapes: P plans, W ranks, H numbers that describe a shard's cost (shard embedding).
-A rank's *dimension sum* is the number of floats that it sends per sample in an all-to-all.
+A rank's *dimension sum* is the number of 4-byte words that it sends per sample in an all-to-all.
 """
 
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def cheapest_plan(
     batch_size: int,
     decisive: IntArray,
 ) -> tuple[int, float]:
-    """The cheapest of some plans (ties: the first one), and its cost in units of 1e-9 ms.
+    """Index of the cheapest of some plans (ties: the first one), and its cost in units of 1e-9 ms.
 
     A plan costs at least as much as any of its ranks. The costs of a few ranks therefore rule out most plans. Only for
     the remaining plans is the forward all-to-all of all ranks predicted. The result is exact.
@@ -76,7 +76,7 @@ def cheapest_plan(
         dim_sums: (P, W) dimension sums.
         added_ms: (P,) ms that are added to the cost of every rank of a plan.
         batch_size: global batch size.
-        decisive: (P, K) ranks of each plan that may be its slowest.
+        decisive: (P, K) ranks of each plan that are likely to be its slowest; the result does not depend on the choice.
     """
     added = quantised(added_ms)
     if decisive.shape[-1] * _FEW_RANKS > compute_ms.shape[-1] or not isinstance(models.comm, CommCostModel):
@@ -114,6 +114,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
     Raises:
         PlanError: the placement is not a valid plan of the task.
+        CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
     problem = problem.of(placement)
     task, models = problem.task, problem.models

@@ -112,7 +112,7 @@ def tiered_task(
             adds the tiers that it makes.
 
     Raises:
-        TaskError: the task or a table does not allow these tiers, or a cut is impossible.
+        TaskError: the task or a table does not allow these tiers, or a table has too few rows or is unknown.
     """
     if not task.tiers:
         raise TaskError(f"{task.task_id}: the task does not allow tiers; set tiers to true")
@@ -238,10 +238,10 @@ def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
 def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
     """The most popular `num_rows` rows of a part, which get `share` of its ids, and the other rows of the part.
 
-    The profile does not tell which of a batch's distinct rows are popular ones. Their number is smallest if they are
-    taken from the reuse bins hottest first, until they have their ids. It is larger if `share` of the rows of each bin
-    is taken. The result is a mixture of both. Its popular rows are as many as one batch is expected to look up if all
-    popular rows are equally popular.
+    The profile does not tell which of a batch's distinct rows are among the most popular `num_rows`. The smallest
+    choice takes rows from the reuse bins, hottest first, until they have `share` of the ids. A larger choice takes
+    `share` of the rows of each bin. The result is a mixture of both. As far as the mixture allows, it has as many
+    popular rows as one batch is expected to look up if all popular rows are equally popular.
     """
     if num_rows in (0, part.num_rows):
         none = _Part(0, np.zeros_like(part.rows), np.zeros_like(part.ids))

@@ -40,8 +40,8 @@ def profile_from_batches(
         feature_names: table → the features that look it up; other tables have one feature with their own name.
 
     Raises:
-        TaskError: the batches lack a feature, hold fewer samples than one global batch, hold an id outside its table,
-            or hold no id of a table; the message names the table.
+        TaskError: there are no batches; or they lack a feature, hold fewer samples than one global batch, hold an id
+            outside its table, or hold no id of a table, and the message names the table.
     """
     kept = list(batches)
     if not kept:
