@@ -1,7 +1,7 @@
 """Inputs of `bench_cost_models.py` from a finished run.
 
-They are the measured samples for training and tests, measured samples on which no model is trained, and the shards that
-searches chose for each rank, with their measured costs.
+They are the measured samples that are split for training and tests, groups of measured evaluation samples, on which no
+model is trained, and the shards that searches chose for each rank, with their measured costs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class ComputeInputs:
 
     Attributes:
         data: the samples that are split into training, validation and held-out ones.
-        groups: samples on which no model is trained, by purpose.
-        chosen: shards of every rank of the searches' measured plans; empty before any search. Its entry `chosen` has
-            the measured costs. The entry `chosen net` has them corrected for the drift since the samples were measured.
+        groups: evaluation samples, on which no model is trained, by purpose.
+        chosen: shards of the ranks of the searches' measured plans, without ranks that have row shards or replicas;
+            empty before any search. Its entry `chosen` has the measured costs. The entry `chosen net` has them
+            corrected for the drift since the samples were measured.
         drift: the machine's drift since the samples were measured, estimated from anchors (samples that were measured
             again among the plans); None without anchors.
         floors: median noise floor of `forward`, `backward` and `total`.

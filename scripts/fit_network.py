@@ -6,8 +6,8 @@
     make fit-network                                     all presets, fitted to the published collectives
 
 The fit of a log starts from the preset of its cluster, so that numbers which the log does not show keep their values: a
-log of one host says nothing about the network. A table shows two errors for
-every line of the log: that of this fit, and that of a further fit without the sizes of this line.
+log of one host says nothing about the network. A table shows two errors for every line of the log: that of this fit,
+and that of a further fit which leaves out the size of this line, together with every fifth size below and above it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of several packages: a finished run in the `test` environment, and a Ray cluster."""
+"""Settings and a fork server for all tests; fixtures with a finished run (environment `test`) and a Ray cluster."""
 
 import functools
 import gc

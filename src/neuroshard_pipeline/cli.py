@@ -1,4 +1,4 @@
-"""This project's `kedro` commands `run` (Kedro's own) and `prune`; their errors name the problem and the remedy."""
+"""The commands `kedro run` (Kedro's own) and `kedro prune`; errors that the user can correct have no traceback."""
 
 import copy
 import functools
@@ -76,7 +76,7 @@ def parameter_problems(text: str) -> str:
 
 
 def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Leave out problems `(field, message, value)` that may only follow from other problems.
+    """Leave out problems `(field, message, value)` that are possibly mere consequences of other problems.
 
     A list with an invalid item may be reported as too short, because the item does not count. If a name is unknown, a
     field may be missing only because its name is misspelt.

@@ -38,7 +38,7 @@ def test_all_rows_of_the_project_are_read_or_have_a_reason():
 
 
 def test_uniform_ids_by_hand(tmp_path):
-    """Every row gets Binomial(5120, 1/1000) ids, so that 1000 (1 - 0.999**5120) rows are distinct."""
+    """Every row gets Binomial(5120, 1/1000) ids, so that 1000 (1 - 0.999**5120) rows are expected to get any."""
     found = lookup(tmp_path)
     np.testing.assert_allclose(found.ids, [5120, 5120])
     np.testing.assert_allclose(found.unique_rows, 1000 * (1 - (1 - 1 / 1000) ** 5120), rtol=1e-6)

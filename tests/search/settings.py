@@ -8,7 +8,7 @@ WEIGHTS_AND_OPTIMIZER = MemoryModel(
     optimizer_state=True, input_buffers=False, output_buffers=False, reserve_fraction=0.0
 )
 
-#: Settings of [Zha2023] §4: N = 10, K = 3, L = 10, and M = 11 caps from 1.0 to 1.5 times the mean.
+#: Settings of [Zha2023] §4: N = 10, K = 3, L = 10, and M = 11 caps from 1.0 to 1.5 times the mean columns of a rank.
 PAPER_SEARCH = SearchParams(
     num_candidates=10, beam_width=3, max_steps=10, num_caps=11, min_cap_ratio=1.0, max_cap_ratio=1.5
 )

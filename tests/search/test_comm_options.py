@@ -44,7 +44,7 @@ def test_half_precision_halves_rows_and_their_sums_but_not_the_gradients_of_repl
     ("gpus_per_host", "on_host"), [(None, 3), (8, 3), (4, 2), (2, 1)], ids=["unknown", "three", "two", "one"]
 )
 def test_replica_groups_average_weights_and_state_of_every_rank(gpus_per_host, on_host):
-    """4 ranks of 2 hosts, so 2 ranks per host and group: a host of 4 GPUs holds two groups."""
+    """A group has 4 ranks, 2 on each of 2 hosts. A host of 4 GPUs therefore has ranks of two groups."""
     one = planned(optimizer="rowwise_adagrad")
     three = planned(optimizer="rowwise_adagrad", num_replica_groups=3, sync_interval=5)
     *others, averaging = exchanged(three, gpus_per_host)[1]

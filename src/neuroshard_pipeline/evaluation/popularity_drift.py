@@ -3,8 +3,8 @@
 Tiers cut a sequence table by the popularity of its rows: hot rows are on every rank, host rows are once on every host,
 and cold rows are sharded. Hot and host rows were popular on the day that the plan was made for. On another day, cold
 rows get more of the ids, and the ranks exchange more. Cutting again moves rows between ranks, which takes time once,
-and saves time in every step. Popular rows are counted in one half of a day's batches, and plans are priced on the other
-half, so that rows that were popular by chance do not make cutting again look better than it is.
+and saves time in every step. The new popular rows are counted in half of the other day's batches, and plans are priced
+on the remaining half, so that rows that were popular by chance do not make cutting again look better than it is.
 """
 
 from collections.abc import Mapping
@@ -128,7 +128,7 @@ def evaluate_drift(
     params: DriftParams,
     settings: SharderSettings | None = None,
 ) -> Drift:
-    """Compare a plan on another day's ids with plans that are cut for this day.
+    """Compare a plan on another day's ids with plans that are cut for that other day.
 
     Two ways to cut again are tried: the same cuts and shards with the day's popular rows, and a new plan for the day's
     profiles.

@@ -127,7 +127,10 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
 
 
 def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
-    """Cost in ms by task and sharder of one suite; NaN where a task was not solved with every seed."""
+    """Cost in ms by task and sharder of one suite, on the suite's basis (`basis_of`).
+
+    A cost is NaN if the sharder did not solve the task with every seed, or if no such cost is known.
+    """
     column = COST_COLUMNS[basis_of(costs)]
     return cost_table(costs[costs["solved"]], list(dict.fromkeys(costs["sharder"])), column)
 

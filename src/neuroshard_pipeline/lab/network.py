@@ -9,9 +9,9 @@ bandwidth:
 
     transfer(V, B, share, fill) = min(V / (share * B), fill + V / B)         V bytes over a link of bandwidth B
 
-    floor       launch + rank * (g - 1) inside a host; across hosts also hop * log2 H (a tree, all_reduce),
-                hop * (H - 1) (a ring, all_gather and reduce_scatter), or hop + peer * (n - g) (alltoall).
-                A hop of a large message takes twice as long in a tree or ring: hop * (1 + S / (S + 8 KiB)).
+    floor       launch + rank * (g - 1) inside a host; across hosts also hop * log2 H (all_reduce, even in a ring),
+                hop * (H - 1) (all_gather and reduce_scatter), or hop + peer * (n - g) (alltoall).
+                A hop of a large message takes twice as long, except in an alltoall: hop * (1 + S / (S + 8 KiB)).
     ring        p * S * (n - 1) / n bytes over the links of each GPU, and over the network cards of each host together;
                 p = 2 for all_reduce, which passes the ring twice, else 1. Short rings use fewer channels: the bandwidth
                 of the links is B * g / (g + 0.5). The pipeline fills in g - 1 steps, and p * (H - 1) between hosts.
@@ -48,7 +48,7 @@ _MOST_CARDS = 8
 #: Messages far above this size take twice as long per hop as small ones: all_reduce takes 23 us for 1 KiB and 43 us for
 #: 8 KiB on 2 hosts of Alps, and 62 us for 32 bytes and 118 us for 8 KiB on 8 hosts of Polaris.
 _EAGER_BYTES = 8192
-_SHORT_RING_LOSS = 0.5  # all_gather on 2, 4 and 8 H100 reaches 275, 332 and 352 GB/s (XLA's table)
+_SHORT_RING_LOSS = 0.5  # all_gather on 2, 4 and 8 Hopper GPUs reaches 275, 332 and 352 GB/s (XLA's table)
 
 
 class HostParams(Parameters):
@@ -81,8 +81,8 @@ class FabricParams(Parameters):
         card_gb_per_s: bandwidth per direction that rings and trees reach on the cards of a host, divided by its GPUs.
         alltoall_share: factor of that bandwidth in an alltoall, per doubling of the hosts.
         tree_fill_us: time to fill the pipeline of a tree, per doubling of the hosts.
-        ring_fill_us: time to fill the pipeline of a ring, per host after the first.
-        low_latency_share: as in `HostParams`, for collectives across hosts.
+        ring_fill_us: time to fill the pipeline of a ring, per pass and per host after the first.
+        low_latency_share: as in `HostParams`, for rings and trees across hosts.
         trees: whether all_reduce may use trees.
     """
 

@@ -6,8 +6,8 @@ that fails. One step halves one shard of a state. Only distinct shards that can 
 considered. The candidates among them are the `num_candidates` largest in bytes and the `num_candidates` most expensive
 when alone on a rank (ties: the table that comes first in the task, then the wider shard). They are tried in the order
 of tables; shards of one table are tried from wide to narrow. A state with two parents is tried once. The `beam_width`
-states of lowest cost are the next beam (ties: the state tried first). After `max_steps` steps, or when nothing can be
-halved, the cheapest placed state of all steps wins (ties: the state met first).
+states of lowest cost are the next beam (ties: the state tried first). After `max_steps` steps, or when no shard can be
+halved or no new state has a placement, the cheapest placed state of all steps wins (ties: the state met first).
 
 Shapes: S states of N shards each.
 """
@@ -40,7 +40,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
         start: the first state; None for `first_state`.
 
     Raises:
-        DoesNotFitError: the task does not fit the memory of its ranks.
+        DoesNotFitError: no first state within the memory of the ranks was found.
         TooLargeError: the search would need more memory than this machine has left, or take too long.
     """
     beam = [start or first_state(problem, params)]
@@ -58,7 +58,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
 
 
 def _require_room_for_runs(problem: Problem, params: SearchParams) -> None:
-    """Refuse a task that needs too much memory or time: a step has one greedy run per state and column cap."""
+    """Refuse a task that needs too much memory or time: a step has up to one greedy run per state and column cap."""
     num_shards, size = len(problem.units) + params.max_steps, problem.embedding.shape[1]
     num_states = params.beam_width * min(2 * params.num_candidates, num_shards) if params.max_steps else 1
     num_runs = num_states * params.num_caps
@@ -71,7 +71,7 @@ def first_state(problem: Problem, params: SearchParams) -> PlacedState:
     """The placed state of the whole tables or, if these have no placement, another placed state.
 
     Raises:
-        DoesNotFitError: the task does not fit the memory of its ranks.
+        DoesNotFitError: no placed state within the memory of the ranks was found.
         TooLargeError: the search would need more memory than this machine has left, or take too long.
     """
     check_room(problem.task, problem.memory)

@@ -5,7 +5,7 @@ to the same choices. The caps of a run are always consecutive, because a rank th
 feasible under a looser one. States share a run until they differ in a shard. After each step, one call of the compute
 model predicts, for all runs, the cost of the rank that received a shard.
 
-The loop is compiled because a step in NumPy, thirty small operations, took 0.11 ms; the model took only a fifth of it.
+The loop is compiled because a step in NumPy, thirty small operations, took 0.11 ms, only a fifth of it in the model.
 Compiling reduced the time of a whole search to 40 % of the NumPy version's time on 50 tables and 4 ranks, and to 70 %
 on 1,000 tables and 128 ranks. The model itself is called from Python, so that any compute cost model works.
 

@@ -240,11 +240,10 @@ class Plan:
     ) -> ShardingPlan:
         """The plan as the `ShardingPlan` that `DistributedModelParallel(module, plan=...)` accepts.
 
-        TorchRec must be installed. A table that is not cut is written as `column_wise` with a single shard
-        (reason: see `torchrec_plan.writer`).
-        If a table has shards of different widths on one rank, each rank's shards of the table are joined into one,
-        because TorchRec needs equal widths (`torchrec_plan.writer.with_equal_widths`). A sharded collection orders its
-        outputs by rank, so a model must select them by name.
+        TorchRec must be installed. A table that is neither cut nor replicated is written as `column_wise` with a single
+        shard (reason: see `torchrec_plan.writer`). If a table has shards of different widths on one rank, each rank's
+        shards of the table are joined into one, because TorchRec needs equal widths (`writer.with_equal_widths`). A
+        sharded collection orders its outputs by rank, so a model must select them by name.
 
         Args:
             module: the unsharded model, possibly on the meta device, with exactly the tables of the plan.
@@ -255,7 +254,8 @@ class Plan:
         Raises:
             TorchRecMissingError: TorchRec is not installed.
             PlanError: plan and model differ in a table, its rows or its columns, `local_world_size` does not divide
-                the world size, or the device is neither given nor known.
+                the world size, the device is neither given nor known, the plan has tiers, or TorchRec cannot train it
+                (`torchrec_plan.writer`).
         """
         from neuroshard_pipeline.torchrec_plan.structures import sharding_plan
 

@@ -29,7 +29,7 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
         params: the parameters of the training.
 
     Raises:
-        TrainCheckError: two plans trained to different losses.
+        TrainCheckError: two plans trained to different losses, or a loss is not finite.
     """
     difference = check_losses(steps, params.loss_tolerance)
     plans = solutions.plans
