@@ -83,3 +83,11 @@ def test_random_batches_match_a_plain_count():
 def test_bad_batches_are_refused_with_the_reason(batches, message):
     with pytest.raises(TaskError, match=message):
         profile_from_batches(batches, [Table("a", 10, 8, 1.0)], batch_size=4)
+
+
+def test_features_of_a_table_with_different_numbers_of_global_batches_are_refused():
+    batches = [batch([[1], [2]], [[1], [2]]), batch([[1], [2]], keys="a")]
+    with pytest.raises(
+        TaskError, match="'shared': its features have different numbers of global batches: 'a' 2, 'b' 1"
+    ):
+        profile_from_batches(batches, [Table("shared", 10, 8, 1.0)], 2, {"shared": ["a", "b"]})

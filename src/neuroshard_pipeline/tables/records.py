@@ -15,7 +15,6 @@ from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError
 
-
 _NOT_FINITE = "is not a finite number; give the table's real value"
 
 

@@ -40,8 +40,9 @@ def profile_from_batches(
         feature_names: table → the features that look it up; other tables have one feature with their own name.
 
     Raises:
-        TaskError: there are no batches; or they lack a feature, hold fewer samples than one global batch, hold an id
-            outside its table, or hold no id of a table, and the message names the table.
+        TaskError: there are no batches; or they lack a feature, hold more global batches of one feature of a table than
+            of another, fewer samples than one global batch, an id outside its table, or no id of a table, and the
+            message names the table.
     """
     kept = list(batches)
     if not kept:
@@ -53,6 +54,9 @@ def profile_from_batches(
 def _measured(table: Table, features: Sequence[str], batches: Sequence[KeyedJaggedTensor], batch_size: int) -> Table:
     by_feature = [_global_batches(table, feature, batches, batch_size) for feature in features]
     num_batches = len(by_feature[0])
+    if len({len(of_feature) for of_feature in by_feature}) > 1:
+        numbers = ", ".join(f"{name!r} {len(own)}" for name, own in zip(features, by_feature, strict=True))
+        raise TaskError(f"table {table.name!r}: its features have different numbers of global batches: {numbers}")
     global_batches = [np.concatenate(ids) for ids in zip(*by_feature, strict=True)]
     if not any(ids.size for ids in global_batches):
         raise TaskError(
