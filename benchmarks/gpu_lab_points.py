@@ -1,4 +1,4 @@
-"""Points of the lab check: one published time beside the lab's prediction of it, tables of errors, and aims."""
+"""Points of the lab check (each is a published time beside the lab's prediction), tables of their errors, and aims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 LEFT_OUT = "left out"  # the model was fitted without any row of the point's source
-PREDICTED = "predicted"  # the source is not in the repository; the shipped numbers predict it
+PREDICTED = "predicted"  # the source is not in data/01_raw/published; the shipped numbers predict it
 
 #: Statistics that an aim may limit: of relative errors, or of factors (`Point.factor`) if the name says so.
 STATISTICS = {
@@ -30,9 +30,9 @@ class Point:
         size: size class, such as `50 us to 1 ms`.
         published_us: published time.
         predicted_us: the lab's time.
-        how: `LEFT_OUT`, `PREDICTED` or, for collectives of a fitted cluster, `other sizes`.
+        how: `LEFT_OUT`, `PREDICTED`, or `other sizes` for a collective predicted by a fit to its cluster's other sizes.
         aim: name of the aim that the point counts towards, None if it counts towards none.
-        what: the row and the part of it, for the list of the largest errors.
+        what: the row and, for lookups, its timed part such as `backward`; shown in the list of the largest errors.
     """
 
     source: str
@@ -91,7 +91,7 @@ class Check:
         points: all points that the lab can predict.
         aims: aims of this half.
         skipped: reasons why other rows have no prediction, one entry per row.
-        assumed: what was assumed because the file does not state it, one entry per row.
+        assumed: networks that were assumed for rows whose network matches no cluster sheet, one entry per such row.
     """
 
     title: str

@@ -18,7 +18,7 @@ def task(*tables, **changes):
     return replace(ShardingTask(tables, 4, 256, 2**30), **changes)
 
 
-def test_nothing_is_said_of_what_lies_between():
+def test_nothing_is_said_of_values_inside_the_training_ranges_or_of_narrower_tables():
     middle = Table("middle", 1000, 4, 5.0)  # narrower than all training shards; a search may cut any table so narrow
     assert compute_caveats(task(middle), COMPUTE) == []
     assert compute_caveats(task(middle, optimizer="rowwise_adagrad"), COMPUTE) == []

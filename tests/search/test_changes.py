@@ -19,7 +19,7 @@ from search.tasks import random_task
 
 
 def with_changes(plan, models):
-    """The plan with the changes that the search rejected."""
+    """The plan with its rejected changes."""
     problem, placement = Problem(plan.task, models, plan.memory), Placement(plan.shards, plan.ranks)
     return price_plan(problem, placement, plan.sharder, rejected_changes(problem, placement))
 
@@ -45,7 +45,7 @@ def relocations_and_swaps(plan, models):
 
 @pytest.mark.parametrize("make_models", [small_models, step_models])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_named_change_is_the_cheapest_of_all(seed, make_models):
+def test_the_named_change_is_the_cheapest_or_with_step_models_nearly_so(seed, make_models):
     task, models = narrow_task(seed), make_models(seed)
     ranks = tuple(np.random.default_rng(seed).integers(2, size=5).tolist())
     plan = priced(Plan(task, tuple(map(whole, task.tables)), ranks, "by hand"), models)
@@ -56,7 +56,7 @@ def test_the_named_change_is_the_cheapest_of_all(seed, make_models):
     costs = relocations_and_swaps(plan, models)
     if models.step is None:
         assert change.cost_ms == pytest.approx(min(costs), abs=1e-6)
-    else:  # the second wait plays no role in the choice, but is part of the cost
+    else:  # the choice leaves out the wait in the exchange of ids, which the cost contains
         assert min(abs(change.cost_ms - cost) for cost in costs) < 1e-6
         assert change.cost_ms < 1.02 * min(costs)
     assert (

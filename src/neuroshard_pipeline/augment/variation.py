@@ -206,9 +206,9 @@ def _tilted_profile(
 ) -> tuple[float, tuple[float, ...]]:
     """Unique rows and reuse shares of a derived table.
 
-    The reuse shares of the origin are tilted until a unique row is looked up `reuse_factor` times as often, but at
-    least `_LEAST_REUSE` times and at most half as often as there are ids. It is looked up more often than that if there
-    would otherwise be more than `most_rows` unique rows.
+    The reuse shares of the origin are tilted until the mean number of lookups per unique row is `reuse_factor` times
+    that of the origin, but at least `_LEAST_REUSE` and at most `indices / 2`. It is higher than that if there would
+    otherwise be more than `most_rows` unique rows.
     """
     assert origin.unique_rows is not None and origin.reuse is not None  # noqa: PT018 (tables of a pool have both)
     own = max(batch_indices(origin.pooling_factor, own_batch), 1) / origin.unique_rows

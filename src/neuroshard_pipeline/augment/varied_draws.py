@@ -1,7 +1,7 @@
 """Draws compute samples of derived, public and held-out tables, with several batch sizes, optimizers and data types.
 
 `varied_samples` draws training samples. `evaluation_samples` draws samples that measure how well a model generalises;
-most have tables or batch sizes that no training sample has. A sample depends on the seed and on its own index only.
+most have tables or batch sizes that no training sample has. If more samples are drawn, the earlier ones stay the same.
 
 A spread sample is what one rank looks up if all tables of the sample are row-wise or data-parallel. It has row shards,
 which get a part of the ids of the global batch, or replicas, which get the batch of one rank (`tables.lookups`).
@@ -123,7 +123,8 @@ def evaluation_samples(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Draw `varied.samples_per_group` samples for each purpose other than training.
 
-    - `unseen_tables`: held-out tables at the batch sizes of training; derived and generated tables alternate
+    - `unseen_tables`: held-out tables at the batch sizes of training; derived tables and those of the base pool take
+      turns
     - `batch_interpolation`, `batch_extrapolation`: tables not held out, at batch sizes that no training sample has
     - the name of each public table set: tables of that set, each with its width halved a random number of times
     - `row_shards`, `replicas`: spread samples of tables and batch sizes of training

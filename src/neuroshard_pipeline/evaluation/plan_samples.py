@@ -3,7 +3,7 @@
 A sample is what one measurement runs: one lookup kernel of a rank, or one collective. Tables of one module and sharding
 type share collectives. A rank looks them up with one kernel, or with several if they differ, for example, in data type
 (`search.parts`). Input dist (the exchange of ids) and the module's own work have no samples, because both happen only
-inside TorchRec's module. The pipeline `truth` runs this module.
+inside TorchRec's module, which the pipeline `truth` runs.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from neuroshard_pipeline.tables.step_work import Kernel, kernel_of
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Start skews are rounded to 0.1 microseconds, far below the noise of any clock, so that more samples are identical.
+#: Start skews are rounded to 0.1 microseconds, far below the noise of all costs, so that more samples are identical.
 _SKEW_DECIMALS = 4
 _BYTES_PER_FLOAT = 4
 

@@ -10,8 +10,8 @@ them, finds the distinct rows that the cache lacks, sorts these by cache set, an
 [fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
 
 Nothing here overlaps with other work: the trainer does not prefetch. No published time was measured with a cache in
-its steady state. The times of recsys-examples on H100 belong to the first batches after the start (`lab.device`), which
-fetch 65 % of their distinct rows even if the cache has room for all of them.
+its steady state. The times of recsys-examples on H100 are those of the first 100 batches, which fetch 65 % of their
+distinct rows even if the cache has room for all of them (`cache_fetch_share` in `lab.device`).
 """
 
 import numpy as np

@@ -61,7 +61,7 @@ class _Campaign(ABC, Generic[Sample]):
 
     @abstractmethod
     def run(self, samples: Sequence[Sample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Measure the visits that `done` lacks. With a backend that measures nothing, nothing is yielded.
+        """Measure the visits that `done` lacks, as far as `time_budget_s` allows; none if the backend measures nothing.
 
         Args:
             samples: samples with unique ids. A longer list, or more visits, extend an earlier campaign.
@@ -150,9 +150,10 @@ class ComputeCampaign(_Campaign[ComputeSample]):
 
     Attributes:
         params: parameters of the campaign.
-        seed: seed of the drawn ids and of the order of visits. Campaigns with equal seeds draw equal ids for a table.
-        recording: needed by two backends that measure nothing. For `recorded` it gives costs, date and noise floor; for
-            `modelled` it gives the name of the GPU whose costs are computed.
+        seed: seed of the drawn ids, of the order of visits, and of the choice of samples that are measured twice.
+            Campaigns with equal seeds draw equal ids for a table.
+        recording: needed by the two backends that measure nothing. For `recorded` it gives costs, date and noise floor;
+            for `modelled` it gives the name of the GPU whose costs are computed.
     """
 
     params: ComputeMeasureParams
@@ -191,11 +192,11 @@ class ComputeCampaign(_Campaign[ComputeSample]):
 @final
 @dataclass(frozen=True)
 class CommCampaign(_Campaign[CollectiveSample]):
-    """A campaign of communication costs. It may measure pairs of all-to-all and reductions together.
+    """A campaign of communication costs. It may measure all-to-alls and reductions together.
 
     Attributes:
         params: parameters of the campaign.
-        seed: seed of the order of visits.
+        seed: seed of the order of visits, and of the choice of samples that are measured twice.
         topology: the cluster for which the backend `topology`, which measures nothing, models the costs.
     """
 
@@ -216,7 +217,7 @@ class CommCampaign(_Campaign[CollectiveSample]):
             yield from self._run(samples, done, pool)
 
     def costs(self, records: Records, samples: Sequence[CollectiveSample]) -> pd.DataFrame:
-        """Costs of a finished campaign's all-to-all: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
+        """Costs of a finished campaign's all-to-alls: `sample_id, rank, forward_ms, backward_ms, spread_ms, error`."""
         if self.params.backend == "topology":
             exchanges = [sample for sample in samples if isinstance(sample, CommSample)]
             return topology_costs(exchanges, require_topology(self.topology).network)

@@ -14,7 +14,7 @@ _SHARDS_SHOWN = 12
 #: Where the rows of each kind of tier are.
 _TIER_PLACES = {"hot": "on every rank", "host": "on every host", "cold": "on one rank each"}
 
-#: Number of ranks that are described if there are more; these are the most expensive ones.
+#: Largest number of ranks that are described one by one; `_ranks_shown` chooses them.
 _RANKS_SHOWN = 16
 
 #: An interval whose upper end is more than this multiple of the cost is not shown in numbers.
@@ -226,7 +226,7 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
 
 
 def _assumption_lines(plan: Plan) -> list[str]:
-    """Tables without a known reuse profile, modelled costs, and inputs outside the training range of the models."""
+    """Where reuse profiles and popularity curves come from, what has no price, and other caveats about the costs."""
     notes = [*_curve_notes(plan.task), *_pricing_notes(plan), *_host_tier_notes(plan), *plan.caveats]
     assumed = [table.name for table in plan.task.tables if not table.has_profile]
     if not assumed:

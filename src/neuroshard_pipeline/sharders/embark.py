@@ -37,10 +37,10 @@ class EmbarkSharder:
     of these. It then places all shards in descending order of load, each on the least loaded rank that has room.
     The best placement has the lowest load on its busiest rank. The planner is deterministic and uses no cost models.
 
-    With a step cost model, tables of few rows are replicated, and the rows of other tables are split. A range of rows
-    reads its share of the ids, but sends all columns. The plan that splits the rows of all tables over all ranks is one
-    of the candidates, as in HugeCTR. If no placement has room beside the replicas, only tables that may have no other
-    type are replicated.
+    With a step cost model, tables of few rows are replicated, and a split divides rows instead of columns. A range of
+    rows reads its share of the ids, but sends all columns. The plan that splits the rows of all tables over all ranks
+    is one of the candidates, as in HugeCTR. If no placement has room beside the replicas, only tables that may have no
+    other type are replicated.
 
     Attributes:
         network_slowdown: time of a byte sent between ranks, divided by the time of a byte read from memory.

@@ -18,7 +18,7 @@ from neuroshard_pipeline.tables.table import MAX_NUM_EMBEDDINGS, NUM_REUSE_BINS,
 #: mean number of unique rows (150,042 at batch size 65536). A test verifies the exponent.
 DEFAULT_POPULARITY_EXPONENT = 1.128
 
-#: Number of most popular rows that have a bucket each. Every other bucket spans at most 1/8 octave.
+#: Number of most popular rows that have a bucket each. Every other bucket spans at most 1/8 octave, up to rounding.
 _EXACT_RANKS = 256
 _BUCKETS_PER_OCTAVE = 8
 

@@ -15,7 +15,8 @@ from neuroshard_pipeline.workers.team import Team, TeamFailedError, TeamLostErro
 
 Value = TypeVar("Value")
 
-#: An item is given up when it has failed this many times: a worker died, hung or raised an exception.
+#: An item is given up when it has failed this many times: a worker died, hung, or raised an exception other than a
+#: `NeuroShardError`, which would end the run.
 ATTEMPTS = 2
 
 
@@ -86,7 +87,7 @@ class Pool:
     def run(self, items: Iterable[Item], attempts: int = ATTEMPTS) -> Iterator[Outcome[list[Any]]]:
         """Yield the outcome of every item as it finishes; its value is the list of the workers' answers.
 
-        A caller that stops before the last outcome must leave the pool's context; the pool cannot run again.
+        A caller that stops before the last outcome must leave the pool's context; the pool cannot run again after that.
 
         Args:
             items: taken one at a time, in the given order, when a team becomes idle.

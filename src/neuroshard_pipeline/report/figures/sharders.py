@@ -49,7 +49,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
     """Embedding cost of every plan divided by the cost of the cheapest plan of its task, as points and boxes.
 
     Args:
-        plan_costs: `search.plan_costs`; the row of a sharder shows all tasks that it solved.
+        plan_costs: `search.plan_costs`; the figure's row of a sharder shows all tasks for which its plan has a cost.
     """
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)

@@ -168,7 +168,7 @@ def _wires(table: Table, plan: Plan) -> dict[str, tuple[Volumes, Volumes]]:
 
 
 def _add_wires(figure: go.Figure, row: int, wires: Mapping[str, tuple[Volumes, Volumes]]) -> None:
-    """Bars of the bytes of one table, by kind of wire (`_wires`)."""
+    """Bars of the bytes of one table inside and between hosts, with and without tiers, stacked by kind (`KINDS`)."""
     bars = {
         (wire, what): volumes
         for wire, pair in wires.items()

@@ -27,7 +27,8 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
         params: where tables and samples come from, and the ranks.
 
     Raises:
-        NeuroShardError: TorchRec is missing, tables or samples cannot be read, or they do not match.
+        NeuroShardError: TorchRec is missing, the task is unknown, tables or samples cannot be read or do not match, or
+            `train_check` cannot train a table.
     """
     require_torchrec()
     if params.task_id is not None:
@@ -60,7 +61,7 @@ def solve_problem(
     seed: int,
     training: TrainingParams,
 ) -> Solutions:
-    """Every sharder's plan for the task.
+    """The plans of all sharders that find one for the task, and the errors of the others.
 
     Raises:
         CostModelError: the models describe another kind of device than `training.compute_device`.
