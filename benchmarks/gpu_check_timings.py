@@ -1,4 +1,4 @@
-"""These checks of `gpu_check.py` time the GPU, and compare the times with its data sheet and with the lab."""
+"""These checks of `gpu_check.py` time the GPU, and compare times with its data sheet, limits, the lab or each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuroshard_pipeline.tables.table import Table, whole
 
 #: Share of the data sheet's bandwidth that a copy reaches at least. It is an assumption.
 _COPY_SHARE = 0.75
-#: Generous limits of the launch floor, ms: FBGEMM's Python code with 1 kernel (forward) or 19 kernels (backward).
+#: Generous limits of the launch floor in ms, forward and backward: FBGEMM's Python code launches 1 and 19 kernels.
 _FLOORS_MS = (0.5, 1.5)
 #: The aims that the lab has for costs above 50 us: median and 90th percentile of the relative error.
 _LAB_AIMS = (0.20, 0.50)
@@ -110,7 +110,7 @@ def _after_write_ms(bench: LookupBench, sample: ComputeSample, data: torch.Tenso
 
 
 def check_collective(setup: Setup) -> Check:
-    """Time an all-to-all of two ranks, of which one starts late."""
+    """Time an all-to-all of two ranks twice: both ranks start together, and one rank starts late."""
     if not setup.on_gpu or torch.cuda.device_count() < 2:
         return Check("collective", None, "needs two GPUs; collectives can be modelled (backend topology)")
     params = CommMeasureParams(
@@ -137,7 +137,7 @@ def check_collective(setup: Setup) -> Check:
 
 
 def check_lab(setup: Setup) -> Check:
-    """Compare modelled with measured costs of samples of the published pool."""
+    """Compare modelled with measured costs of samples whose tables have the published statistics."""
     if setup.lab_device is None:
         return Check("lab", None, "lab.devices has no data sheet for this device")
     samples = lab_samples(setup)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(environment: str) -> None:
-    """Copy the models, and print what is shipped now. The step cost model is copied if there is one."""
+    """Replace the shipped models, and print the new ones. Without a trained step cost model, none is shipped."""
     trained = ROOT / "data" / environment / "06_models"
     for name in (*MODEL_NAMES, STEP_MODEL_NAME):
         target = shipped_folder(environment) / name

@@ -35,7 +35,7 @@ def least_by_trial(tasks_rows, hosts, spare_rows):
     Args:
         tasks_rows: (lookups per host and step, columns) of each row.
         hosts: number of hosts.
-        spare_rows: memory for copies, in rows without copies. Each copy takes as much memory as `COPY` such rows.
+        spare_rows: memory that is left if every row is stored once, divided by that of such a row; see `COPY`.
     """
     return min(
         sum(
@@ -64,7 +64,7 @@ def test_bound_is_at_most_the_best_of_all_numbers_of_copies_and_equals_it_where_
 def test_without_memory_for_copies_all_ids_of_rows_on_other_hosts_cross():
     task = a_task([sequence(rows=1000)], memory_bytes=1000 * 8 * 4 // 4)
     bound = crossing_bound(task, {"s": row_popularity("steep", 1000)}, WEIGHTS)
-    assert bound.sharded_bytes == pytest.approx(64 * 10 / 2 * (8 + 8 * 8))  # half of all ids, to and fro
+    assert bound.sharded_bytes == pytest.approx(64 * 10 / 2 * (8 + 8 * 8))  # half of all ids, rows and gradients cross
     assert bound.least_bytes == pytest.approx(bound.sharded_bytes)
     assert bound.least_share == pytest.approx(1.0)
 

@@ -47,7 +47,7 @@ def planned(**fields):
 
 @pytest.mark.parametrize("index_dedup", [False, True])
 def test_volumes_of_the_all_to_alls(index_dedup):
-    """A rank sends host rows only to the samples of its host. It has half of these rows, but a quarter of cold rows."""
+    """A rank sends host rows only for samples of its host. It has half of the host rows, but a quarter of cold rows."""
     plan = planned(index_dedup=index_dedup)
     _, host, cold = (deduplicated(t, BATCH, 4) if index_dedup else t for t in plan.task.tables)
     found = {group[1]: dims for group, dims in all_to_alls(plan.task, plan.shards, plan.ranks).items()}
@@ -174,7 +174,7 @@ def test_the_error_of_misplaced_cold_rows_says_that_torchrec_looks_them_up():
 
 
 def test_memory_of_host_rows():
-    """Weights and dense gradients of 20 rows, ids and outputs of the host's 16 samples, Adam's moments, and the index.
+    """Weights, dense gradients and Adam's moments of 20 rows, their ids and outputs for 16 samples, and the index.
 
     The index has 12 bytes for each of the 40 rows that the two ranks of the host hold.
     """

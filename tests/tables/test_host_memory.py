@@ -39,7 +39,7 @@ def profiled_table(popularity, rng):
 def misses_of_lru(popularity, slots, rng, warm_up=60, measured=15):
     """Mean misses per batch of a simulated cache of FBGEMM's kind.
 
-    It has sets of 32 slots. A missing row replaces the least recently used row of its set, but no row of this batch.
+    It has sets of 32 slots. A missing row replaces the least recently used row of its set that this batch does not use.
     """
     num_sets = slots // SLOTS_PER_SET
     held, used_at = np.full((num_sets, SLOTS_PER_SET), -1), np.zeros((num_sets, SLOTS_PER_SET), dtype=int)
@@ -72,7 +72,7 @@ def test_misses_of_a_simulated_cache_and_of_the_best_fixed_one_lie_between_the_b
 
 
 @given(load_factor=st.floats(1e-3, 1.0), exponent=st.floats(0.5, 1.5))
-def test_a_larger_cache_misses_fewer_rows_and_a_whole_one_none(load_factor, exponent):
+def test_a_larger_cache_misses_no_more_rows_and_a_whole_one_none(load_factor, exponent):
     table = profiled_table(popularity_of(exponent), np.random.default_rng(1))
     slots = cache_slots(ROWS, load_factor)
     misses = missed_rows(table, BATCH_SIZE, slots)

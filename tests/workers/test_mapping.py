@@ -84,7 +84,7 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced():
-    list(map_items(square, [1], LOCAL))  # so that the modules of the workers are imported before the time runs
+    list(map_items(square, [1], LOCAL))  # imports the modules of the workers before the 4 s begin
     outcomes = {o.index: o for o in map_items(hang, [-1, 1], params_for("local", workers=1, timeout_s=4.0))}
     assert "did not answer within 4 s" in outcomes[0].error
     assert outcomes[1].value == 1

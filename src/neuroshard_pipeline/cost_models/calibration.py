@@ -5,12 +5,12 @@ Inside the range of the training samples, the factor f is
     log(f) = quantile * scale
     scale = exp(c0 + c1 * log(cost) + c2 * log(spread + floor))
 
-where `spread` is the standard deviation of the log costs that the members of the ensemble predict. The coefficients c
-are fitted to the training samples: they maximise the likelihood of the absolute errors of log costs under a Laplace
-distribution, less a small ridge penalty. The quantile is one number, the conformal quantile of the validation errors,
-each divided by its scale (Lei et al., "Distribution-Free Predictive Inference for Regression", 2018, §5.2). Errors are
-smaller on training samples than on others, so the scale is too small; the quantile corrects this. An inaccurate scale
-makes intervals wider, but their coverage stays correct.
+where `spread` is the standard deviation of the log costs that the ensemble members predict, and `floor` is a constant.
+The coefficients c are fitted to the training samples: they maximise the log likelihood of the errors of log costs under
+a Laplace distribution, less a small ridge penalty. The quantile is one number, the conformal quantile of the validation
+errors, each divided by its scale (Lei et al., "Distribution-Free Predictive Inference for Regression", 2018, §5.2).
+Errors are smaller on training samples than on others, so the scale is too small; the quantile corrects this. An
+inaccurate scale makes intervals wider, but their coverage stays correct.
 
 This formula of the scale was chosen by the interval score on held-out samples, over five splits of 1,200 FBGEMM
 samples. The score is the width plus 20 times the distance of a measurement from its interval, and lower is better. The
@@ -84,7 +84,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
     """Coefficients (K,) of `log(scale)` that minimise the mean of `error / scale + log(scale)` plus a ridge penalty.
 
     The problem is convex. The last coefficient is at least 0, so that disagreement between members never narrows an
-    interval. A term that does not vary, such as the spread of a single member, gets the coefficient 0.
+    interval. Any other term that does not vary, such as the spread of a single member, gets the coefficient 0.
 
     Args:
         terms: (N, K), the constant 1 first.

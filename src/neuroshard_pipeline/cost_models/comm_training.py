@@ -70,7 +70,7 @@ def train_comm_model(
         `held_out_frame`.
 
     Raises:
-        CostModelError: too few usable samples, or frames that do not belong together.
+        CostModelError: too few usable samples, frames that do not belong together, or a loss that is not finite.
     """
     started = time.perf_counter()
     data = comm_data(samples_frame, costs_frame)
@@ -113,7 +113,7 @@ def fit_comm(
 
 
 def _fit_direction(rows: FeatureRows, data: CommData, split: Split, params: CommTrainParams, direction: str) -> Fit:
-    """Fit the network of one direction; the loss is the relative error of each rank's cost."""
+    """Fit the network of one direction; the loss is the mean of `relative_loss` over the ranks of all samples."""
     generator = torch.Generator().manual_seed(params.seed)
     costs = _measured(data, direction)
     seen = rows.in_training

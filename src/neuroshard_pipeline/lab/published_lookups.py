@@ -165,7 +165,7 @@ def _samples_and_ids(record: Record, tables: int) -> tuple[FloatArray, FloatArra
 
 
 def _rows_of_bin(record: Record, rows: FloatArray, ids: FloatArray) -> FloatArray:
-    """Distinct rows per reuse bin under the stated distribution, (S, 17)."""
+    """Distinct rows of every table per reuse bin, (tables, 17), under the stated or assumed distribution."""
     exponent, unique_rows = _distribution(record)
     profiles: dict[tuple[int, int], FloatArray] = {}
     for key in zip(rows.round().astype(int).tolist(), ids.round().astype(int).tolist(), strict=True):
@@ -184,7 +184,7 @@ def _zipf_rows(rows: int, ids: int, exponent: float) -> FloatArray:
 
 
 def _exponent_of(rows: int, ids: int, unique_rows: float) -> float:
-    """The exponent with which `ids` draws give `unique_rows` distinct rows."""
+    """The exponent from 0 to 3 with which `ids` draws give `unique_rows` distinct rows, or come closest to that."""
 
     def excess(exponent: float) -> float:
         return float(_zipf_rows(rows, ids, exponent).sum()) - unique_rows
@@ -195,7 +195,7 @@ def _exponent_of(rows: int, ids: int, unique_rows: float) -> float:
 
 
 def _distribution(record: Record) -> tuple[float, float | None]:
-    """Exponent of the popularity of rows, and the number of distinct rows if it is stated.
+    """Exponent of the popularity of rows, and the number of distinct rows of all tables together if it is stated.
 
     FBGEMM's benchmark draws uniform ids for alpha 1.0 and below. If no distribution is stated, the default
     exponent of `tables.profile` is assumed.

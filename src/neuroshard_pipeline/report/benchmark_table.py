@@ -12,7 +12,7 @@ _STEP_PLACE = 6
 
 
 def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
-    """The benchmark as text: for every suite a table and one sentence about its best sharder, then the noise floor.
+    """The benchmark as text: for every suite a table and one sentence (`suite_verdict`), then the noise floor.
 
     Args:
         verdicts: `benchmark.verdicts`.
@@ -61,7 +61,7 @@ def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]
 
 
 def suite_verdict(verdict: Mapping[str, Any]) -> str:
-    """One sentence that names the best sharder of a suite, or the sharders that cannot be distinguished."""
+    """One sentence: the best sharder of a suite, the sharders that cannot be distinguished, or why none is named."""
     common, possibly_best = verdict["common_tasks"], verdict["possibly_best"]
     if not common:
         return "no task has a cost of every compared sharder."

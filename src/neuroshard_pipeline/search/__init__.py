@@ -19,9 +19,10 @@ single changes that could still be made, `explain` describes it in words, and `r
 - `plan`: `Placement`, `PlanCost`, and `Plan` with its invariants; `cover`: the conditions on shards and ranks
 - `parts`: the parts of a step's cost, for every sharding type; `step_prices`: what a shard adds to them, for a search
 - `volumes`: bytes that the ranks of a plan send; `crossing_bound`: the fewest bytes that sequence tables can send
-  between hosts, whatever the plan
+  between hosts under any plan that keeps rows whole
 - `spread_choice`: which tables are spread; `spread_estimate`: cost of a step with them; `spread`: their ranks;
-  `host_load`: what a table cut on one host adds to its ranks; `host_blocks`: local search over such tables
+  `host_load`: cost that a table adds to the ranks of a host if its rows are cut over them; `host_blocks`: local search
+  over such tables
 - `tier_choice`, `tier_prices`: variants of a task whose sequence tables are cut into tiers by popularity of rows
 - `presplit`: starting points whose tables are split beforehand
 - `price`: `start_skew_ms` and the other formulas of the embedding cost, `price_plan`, `priced`

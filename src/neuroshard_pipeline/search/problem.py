@@ -34,7 +34,7 @@ class Problem:
 
     Attributes:
         task: the sharding task.
-        models: the cost models; with `prices`, their compute costs include the prices.
+        models: the cost models; with `prices`, their compute costs include `StepPrices.own_ms`.
         memory: the memory model.
         background_ms: (W,) further costs of every rank: of shards that are not part of the problem, and fixed costs of
             groups of tables (`spread.column_problem`).
@@ -133,12 +133,12 @@ class Problem:
         return self._cost
 
     def host_limits(self, placement: Placement) -> IntArray:
-        """(W,) bytes of host memory that a rank may use after a change: the task's, or what it uses already if more."""
+        """(W,) bytes of host memory that a rank may use after a change: the task's limit, or its use now if higher."""
         used = self.memory.host_bytes_of_ranks(placement.shards, placement.ranks, self.task)
         return np.maximum(used, self.task.host_memory_bytes or 0)
 
     def allows(self, placement: Placement, host_limits: IntArray) -> bool:
-        """Whether a placement fits into memory, uses at most `host_limits` (W,), and satisfies the constraints."""
+        """Whether a placement fits into GPU memory and `host_limits` (W,), and satisfies the constraints."""
         placed = placement.shards, placement.ranks
         fits = (self.memory.bytes_of_ranks(*placed, self.task) <= self.limits).all()
         fits_host = (self.memory.host_bytes_of_ranks(*placed, self.task) <= host_limits).all()

@@ -105,7 +105,7 @@ def shard(
             modelled cluster, the plan's task gets the ranks per host of that cluster (`task.on_hosts`).
         models: cost models, as `load_cost_models` returns them.
         sharder: one of `SHARDERS`.
-        params: settings of the searches and of the memory model. None means those of conf/base/parameters_search.yml.
+        params: settings of the sharders and of the memory model. None means those of conf/base/parameters_search.yml.
         seed: seed of sharders that draw random numbers.
         policies: trained policies, as `load_policies` returns them, for the sharders that need one.
 
@@ -133,7 +133,8 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
 
     Args:
         plan: any plan.
-        gb_per_s: (W, W) measured bandwidth from row to column in GB/s; any positive diagonal has no effect.
+        gb_per_s: (W, W) measured bandwidth in GB/s, from the rank of the row to the rank of the column. The diagonal must
+            be positive, but has no effect.
         models: cost models that predict the cost of the new order.
 
     Returns:
@@ -179,6 +180,7 @@ def shortlist(
 
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
+        ConstraintError: the sharder cannot respect a constraint of the task.
         NeuroShardError: the sharder cannot return runners-up.
     """
     made = make_sharder(sharder, settings) if sharder in SHORTLISTING else None
@@ -225,13 +227,13 @@ def solve_all(
         tasks: sharding tasks with distinct `task_id`; ranks per host as in `shard`.
         sharder_names: names from `SHARDERS`.
         models: cost models.
-        settings: as in `shard`.
+        settings: as `params` of `shard`.
         seed: as in `shard`; the random numbers of a task and sharder do not depend on other tasks and sharders.
         progress: wraps the iteration over tasks, for example in a progress bar.
         policies: as in `shard`.
 
     Raises:
-        NeuroShardError: an unknown sharder or a missing policy, before the first task.
+        NeuroShardError: an unknown sharder or a missing policy, before the first task; or a missing extra, later.
     """
     from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
 

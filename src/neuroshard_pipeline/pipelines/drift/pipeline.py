@@ -10,7 +10,7 @@ from neuroshard_pipeline.report.drift_tables import drift_text
 
 
 def create_pipeline() -> Pipeline:
-    """Table file + ids of two days → plan with tiers, popular rows → shares, costs and a verdict."""
+    """Table file + ids of two days → plan with tiers, popular rows → shares of ids per tier, costs and a verdict."""
     stage = [
         models_node(),
         sharder_settings_node(),

@@ -49,7 +49,7 @@ def reduce_compute_costs(
     seed: int,
     recording: RecordingParams,
 ) -> tuple[pd.DataFrame, CampaignSummary]:
-    """One cost per compute sample, and the summary of the campaign."""
+    """Forward and backward cost of every compute sample, and the summary of the campaign."""
     campaign = ComputeCampaign(params, seed, recording)
     measured = compute_samples_from_frame(samples, pool, settings)
     return campaign.costs(records, measured), campaign.summary(records, measured)
@@ -67,7 +67,7 @@ def measure_comm(
 def reduce_comm_costs(
     records: Records, samples: pd.DataFrame, params: CommMeasureParams, seed: int, topology: TopologyParams
 ) -> tuple[pd.DataFrame, CampaignSummary]:
-    """One cost per rank of every communication sample, and the summary of the campaign."""
+    """Forward and backward cost of every rank of every communication sample, and the summary of the campaign."""
     campaign = CommCampaign(params, seed, topology)
     measured = comm_samples_from_frame(samples)
     return campaign.costs(records, measured), campaign.summary(records, measured)

@@ -33,7 +33,7 @@ class Played:
 
     Attributes:
         ranks: (U, B) the rank of every unit, in the order of play.
-        embedding_cost_ms: (B,) predicted cost; infinite where a unit found no rank.
+        embedding_cost_ms: (B,) predicted cost; infinite for a rollout in which a unit found no rank.
         compute_ms: (B, W) predicted compute cost per rank.
         features: (U, B, W, K) rank features. `features`, `allowed` and `alive` are empty if steps were not recorded.
         allowed: (U, B, W) whether the unit could be placed on the rank.
@@ -137,7 +137,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Policies:
-    """The available policies; None for one that was not trained."""
+    """The policies that sharders can use; None for one that was not loaded."""
 
     autoshard: Policy | None = None
     dreamshard: Policy | None = None
@@ -146,7 +146,7 @@ class Policies:
         """The policy of the sharder `name`.
 
         Raises:
-            PolicyError: the policy was not trained; the message names the command that trains it.
+            PolicyError: the policy was not loaded; the message says how to train it and how to load it.
         """
         policy: Policy | None = getattr(self, name)
         if policy is None:
@@ -169,7 +169,7 @@ def load_policies(path: Path | str = "data/06_models", version: str | None = Non
         version: a version that both policies have; None for the newest version of each.
 
     Raises:
-        PolicyError: a policy or version is missing; the message names folder, available versions and remedy.
+        PolicyError: a policy or version is missing, or its files cannot be used; the message names folder and remedy.
     """
     folders = {name: Path(path) / f"{name}_policy" for name in NETWORKS}
     return Policies(

@@ -12,7 +12,7 @@ from neuroshard_pipeline.tables.ids import TableIds, draw_ids
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError
 
-#: Dense features of a sample: the integers of a Criteo file, or the same number of random numbers.
+#: Number of dense features of a sample: the integers of a Criteo file, or as many random numbers.
 DENSE_FEATURES = NUM_INTEGERS
 
 #: Separates the random numbers of dense features from other uses of the same seed.
