@@ -74,7 +74,7 @@ def test_only_the_most_expensive_of_many_ranks_are_described():
     assert others.startswith("24 other ranks: 2 to 3 shards")
     unpriced = Plan(task, plan.shards, plan.ranks, "round robin")
     assert "24 other ranks" in unpriced.explain()
-    replicated = replace(
+    replicated = dataclasses.replace(
         unpriced,
         shards=(whole(tables[0], "data_parallel"),) * 40 + plan.shards[1:],
         ranks=(*range(40), *plan.ranks[1:]),

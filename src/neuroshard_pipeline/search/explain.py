@@ -39,7 +39,7 @@ def explain_plan(plan: Plan) -> str:
     for rank in shown:
         share = f"{used[rank] / max(limits[rank], 1):.0%}"
         memory = f"{_bytes_text(used[rank])} of {_bytes_text(limits[rank])} ({share})"
-        own = [shard for shard in plan.shards_by_rank[rank] if shard.sharding_type != "data_parallel"]
+        own = _own_shards(plan, rank)
         lines += [f"rank {rank}: {len(own)} shards, {_rank_text(plan, rank, memory)}", f"    {_shards_text(plan, own)}"]
     lines += [*_other_ranks_lines(plan, shown), ""]
     if plan.predicted is not None:
@@ -65,7 +65,7 @@ def _other_ranks_lines(plan: Plan, shown: Sequence[int]) -> list[str]:
     others = sorted(set(range(plan.task.world_size)) - set(shown))
     if not others:
         return []
-    shards = [len(plan.shards_by_rank[rank]) for rank in others]
+    shards = [len(_own_shards(plan, rank)) for rank in others]
     used = [plan.memory_bytes[rank] for rank in others]
     text = f"{len(others)} other ranks: {min(shards)} to {max(shards)} shards, {_bytes_text(min(used))} to "
     text += _bytes_text(max(used))
@@ -73,6 +73,11 @@ def _other_ranks_lines(plan: Plan, shown: Sequence[int]) -> list[str]:
         return [text]
     costs = [plan.predicted.rank_ms[rank] for rank in others]
     return [f"{text}; {min(costs):.3f} to {max(costs):.3f} ms"]
+
+
+def _own_shards(plan: Plan, rank: int) -> list[Shard]:
+    """The shards of a rank without replicas."""
+    return [shard for shard in plan.shards_by_rank[rank] if shard.sharding_type != "data_parallel"]
 
 
 def _replica_lines(plan: Plan) -> list[str]:
