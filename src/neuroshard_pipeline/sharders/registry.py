@@ -133,8 +133,8 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
 
     Args:
         plan: any plan.
-        gb_per_s: (W, W) measured bandwidth in GB/s, from the rank of the row to the rank of the column. The diagonal must
-            be positive, but has no effect.
+        gb_per_s: (W, W) measured bandwidth in GB/s, from the rank of the row to the rank of the column. The diagonal
+            must be positive, but has no effect.
         models: cost models that predict the cost of the new order.
 
     Returns:
