@@ -37,7 +37,7 @@ _FLOAT_BYTES, _SPLIT_BYTES = 4, 24.0
 
 
 class Line(NamedTuple):
-    """What rows in one state cost at least, in us: `fixed_us` once, and per row the other numbers times its quantities.
+    """A lower bound in us on the cost of rows in one state: `fixed_us` once, plus that of the rows' ids and floats.
 
     Attributes:
         fixed_us: constant of all collectives of the state.
@@ -99,8 +99,8 @@ def _exchanges(
 ) -> Iterator[Line]:
     """Lines of all all-to-alls of a state: sizes, lengths and ids, then rows and their gradients.
 
-    `lines` are those of one all-to-all among `ranks` ranks. Across hosts, all all-to-alls of a state have the same
-    line, which depends on the hosts with rows.
+    `lines` are those of one all-to-all among `ranks` ranks. Across hosts, the same line holds for all all-to-alls of a
+    state: the first if several hosts have cold rows, the second if one host has all of them.
     """
     across = ranks > task.ranks_per_host
     splits = float(collective_us("alltoall", _SPLIT_BYTES * ranks, ranks, task.num_hosts if across else 1, network))

@@ -1,5 +1,6 @@
-"""Plans with tiers for sequence tables. They send the fewest bytes between hosts, and then the fewest inside hosts.
+"""Plans with tiers for sequence tables. As far as memory allows, they send the fewest bytes between hosts.
 
+Among the plans that send so few bytes between hosts, they send the fewest inside hosts.
 The plans are for networks that no cost models describe, such as a limited wire between two emulated hosts. A table has
 up to three tiers, as far as memory allows. Hot rows have a copy on every rank, because each rank looks them up often
 enough. Host rows have one copy per host, because only all ranks of a host together look them up often enough. All other
@@ -28,14 +29,14 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
-#: If the ranks lack memory for the best tiers, the number of lookups from which a row gets copies is multiplied by
-#: these factors: first for hot rows, then for all rows with copies.
+#: If the ranks lack memory for the best tiers, a row needs more lookups to get copies: on several hosts, first
+#: `_HOT_FACTORS` times as many to be hot; if no such plan fits, also `_FACTORS` times as many to be in either tier.
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _HOT_FACTORS = (*(2.0**power for power in range(8)), np.inf)
 
 
 def plan_with_fewest_bytes(task: ShardingTask, curves: Mapping[str, PopularityCurve], models: Models) -> Plan:
-    """The plan; a row has copies if its copies save more bytes than the reduction of their gradients takes.
+    """The plan. As far as memory allows, a row has copies if these save more bytes than reducing their gradients takes.
 
     Raises:
         PlanError: even tiers of few rows do not fit the memory.

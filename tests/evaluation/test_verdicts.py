@@ -34,7 +34,7 @@ def test_no_sharder_is_best_without_a_measurable_difference():
     assert find_pair(found, "neuroshard", "milp")["verdict"] == "no measurable difference"
 
 
-def test_only_tasks_that_all_compared_sharders_solved_are_compared():
+def test_common_tasks_are_those_that_all_compared_sharders_solved_and_pairs_have_their_own():
     hard = {(index, "milp") for index in range(3)}
     found = compared(unsolved=hard | {(index, "random") for index in range(15)})
     assert found["compared"] == ["neuroshard_plus", "neuroshard", "milp"]

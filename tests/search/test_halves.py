@@ -19,7 +19,7 @@ from search.settings import WEIGHTS_AND_OPTIMIZER
 MODELS = load_cost_models("h100")
 RANKS = 4
 #: Lookups of both kinds of tables take longer backward than forward. With few rows that are looked up often, the
-#: backward pass takes four fifths of the time; with wide rows, two thirds.
+#: backward pass takes about three quarters of the time; with wide rows, not quite two thirds.
 BACKWARD = [Table(f"hot{number}", 200, 16, 120.0) for number in range(6)]
 FORWARD = [Table(f"wide{number}", 100_000, 256, 30.0) for number in range(6)]
 
@@ -93,7 +93,7 @@ def test_exchanges_stay_within_host_memory():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_plans_are_valid_and_never_dearer_within_memory_and_constraints(seed):
+def test_plans_are_valid_and_cheaper_with_and_without_constraints(seed):
     rng = np.random.default_rng(seed)
     tables = [
         replace(table, name=f"t{n}", pooling=str(rng.choice(("sum", "mean"))), module=str(rng.choice(("a", "b"))))

@@ -1,4 +1,4 @@
-"""Memory and devices of plans for TorchRec: buffers as TorchRec counts them, modules that are left out, the device."""
+"""Memory and devices of plans for TorchRec: TorchRec's own estimate, modules that are left out, the device."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_memory_of_a_plan_is_torchrecs_estimate_plus_what_it_leaves_out(opti
     """The oracle is the estimator of TorchRec's planner on the same shards.
 
     This project counts three things more: the gradients of the pooled outputs, 4 bytes per sample and column; the
-    offsets of the bags, 8 bytes for every sample and 8 more; and a whole state of row-wise Adagrad, 4 bytes per row,
+    offsets of the bags, 8 * (batch size + 1) bytes per shard; and a whole state of row-wise Adagrad, 4 bytes per row,
     for every shard of a split table. FBGEMM keeps this state, but TorchRec counts only the shard's share of it. Nothing
     else differs, to within the rounding of one byte per shard.
     """

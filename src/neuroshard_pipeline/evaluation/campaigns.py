@@ -1,6 +1,7 @@
 """The two kinds of campaigns that measure plans and further training samples: of lookups, and of collectives.
 
-A campaign measures many samples. A sample is what one measurement runs: the lookups of one rank, or one collective.
+A campaign measures many samples. A sample is what one measurement runs: one lookup kernel of a rank, one collective, or
+a pair of all-to-alls (forward and backward).
 """
 
 from collections.abc import Sequence

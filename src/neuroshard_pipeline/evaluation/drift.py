@@ -1,9 +1,9 @@
 """The drift of a machine's speed between two campaigns, estimated from samples that both campaigns measured.
 
-A campaign measures many samples, each of them lookups or a collective. Those that both campaigns measured are called
-anchors. The drift is a line that is fitted to the logarithms of their costs. Usually all costs change by the same
-factor; then the slope is 1. If other jobs load the memory bus, large lookups slow down several times as much as small
-ones. Cross-validation over the anchors decides between a slope of 1 and a fitted slope.
+A campaign measures many samples, each of them a lookup kernel or a pair of all-to-alls. Those that both campaigns
+measured are called anchors. The drift is a line that is fitted to the logarithms of their costs. Usually all costs
+change by the same factor; then the slope is 1. If other jobs load the memory bus, large lookups slow down several times
+as much as small ones. Cross-validation over the anchors decides between a slope of 1 and a fitted slope.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import pandas as pd
 
 from neuroshard_pipeline.arrays import FloatArray
 
-#: The slope is fixed to 1 with fewer anchors than this.
+#: The slope is fixed to 1 with fewer costs than this; the anchors of all-to-alls have one cost per rank.
 _FEWEST_FOR_A_SLOPE = 8
 _FOLDS = 10
 
@@ -27,7 +27,7 @@ class Drift:
         intercept: intercept of the line.
         slope: slope of the line.
         anchors: number of costs that the line was fitted to; if it is 0, costs stay unchanged.
-        ratio: median of later / first cost over the anchors.
+        ratio: median of later / first cost over these costs.
     """
 
     intercept: float

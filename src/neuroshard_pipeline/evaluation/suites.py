@@ -1,6 +1,6 @@
 """Draws the suites of the benchmark. A suite is a named set of sharding tasks.
 
-The tables of random tasks come from a pool that only the benchmark uses; no cost model or policy is trained on them.
+The tables of random tasks are drawn for the benchmark alone; no cost model or policy is trained on them.
 The tasks of a suite form groups, such as all tasks with 4 ranks. Results are given by suite and by group.
 """
 
@@ -45,7 +45,8 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
 
     Args:
         settings: the suites.
-        models: cost models; if they belong to a modelled cluster, tasks that state no ranks per host get the cluster's.
+        models: cost models; if they belong to a modelled cluster, tasks that state no ranks per host get the cluster's,
+            provided that their ranks fill several of its hosts.
 
     Returns:
         The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.

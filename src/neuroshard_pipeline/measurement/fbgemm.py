@@ -27,7 +27,7 @@ PRECISIONS = {"fp32": SparseType.FP32, "fp16": SparseType.FP16}
 class FusedLookup(SplitTableBatchedEmbeddingBagsCodegen):
     """FBGEMM's training module without memory of its own for weights and optimizer state.
 
-    FBGEMM (1.6 to 1.8) allocates and fills weights in its constructor; a parameter prevents this, but on the CPU only.
+    FBGEMM (1.6 to 1.8) allocates and fills weights in its constructor; an argument prevents this, but on the CPU only.
     A GPU would need memory for the weights twice, so this class overrides the method that allocates them. Assign
     tensors to the data of `weights_dev` and `momentum1_dev` before a call (on the CPU: `weights_host` and so on).
     """

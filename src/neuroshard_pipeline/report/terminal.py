@@ -1,4 +1,4 @@
-"""Tables of sharders as plain text, for the end of a run."""
+"""Tables as plain text, which runs print at their end."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -23,7 +23,8 @@ class SearchParams(Parameters):
     Attributes:
         num_candidates: N; each step tries to halve the N largest and the N most expensive shards.
         beam_width: K; states kept per step.
-        max_steps: L; largest number of column splits, besides those without which the tables do not fit.
+        max_steps: L; largest number of steps, each of which adds one column split. Earlier splits do not count: those
+            without which the tables do not fit, and those of a search that starts from split tables.
         num_caps: M; number of caps on a rank's dimension sum that the grid search tries.
         min_cap_ratio: smallest cap as a multiple of the mean dimension sum.
         max_cap_ratio: largest cap as a multiple of the mean dimension sum.

@@ -27,7 +27,7 @@ class RandomSharder:
         """A random placement.
 
         Raises:
-            DoesNotFitError: none of the draws fits.
+            DoesNotFitError: the tables do not fit even if they are split, or none of the draws fits.
             ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)

@@ -27,7 +27,8 @@ class TorchRecSharder:
 
     TorchRec compares plans by its own cost formulas, unless `options` give another estimator. Two settings make
     its plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
-    sharders use. `min_partition` allows it shards of fewer than 128 columns, which it never makes by default.
+    sharders use. `min_partition` allows it to cut tables into shards of fewer than 128 columns, which it never does by
+    default.
     TorchRec needs to be told the number of equal shards of a split table. The sharder therefore tries halves first,
     then quarters and so on, until a plan fits. The sharder is deterministic.
 
@@ -53,7 +54,7 @@ class TorchRecSharder:
             ConstraintError: the task has constraints that TorchRec's planner does not know, or a table has no usable
                 type.
             TorchRecMissingError: the extra `torchrec` is not installed.
-            DoesNotFitError: TorchRec found no plan within the memory limits.
+            DoesNotFitError: TorchRec found no plan within the memory limits, or the task has too many ranks.
         """
         task, memory = problem.task, problem.memory
         require_room(task, "TorchRec's planner", most_ranks=_MOST_RANKS)

@@ -60,7 +60,8 @@ class PlannerOptions:
         storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
         leave_out: fully qualified names of modules that are planned elsewhere. Every rank loses the memory of the
             shards of these modules that `left_out_plan` places on the rank. If that plan lacks a module, every rank
-            loses the memory of the whole module and of its gradients.
+            loses the memory of the whole module and of its gradients. The states of optimizers that are attached with
+            `apply_optimizer_in_backward` count, too.
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
         pipelines_input_dist: whether the trainer overlaps the exchange of ids with the previous batch, as TorchRec's
             `TrainPipelineSparseDist` does.
@@ -109,7 +110,7 @@ class NeuroShardPlanner(ShardingPlanner):
 
     Raises:
         PlanError: the topology's device is neither `cuda` nor `cpu`.
-        CostModelError: the models were measured on a kind of device that differs from the topology's.
+        CostModelError: the models predict the costs of a kind of device that differs from the topology's.
     """
 
     def __init__(
@@ -157,7 +158,8 @@ class NeuroShardPlanner(ShardingPlanner):
 
         Raises:
             NeuroShardError: as `plan`; or the group does not have `topology.world_size` ranks per replica group; or
-                the ranks' models have different tables or module names.
+                the ranks' models have different tables or module names; or the plan does not suit the number of ranks
+                per host that TorchRec reads from the environment (`check_hosts`).
         """
         pg = process_group(pg, self.topology.world_size * self.options.num_replica_groups)
         agree(pg, lambda: self._fingerprint(module))

@@ -7,7 +7,7 @@ A team is one worker process, or several that do every job together, such as the
     local_team  a team of processes of this host
     ray_team    a worker on a Ray cluster
     pool        hands items to idle teams and survives the death of workers
-    mapping     applies a function to items, one worker per item
+    mapping     applies a function to many items in parallel; one worker processes each item
     cores       pins a process to a core
 
 To start a Ray cluster, install the project with the extra [cluster] on every host and run
