@@ -25,12 +25,11 @@ _MOST_RANKS = 2**10
 class TorchRecSharder:
     """TorchRec's `EmbeddingShardingPlanner` for GPUs, under the memory limits of the task.
 
-    TorchRec compares plans by its own cost formulas, unless `options` give another estimator. Two settings make
-    its plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
+    TorchRec compares plans by its own cost formulas, unless `options` give another estimator. Two settings make its
+    plans comparable with the plans of other sharders. Its storage estimates come from the memory model that all
     sharders use. `min_partition` allows it to cut tables into shards of fewer than 128 columns, which it never does by
-    default.
-    TorchRec needs to be told the number of equal shards of a split table. The sharder therefore tries halves first,
-    then quarters and so on, until a plan fits. The sharder is deterministic.
+    default. TorchRec needs to be told the number of equal shards of a split table. The sharder therefore tries halves
+    first, then quarters and so on, until a plan fits. The sharder is deterministic.
 
     The planner chooses among table_wise, column_wise, row_wise, table_row_wise, grid_shard and data_parallel, as far
     as `usable_types` allows them: without a step cost model, among the first two only. It never gets table_column_wise.
