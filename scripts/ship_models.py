@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def main(environment: str) -> None:
     """Replace the shipped models, and print the new ones. Without a trained step cost model, none is shipped."""
     trained = ROOT / "data" / environment / "06_models"
-    for name in (*MODEL_NAMES, STEP_MODEL_NAME):
+    names = [name for name in (*MODEL_NAMES, STEP_MODEL_NAME) if name in MODEL_NAMES or (trained / name).is_dir()]
+    sources = {name: version_folder(trained / name, None) for name in names}  # nothing is deleted if one is missing
+    shutil.rmtree(shipped_folder(environment) / STEP_MODEL_NAME, ignore_errors=True)
+    for name, source in sources.items():
         target = shipped_folder(environment) / name
         shutil.rmtree(target, ignore_errors=True)
-        if name == STEP_MODEL_NAME and not (trained / name).is_dir():
-            continue
-        source = version_folder(trained / name, None)
         shutil.copytree(source, target)
         size = sum(file.stat().st_size for file in target.iterdir())
         print(f"{source.relative_to(ROOT)} -> {target.relative_to(ROOT)}, {size / 1024:.0f} KiB")
