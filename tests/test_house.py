@@ -17,7 +17,7 @@ MOST_PARAMETERS = 7
 MOST_LINES_OF_THE_PACKAGE = 21_500 + sum(
     {
         "modelled GPUs and networks (lab, backend modelled, shipped models)": 2_100,
-        "operating: preflight, data folder lock, prune, failures, identity, duration, time budget, load": 1_850,
+        "operating: preflight, data folder lock, prune, failures, identity, duration, time budget, load": 1_900,
         "GPU: device memory, id files, start of collectives": 600,
         "tasks refused by memory; numbers for TorchRec's planner": 600,
         "whole cost of a step, all sharding types: prices, search, TorchRec, rivals, truth, steps in the lab": 7_750,

@@ -6,13 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec_bridge import training
 
-from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.errors import NeuroShardError, PlanError
+from neuroshard_pipeline.torchrec_bridge import planner as bridge_planner
 
 
 def losses_under_plans(rank: int, world_size: int, steps: int) -> dict[str, list[tuple[float, float]]]:
@@ -58,7 +60,14 @@ def _plan_that_fails(rank: int, world_size: int, case: str) -> None:
         planner.constraints = {"nowhere": ParameterConstraints()}
     if case == "more ranks than the process group":
         planner = training.planner(model, 2 * world_size)
-    planner.collective_plan(model)
+    with pytest.MonkeyPatch.context() as patch:
+        if case == "other hosts on the last rank" and rank == world_size - 1:
+            patch.setattr(bridge_planner, "check_hosts", _refuse_hosts)
+        planner.collective_plan(model)
+
+
+def _refuse_hosts(*_: object) -> None:
+    raise PlanError("other hosts")
 
 
 def subgroup_plan(rank: int, world_size: int) -> list[str]:

@@ -14,6 +14,7 @@ FAILURES = {
     "no room on the first rank": ("DoesNotFitError", "bytes"),
     "table missing on the last rank": ("PlanError", "has other tables, pooling factors or module names than rank 0"),
     "bad constraint on the last rank": ("PlanError", "a constraint names the table 'nowhere'"),
+    "other hosts on the last rank": ("PlanError", "rank 1 of 2: other hosts"),
     "more ranks than the process group": (
         "PlanError",
         "topology has 4 ranks (counted once for each replica group), but the process group has 2",

@@ -165,8 +165,13 @@ class NeuroShardPlanner(ShardingPlanner):
         agree(pg, lambda: self._fingerprint(module))
         plan = computed_on_first_rank(pg, lambda: self.plan(module, sharders))
         if self.options.num_replica_groups == 1:  # `DMPCollection` gets the ranks per host as `node_group_size`
-            check_hosts(plan, self.topology)
+            agree(pg, lambda: self._fits_hosts(plan))
         return plan
+
+    def _fits_hosts(self, plan: ShardingPlan) -> str:
+        """An empty text if `check_hosts` raises nothing, for `agree`."""
+        check_hosts(plan, self.topology)
+        return ""
 
     def search(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> Plan:
         """The plan as this project's `Plan`, for `explain()` or `plan_to_json`.
