@@ -38,8 +38,8 @@ OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
     CommOverrides: (CommMeasureParams, "measure.comm"),
 }
 
-#: Parameter groups that no node reads, because Python reads them from the package. A group in `LAB_ENTRIES` has named
-#: entries, such as one per GPU, and the type is that of each entry.
+#: Parameter groups that no node reads: the modules of the lab read them from the package's own parameter file. A group
+#: in `LAB_ENTRIES` has named entries, such as one per GPU, and the type is that of each entry.
 LAB: dict[str, type[BaseModel]] = {
     "lab.kernels": KernelParams,
     "lab.step": StepParams,

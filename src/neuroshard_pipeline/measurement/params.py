@@ -41,8 +41,8 @@ class CampaignParams(Parameters):
             one task, are then measured in the same state of the machine.
         noise_floor_share: share of the samples that are measured a second time, independently of the first time. The
             noise floor is the median relative difference between both measurements.
-        time_budget_s: seconds for this campaign in one run. The run starts no round of visits that would end later, but
-            always the first half of the rounds. The next run measures the rest. Null: no limit.
+        time_budget_s: seconds for this campaign in one run. The first half of the rounds of visits always runs; each
+            further round runs only if it is expected to end in time. The next run measures the rest. Null: no limit.
         timeout_s: time limit for a chunk in seconds. A worker that exceeds it counts as hung and is replaced.
     """
 
