@@ -11,7 +11,7 @@ The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a che
     copy bandwidth  against the data sheet (lab.devices in conf/base/parameters_lab.yml)
     launch floor    cost of a lookup of a few ids, which consists of kernel launches
     L2 flush        its duration, and its effect on a lookup that fits the L2 cache
-    collective      all-to-all between two GPUs: do their clocks agree, and does a late start count in full?
+    collective      all-to-all of two GPUs: do both measure the same, and 5 ms more if the other starts 5 ms late?
     lab             costs of 30 samples by the lab's formulas for this GPU against measured ones
 
 `gpu_campaign.py` runs these checks first; a failure of the first three ends it. The exit code is 2 after such a

@@ -56,7 +56,7 @@ def us(values) -> list[float]:
 
 
 def test_two_whole_tables_by_hand():
-    """100 samples per rank; in a host, SIMPLE moves 1e3 bytes per us after 8 us, or half as many from the start."""
+    """100 samples per rank; SIMPLE moves 1e3 bytes per us after a delay of 8 us, or 500 without delay if that is faster."""
     priced = cost(task(NARROW, WIDE), [(whole(NARROW), 0), (whole(WIDE), 1)])
     # Rank 1 sends 8 columns of 100 samples: 3200 bytes. This message determines the cost of both ranks.
     assert us(priced.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
@@ -100,7 +100,7 @@ def test_a_row_shard_sees_its_share_of_the_ids():
 def test_replicas_reduce_dense_gradients_and_exchange_no_ids():
     priced = cost(task(NARROW), replicas(NARROW, 2))
     gradients = 4 * 1000 * 4
-    # The gradients pass the ring of two GPUs twice; its pipeline fills in 8 us.
+    # Both passes over the ring of two GPUs take 20 us after a delay of 8 us, or twice as long without delay.
     assert us(priced.reduction_ms) == pytest.approx([100 + 20 + min(2 * 20, 8 + 20)] * 2)
     # Bytes moved per byte of gradients: 1 to write zeros, 2 for a copy, and 3 for SGD.
     assert us(priced.dense_ms) == pytest.approx([3 * 10 + 6 * gradients / 1e3] * 2)

@@ -133,7 +133,7 @@ def test_a_sentence_keeps_the_lower_case_of_a_name(statement, sentence):
 
 
 def test_whole_steps_have_a_column_of_their_own():
-    """Whole steps are only predicted; the measured and predicted costs beside them have the same parts."""
+    """Whole steps are only predicted; the measured and predicted costs beside them cover the same parts of a step."""
     summary = summary_of(OURS, GREEDY)
     assert len(sharder_table(summary)[0]) == 6
     for name, step_ms in (("neuroshard", 1.6), ("dim_greedy", 1.5)):
@@ -141,7 +141,7 @@ def test_whole_steps_have_a_column_of_their_own():
     header, ours, _ = sharder_table(summary)
     assert header[4:6] == ["predicted ms", "predicted step ms"]
     assert ours[4:6] == ["0.810", "1.600"]
-    assert "only the pipeline truth measures" in cost_note(summary)
+    assert "only the pipeline `truth` measures" in cost_note(summary)
     assert list(ranked_costs(summary)) == ["neuroshard", "dim_greedy"]
     for values in summary["sharders"].values():
         values["mean_measured_ms"] = None

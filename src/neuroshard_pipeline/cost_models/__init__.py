@@ -1,6 +1,6 @@
 """Cost models predict costs in ms: of a rank's lookups, of a collective, and of the other parts of a training step.
 
-Prediction needs no torch, which is imported when a training function is first used:
+Modules for prediction, which need no torch (it is imported when a training function is first used):
 
 - `models`: all cost models of one machine, as a user loads them
 - `compute_features`: inputs of the compute cost model; `compute`: its formula, predictions and file format
@@ -11,7 +11,7 @@ Prediction needs no torch, which is imported when a training function is first u
 - `training_range`, `caveats`: sentences about predictions that are doubtful or modelled
 - `shipped`: the models that the package ships
 
-Training:
+Modules for training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
 - `compute_training`, `comm_training`: from frames to a trained model

@@ -123,7 +123,7 @@ class _Exchanges:
         return replace(self._given, ranks=tuple(all_ranks.tolist()))
 
     def _candidates(self) -> _Exchange:
-        """Exchanges that give no rank a second shard of a table, or more to send than the initial maximum of ranks."""
+        """Exchanges that give no rank a second shard of a table, or more to send than any rank had at first."""
         order = np.argsort(self._load_ms, axis=0, kind="stable")  # (W, 2)
         sources, targets = np.unique(order[-_NUM_SOURCES:]), np.unique(order[:_NUM_TARGETS])
         leaving = np.flatnonzero(np.isin(self.rank, sources))

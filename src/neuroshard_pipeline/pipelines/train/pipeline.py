@@ -19,7 +19,7 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
 
     Args:
         refined: prefix of the datasets named in `REFINED`. The default selects the newest samples that the pipeline
-            refine has stored, if any. `refine.` selects those that this run stores: its own and earlier ones.
+            refine has stored, if any. `refine.` selects those that it stores in this run: earlier and new ones.
     """
     return Pipeline(
         [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],
