@@ -56,7 +56,7 @@ def us(values) -> list[float]:
 
 
 def test_two_whole_tables_by_hand():
-    """100 samples per rank; SIMPLE moves 1e3 bytes per us after a delay of 8 us, or 500 without delay if that is faster."""
+    """100 samples per rank; SIMPLE moves 1e3 bytes per us after a delay of 8 us or, if faster, 500 without delay."""
     priced = cost(task(NARROW, WIDE), [(whole(NARROW), 0), (whole(WIDE), 1)])
     # Rank 1 sends 8 columns of 100 samples: 3200 bytes. This message determines the cost of both ranks.
     assert us(priced.forward_comm_ms) == pytest.approx([100 + 20 + 3.2 / 0.5] * 2)
