@@ -1,5 +1,6 @@
-"""Fits the models that `bench_cost_models.py` compares on measured samples; for the same samples, splits are equal.
+"""Fits the models that `bench_cost_models.py` compares on measured samples.
 
+Models of the same samples share one split into training, validation and test samples per seed.
 The models of the modelled cluster are fitted in `bench_comm_models.py`. The benchmark compares implementations of
 `Estimator`: the product's model, the paper's network, and baselines. Each `fit_*` function is a job that runs in one
 process. A job fits one model, or several that need the same data, and returns its rows of the result tables, by the

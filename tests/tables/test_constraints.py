@@ -65,7 +65,7 @@ def test_constraints_that_the_task_cannot_meet_are_refused(single, rest, message
         a_task(*single, **rest)
 
 
-#: `host_row_wise` is for tiers only.
+#: Only a tier of a sequence table can be `host_row_wise`.
 WITHOUT_TIERS = tuple(name for name in SHARDING_TYPES if name != "host_row_wise")
 
 
@@ -188,7 +188,7 @@ def _allowed_by_hand(task, usable, split, own, general):
         ),
         (
             lambda: Constraints([TableConstraint("a", sharding_types=["row_wise"])], [["a", "b"]]),
-            "table 'a' is kept together with others and must be column_wise; allow table_wise",
+            "table 'a' is kept together with others and so not split; allow table_wise",
         ),
         (
             lambda: a_task(TableConstraint("a", ranks=[0, 1], sharding_types=["row_wise", "data_parallel"])),

@@ -3,7 +3,8 @@
 A price is the ms that a unit of work (`tables.step_work`) takes. The costs of the input dist and of TorchRec's own work
 are linear in the shards of a rank (`cost_models.step`). A search therefore extends the shard embedding (the numbers by
 which the compute cost model describes a shard) by one number, the ms that the shard adds to its rank. The embeddings of
-column shards then hold all costs of a rank except the all-to-alls of rows and the costs that all ranks share.
+column shards then hold all costs of a rank, except those of the all-to-alls of looked-up rows or their sums, and those
+that all ranks share.
 
 Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q quantities.
 """
@@ -36,7 +37,7 @@ class StepPrices:
         task: the task.
         per_unit: ms per unit of every quantity of `tables.step_work`, (Q,), in the module and in the input dist (only
             in the module if the trainer hides the input dist).
-        sync_ms_per_byte: ms per step and byte that replica groups average; 0 for a single group.
+        sync_ms_per_byte: ms per step for each byte that is averaged among replica groups; 0 for a single group.
     """
 
     task: ShardingTask
@@ -84,7 +85,7 @@ def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:
 
 
 def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
-    """Ms per step and byte that replica groups average, if all ranks have equally many bytes of the tables."""
+    """Ms per step for each byte that is averaged among replica groups, if all ranks have equally many bytes."""
     mean = sum(synced_bytes(whole(table), task) for table in task.tables) / task.world_size
     if not mean:
         return 0.0

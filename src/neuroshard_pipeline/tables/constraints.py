@@ -281,7 +281,7 @@ def _contradictions(constraints: Constraints) -> Iterator[str]:
     for group in constraints.together:
         for name in group:
             if not constraints.of(name).allows_type("column_wise"):
-                yield f"table {name!r} is kept together with others and must be column_wise; allow {TABLE_WISE} for it"
+                yield f"table {name!r} is kept together with others and so not split; allow {TABLE_WISE} for it"
 
 
 def _repetitions(constraints: Constraints) -> Iterator[str]:

@@ -23,11 +23,12 @@ _LEAST_IDS = 0.5
 
 
 def counted_tables(path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int) -> list[Table]:
-    """The tables with pooling factors, profiles and curves from the first batches of a file (`counted`).
+    """The tables with pooling factors and profiles, and for sequence tables curves, from a file's first batches.
 
     Args:
         path: the file (`read_id_batches`).
-        tables: the tables of the model; their own pooling factors, profiles and curves are replaced.
+        tables: the tables of the model. Their own pooling factors and profiles are replaced; so are the curves of
+            sequence tables, and other tables lose theirs (`counted`).
         batch_size: samples of a global batch.
         num_batches: number of batches.
 
