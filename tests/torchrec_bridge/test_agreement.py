@@ -17,7 +17,7 @@ FAILURES = {
     "other hosts on the last rank": ("PlanError", "rank 1 of 2: other hosts"),
     "more ranks than the process group": (
         "PlanError",
-        "topology has 4 ranks (counted once for each replica group), but the process group has 2",
+        "the plan is for 4 ranks (those of the topology times the replica groups), but the process group has 2",
     ),
 }
 

@@ -18,8 +18,8 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
     """Samples and costs → cost models and their accuracy on held-out samples.
 
     Args:
-        refined: prefix of the datasets named in `REFINED`. The default selects the newest samples that the pipeline
-            refine has stored, if any. `refine.` selects those that it stores in this run: earlier and new ones.
+        refined: prefix of the datasets named in `REFINED`. The default selects the newest version that the pipeline
+            refine has stored, if any; `refine.` selects the version of this run. Each version holds all earlier samples.
     """
     return Pipeline(
         [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],
