@@ -26,8 +26,8 @@ def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.Process
         raise PlanError("no process group: call torch.distributed.init_process_group first, or call plan() on one rank")
     if pg.size() != world_size:
         raise PlanError(
-            f"the plan is for {world_size} ranks (those of the topology times the replica groups), but the process group "
-            f"has {pg.size()}; use the same number"
+            f"the plan is for {world_size} ranks (those of the topology times the replica groups), but the process "
+            f"group has {pg.size()}; use the same number"
         )
     return pg
 

@@ -19,7 +19,7 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
 
     Args:
         refined: prefix of the datasets named in `REFINED`. The default selects the newest version that the pipeline
-            refine has stored, if any; `refine.` selects the version of this run. Each version holds all earlier samples.
+            refine has stored, if any; `refine.` selects the version of this run. Each holds all earlier samples.
     """
     return Pipeline(
         [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],
