@@ -66,7 +66,7 @@ class PlanCost:
         backward_compute_ms: backward pass of the lookups, with the optimizer.
         forward_comm_ms: all-to-all of looked-up rows or their sums.
         backward_comm_ms: all-to-all of their gradients.
-        input_dist_ms: exchange of the ids, with the ranks' waits in it (`price.predicted_cost`); 0 if the trainer hides it.
+        input_dist_ms: exchange of the ids, with the ranks' waits in it (`price.predicted_cost`); 0 if trainers hide it.
         reduction_ms: reduce_scatter, all_gather and all_reduce of tables that are not column-wise, and averages of
             replica groups; empty without any.
         module_ms: what TorchRec's module adds to bare lookups and collectives, such as copies, and the dense gradients
