@@ -15,7 +15,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 #: of `memory.stat` with the page cache. The page cache counts as use, but it is freed on demand.
 _FILES = (("memory.max", "memory.current", "file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"))
 
-#: A machine is busy if other programs use more than this share of its cores. On two quiet cores, it is 0.2 %.
+#: A machine is busy if other programs use more than this share of its cores. On a quiet machine with two cores, other
+#: programs used 0.2 % of them.
 BUSY_SHARE = 0.1
 
 

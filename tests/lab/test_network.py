@@ -49,7 +49,7 @@ def costs(messages, params=SIMPLE, start=None):
         ("all_reduce", 1e6, 2, 1, 100 + 20 + 8 + 1250),
         # No ring, so the links reach their whole bandwidth: 0.5e6 bytes at 1 GB/s.
         ("alltoall", 1e6, 2, 1, 100 + 20 + 8 + 500),
-        # Two hosts of one GPU: the card of 0.1 GB/s decides; one hop, which takes almost twice its time at this size.
+        # Two hosts with one GPU each: the card of 0.1 GB/s decides. The latency of the hop almost doubles at this size.
         ("all_gather", 1e6, 2, 2, 100 + 50 * (1 + 1e6 / (1e6 + 8192)) + 30 + 5000),
         # 2 * 1/2 * 1e6 bytes per host; the tree fills its pipeline in 40 us, the ring in 2 * 30.
         ("all_reduce", 1e6, 2, 2, 100 + 50 * (1 + 1e6 / (1e6 + 8192)) + 40 + 10_000),

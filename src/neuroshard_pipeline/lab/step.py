@@ -62,8 +62,8 @@ class StepParams(Parameters):
     """Costs of a training step other than kernels and collectives.
 
     Attributes:
-        host_sync_us: time in which a GPU has no work, because the host first waits for a result of the GPU and launches
-            the next kernels only then.
+        host_sync_us: time for which a GPU has no work each time the host waits for one of its results, and launches the
+            next kernels only then.
     """
 
     host_sync_us: float = Field(ge=0)
