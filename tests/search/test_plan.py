@@ -50,7 +50,10 @@ def test_an_invalid_plan_is_refused(shards, ranks, message):
         (Constraints([TableConstraint("a", ranks=[0, 1])]), r"'a' lies on rank 2, but may only lie on \[0, 1\]"),
         (Constraints([TableConstraint("b", forbidden_ranks=[0])]), r"'b' lies on rank 0, but may only lie on \[1, 2\]"),
         (Constraints(min_width=8), "'a' has a shard of 4 columns, but its shards need at least 8"),
-        (Constraints([TableConstraint("a", split=False)]), "'a' has 2 shards, but may have at most 1"),
+        (
+            Constraints([TableConstraint("a", split=False)]),
+            "'a' has its columns cut into 2 parts, but may have at most 1",
+        ),
         (Constraints(together=[["a", "b"]]), r"'a', 'b' must be kept together, but lie on ranks \[0, 2\]"),
     ],
 )

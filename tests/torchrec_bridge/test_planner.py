@@ -273,7 +273,10 @@ def test_collective_plan_without_a_process_group_is_refused():
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        (ParameterConstraints(sharding_types=["table_wise"]), "'a' has 2 shards, but may have at most 1"),
+        (
+            ParameterConstraints(sharding_types=["table_wise"]),
+            "'a' has its columns cut into 2 parts, but may have at most 1",
+        ),
         (ParameterConstraints(min_partition=32), "'a' has a shard of 16 columns, but its shards need at least 32"),
     ],
 )

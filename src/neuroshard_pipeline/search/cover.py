@@ -118,4 +118,4 @@ def _table_violations(constraint: TableConstraint, placed: Placed, world_size: i
     if len(columns) > 1 and min(columns.values()) < constraint.min_width:
         yield f"has a shard of {min(columns.values())} columns, but its shards need at least {constraint.min_width}"
     if constraint.max_shards is not None and len(columns) > constraint.max_shards:
-        yield f"has {len(columns)} shards, but may have at most {constraint.max_shards}"
+        yield f"has its columns cut into {len(columns)} parts, but may have at most {constraint.max_shards}"

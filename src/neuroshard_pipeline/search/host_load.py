@@ -20,7 +20,7 @@ def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]
     """(S,) ms that each row shard of a table on one host adds to its rank, without launches of kernels.
 
     They consist of the shard's lookup, input dist and module work, and of a part for reductions: what it costs to make
-    a reduction of the table's size twice as large.
+    a reduction of the table's outputs for a batch twice as large.
 
     Args:
         problem: the problem; its models must price whole steps.

@@ -68,7 +68,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.world_size < 2:
-            raise PlanError("a topology of one rank has no communication to fit; use one of two ranks or more")
+            raise PlanError("a topology of one rank has no communication to fit; give a topology of at least two ranks")
 
 
 def fit_numbers(models: Models, cluster: Cluster, sets: ShardSets) -> FittedNumbers:

@@ -72,6 +72,6 @@ def pool_distributions(table_pool: pd.DataFrame) -> go.Figure:
         figure.add_trace(bars, row=1, col=column)
         figure.update_xaxes(log_axis(edges[0], edges[-1]), title_text=label, row=1, col=column)
     figure.update_yaxes(title_text="tables", col=1)
-    styled(figure, f"Rows and pooling factors of the {len(table_pool):,} tables of the pool", height=340)
+    styled(figure, f"Rows and pooling factors of the {len(table_pool):,} generated tables of the pool", height=340)
     figure.update_layout(margin={"t": 56})
     return figure
