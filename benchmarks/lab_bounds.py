@@ -12,8 +12,8 @@ smallest sum of such numbers that any type of the set and any column split give.
 - All-to-alls on one host, and reductions: they cost at least the minimum of several lines, each a constant plus a rate
   times the bytes. Every choice of lines is tried, and the smallest result counts.
 - Without `table_row_wise` and `grid_shard` tables, the mean is that of the ranks that launch all kernels: those with
-  column shards, if any. With such tables, it is that of all ranks; kernels that only some launch count for one rank or
-  host.
+  column shards, if any. With such tables, the mean is that of all ranks, and a kernel that not all ranks launch counts
+  as if only one rank or one host launched it.
 
 In a plan of cost C, no shard alone costs more than C or exceeds the memory of every rank. The result is the smallest C
 that is not below the bound for plans without such shards. Waiting, imbalance, the memory that the shards of a rank take

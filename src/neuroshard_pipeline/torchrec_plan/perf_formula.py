@@ -88,7 +88,7 @@ def summed_bytes(
     """Bytes (N, 3) of the ids, rows and outputs of shard sets.
 
     Args:
-        sets: the column-wise shards of N ranks.
+        sets: shards of N ranks; row shards and replicas as column-wise stand-ins (`tables.lookups.lookup_shard`).
         batch_size: samples whose ids are looked up: the global batch, or that of one rank for replicas.
         least_width: fewest columns that are counted for the rows.
         penalty: maps the width of a shard to a factor of its bytes.
