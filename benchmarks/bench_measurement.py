@@ -243,8 +243,8 @@ def print_bound(quiet_enough: Sequence[float], naive_ms: float) -> None:
         return
     least_ms = min(quiet_enough)
     print(
-        f"\nOf the protocols with no more noise than the naive loop, the shortest runs kernels for {least_ms:.1f} ms "
-        f"per sample. The naive loop takes {naive_ms:.1f} ms, so without other work the speed-up would be "
+        f"\nOf the protocols with no more noise than the naive loop, the fastest spends {least_ms:.1f} ms per "
+        f"sample in kernels. The naive loop takes {naive_ms:.1f} ms, so without other work the speed-up would be "
         f"{naive_ms / least_ms:.1f}."
     )
 

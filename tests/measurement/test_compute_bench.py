@@ -78,7 +78,7 @@ def test_a_table_of_several_features_has_a_pooled_row_for_each(compute_params, m
 def test_sums_and_sequences_are_not_mixed_in_one_kernel(compute_params):
     mixed = ComputeSample("mixed", 8, (whole(WIDE), whole(Table("b", 30, 16, 9.0, pooling="none"))))
     (timing,) = FbgemmCpuBench(compute_params(), SEED).measure([mixed])
-    assert "must all have pooling none" in timing.error
+    assert "cannot mix tables with pooling none" in timing.error
     assert timing.permanent
 
 

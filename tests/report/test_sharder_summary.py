@@ -141,7 +141,7 @@ def test_whole_steps_have_a_column_of_their_own():
     header, ours, _ = sharder_table(summary)
     assert header[4:6] == ["predicted ms", "predicted step ms"]
     assert ours[4:6] == ["0.810", "1.600"]
-    assert "only the pipeline `truth` measures" in cost_note(summary)
+    assert "only the pipeline `truth` measures for these plans" in cost_note(summary)
     assert list(ranked_costs(summary)) == ["neuroshard", "dim_greedy"]
     for values in summary["sharders"].values():
         values["mean_measured_ms"] = None

@@ -276,7 +276,7 @@ def _is_sequence(sample: ComputeSample) -> bool:
     """Whether a sample looks up rows without summing them; one fused lookup cannot do both."""
     kinds = {shard.table.pooling == "none" for shard in sample.shards}
     if len(kinds) > 1:
-        raise MeasurementError("the tables of a fused lookup must all have pooling none, or all another pooling")
+        raise MeasurementError("a fused lookup cannot mix tables with pooling none and tables with pooling sum or mean")
     return kinds.pop()
 
 

@@ -89,7 +89,7 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
     if has_whole_steps(verdict):
         parts.append(
             "“predicted ms” has the parts that this pipeline measures: lookups, all-to-all and reductions. “predicted "
-            "step ms” adds the input dist and TorchRec's own work, which only the pipeline `truth` measures."
+            "step ms” adds the input dist and TorchRec's own work, which only the pipeline `truth` measures for plans."
         )
     if left_out:
         parts.append(f"Not compared because they solved too few tasks: {', '.join(left_out)}.")

@@ -65,7 +65,7 @@ def cost_note(summary: Mapping[str, Any]) -> str:
     if has_whole_steps(summary):
         note += (
             " Measured and predicted costs have the same parts: lookups, all-to-all and reductions. The predicted step "
-            "adds the input dist and TorchRec's own work, which only the pipeline `truth` measures."
+            "adds the input dist and TorchRec's own work, which only the pipeline `truth` measures for these plans."
         )
     if not measured and "embedding_cost" not in summary.get("prediction_on_plans", {}):
         return f"{note} No plan was measured."

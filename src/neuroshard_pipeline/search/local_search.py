@@ -152,8 +152,8 @@ def _busiest_and_idlest(load: FloatArray) -> tuple[IntArray, IntArray]:
 def _sets_to_try(moves: Moves, chosen: IntArray, unit_of_shard: IntArray | None) -> list[IntArray]:
     """Sets of indices of moves: every chosen move alone, and the first 2, 4, 8 ... chosen moves that share no rank.
 
-    If the number of shards of any unit is limited, the shards that the moves of a set take from their sources are of
-    different units, because two splits of one unit could exceed its limit.
+    If the number of shards of any unit (a table, or tables kept together) is limited, the shards that the moves of a
+    set take from their sources are of different units, because two splits of one unit could exceed its limit.
     """
     disjoint: list[int] = []
     used: set[tuple[str, int]] = set()

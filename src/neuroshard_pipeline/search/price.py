@@ -158,8 +158,8 @@ def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     """The cost of a plan from its parts.
 
     In the first forward all-to-all, the ranks wait for the rank with the largest sum of both halves (`halves_ms`). If
-    they exchange ids between the halves, they wait twice. The time that this adds to the step is part of the input dist
-    of all ranks.
+    they exchange ids, they also wait between the second half of a step and the first half of the next one. The time
+    that this adds to the step is part of the input dist of all ranks.
     """
     backward_ms = _backward_comm_ms(parts, models, batch_size)
     forward_ms = np.zeros(len(parts.compute_ms))

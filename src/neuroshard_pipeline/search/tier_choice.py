@@ -34,7 +34,7 @@ _STEPS = (4.0, 2.0, 2.0**0.5, 1.1)
 #: The lowest multiple that fits the memory is sought by halving the range of multiples this often.
 _HALVINGS = 6
 
-#: Without host rows, one price of hot rows is best. Beside host rows, these multiples of it are tried as well.
+#: The search without host rows finds a price of hot rows. That with host rows tries it, and these multiples of it.
 _FEWER_HOT = (4.0, 16.0)
 
 #: More than the estimate of any step.

@@ -78,7 +78,7 @@ def whole_step_placements(
 ) -> list[Placement]:
     """At most `count` placements, in ascending order of the cost that the local search predicts for them.
 
-    That cost contains only the sum of both halves of a step. Except in large tasks, the first placement has then been
+    That cost sums both halves of a step, without waits between them. Except in large tasks, the first placement is
     improved further (`search.host_blocks`, `search.halves`).
 
     Raises:

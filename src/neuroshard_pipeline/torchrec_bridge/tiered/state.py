@@ -78,7 +78,7 @@ class TieredState(nn.Module):
     def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Collect the tables one after the other on every rank. This is a collective.
 
-        Use it instead of `state_dict` if the memory of a host cannot hold all tables of all its ranks at once.
+        Use it instead of `state_dict`, which copies all tables for every rank, if a host lacks memory for these copies.
 
         Yields:
             The name of a table's weights in the state of the unsharded module, and the weights (R, D) in host memory.
