@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,25 @@ def test_a_batch_table_or_optimizer_that_was_not_recorded_has_no_cost(stand_in, 
     assert frame["error"].notna().all()
     assert frame[["forward_ms", "backward_ms", "spread_ms"]].isna().all(axis=None)
     assert frame["repeats"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("change", [{"num_features": 2}, {"is_weighted": True}, {"pooling": "mean"}])
+def test_a_recorded_table_that_is_looked_up_in_another_way_has_no_cost(stand_in, recorded_params, change):
+    sample = samples_of(open_recording(stand_in))[0]
+    first, *others = sample.shards
+    changed = Shard(replace(first.table, **change), first.column_offset, first.embedding_dim)
+    frame = ComputeCampaign(recorded_params, SEED, stand_in).measure(
+        [replace(sample, shards=(changed, *others)), replace(sample, sample_id="same")]
+    )
+    assert frame["error"].notna().tolist() == [True, False]
+
+
+def test_some_rows_of_a_recorded_table_do_not_have_the_cost_of_all(stand_in, recorded_params):
+    sample = samples_of(open_recording(stand_in))[0]
+    first, *others = sample.shards
+    half = Shard(first.table, 0, first.embedding_dim, 0, first.table.num_embeddings // 2, "row_wise")
+    frame = ComputeCampaign(recorded_params, SEED, stand_in).measure([replace(sample, shards=(half, *others))])
+    assert frame["error"].notna().all()
 
 
 def test_no_samples_have_no_costs(stand_in, recorded_params):

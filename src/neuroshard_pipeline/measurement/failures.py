@@ -1,8 +1,8 @@
 """What a campaign does about samples that fail: it logs them, and it stops if the first samples all fail."""
 
 import logging
-from collections.abc import Collection
-from typing import final
+from collections.abc import Collection, Hashable
+from typing import Any, final
 
 import pandas as pd
 
@@ -26,7 +26,7 @@ class FailureWatch:
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = frozenset(known)
-        self._permanent: dict[str, bool] = {}  # by digest, of the samples that failed in this run
+        self._failed: dict[str, dict[Hashable, Any]] = {}  # row of the record by digest, of the failures of this run
         self.any_success = False
 
     def look_at(self, record: pd.DataFrame) -> None:
@@ -37,29 +37,29 @@ class FailureWatch:
         """
         failed = record[record["error"].notna()].drop_duplicates("digest")
         self.any_success |= len(failed) < record["digest"].nunique()
-        new = failed[~failed["digest"].isin(self._permanent)]
+        new = failed[~failed["digest"].isin(self._failed)]
         for row in new.to_dict("records"):
-            self._permanent[row["digest"]] = row["permanent"]
+            self._failed[row["digest"]] = row
             self._log(row["sample_id"], row["error"], row["permanent"])
-        unexpected = [name for name, permanent in self._permanent.items() if not permanent and name not in self._known]
+        unexpected = [row for digest, row in self._failed.items() if not row["permanent"] and digest not in self._known]
         if not self.any_success and len(unexpected) >= STOP_AFTER:
             raise MeasurementError(
                 f"the campaign stops and stores nothing of this run, because none of its first {len(unexpected)} "
-                f"samples could be measured; the error of {failed['sample_id'].iloc[0]} is: {failed['error'].iloc[0]}. "
+                f"samples could be measured; the error of {unexpected[0]['sample_id']} is: {unexpected[0]['error']}. "
                 "Check the device, its free memory and timeout_s, then start the run again"
             )
 
     def log_end(self) -> None:
         """Log how many samples failed in this run."""
-        if self._permanent:
-            final_ones = sum(self._permanent.values())
+        if self._failed:
+            final_ones = sum(row["permanent"] for row in self._failed.values())
             _LOGGER.warning(
                 "%d of this run's samples failed; the next run measures %d of them again, and %d stay without a cost",
-                len(self._permanent), len(self._permanent) - final_ones, final_ones,
+                len(self._failed), len(self._failed) - final_ones, final_ones,
             )  # fmt: skip
 
     def _log(self, sample_id: str, error: str, permanent: bool) -> None:
-        count = len(self._permanent)
+        count = len(self._failed)
         if count <= _MOST_LOGGED:
             next_step = "it stays a row with this error" if permanent else "the next run measures it again"
             _LOGGER.warning("%s failed: %s; %s", sample_id, error, next_step)

@@ -14,7 +14,7 @@ A recording is a folder with a pool of tables, the samples, their costs and a da
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,9 @@ def open_recording(params: RecordingParams | None) -> Recording:
 def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd.DataFrame:
     """Look up the recorded costs of samples; nothing is estimated.
 
-    A sample is found by its content: batch size and optimizer, and of every table the name, rows, pooling factor, reuse
-    profile, data type and width. The order of the tables and their column offsets do not matter, because the cost of a
-    lookup does not depend on them.
+    A sample is found by its content: batch size, optimizer, and the shards. Shards are equal if their rows, their width
+    and all fields of their tables are, except for those that the cost of a lookup does not depend on: width of the
+    whole table, column offset, module and popularity curve. The order of the shards does not matter either.
 
     Returns:
         `measure.compute_costs`; a sample that is not in the recording becomes a row with an error and no costs.
@@ -127,9 +127,12 @@ def recorded_costs(recording: Recording, samples: Sequence[ComputeSample]) -> pd
 
 def _content(sample: ComputeSample) -> object:
     shards = Counter(
-        (t.name, t.num_embeddings, t.pooling_factor, t.unique_rows, t.reuse, t.data_type, shard.embedding_dim)
+        (
+            replace(shard.table, embedding_dim=shard.embedding_dim, module="", popularity=None),
+            shard.row_offset,
+            shard.num_rows,
+        )
         for shard in sample.shards
-        for t in (shard.table,)
     )
     return sample.batch_size, sample.optimizer, frozenset(shards.items())
 
