@@ -10,7 +10,9 @@ import time
 import numpy as np
 import pytest
 import torch
+from torchrec_bridge.dense_shards import dense_sizes
 from torchrec_bridge.needs_torchrec import QUIET
+from torchrec_bridge.ranks import run_ranks
 from torchrec_bridge.unsharded_dlrm import torchrecs_dlrm, unsharded_model
 
 from neuroshard_pipeline.search.plan import Plan
@@ -88,6 +90,16 @@ def test_every_plan_trains_to_the_losses_of_the_unsharded_model(unsharded_losses
         assert of_plan["step_ms"].gt(0).all()
         np.testing.assert_allclose(of_plan["loss"], unsharded_losses, rtol=1e-4)
     assert unsharded_losses[-1] < unsharded_losses[0] - 0.01
+
+
+@pytest.mark.parametrize("dense", ["ddp", "fsdp2"])
+def test_fsdp2_shards_the_dense_network_and_ddp_replicates_it(tmp_path, dense):
+    params = PARAMS.model_copy(update={"dense": dense})
+    of_ranks = run_ranks(2, tmp_path, dense_sizes, plans()[0], params)
+    for parameter in zip(*of_ranks, strict=True):
+        (total, _), held, are_sharded = zip(*parameter, strict=True)
+        assert all(are_sharded) is any(are_sharded) is (dense == "fsdp2")
+        assert sum(held) == (total if dense == "fsdp2" else 2 * total)
 
 
 @pytest.mark.parametrize(
