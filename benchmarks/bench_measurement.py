@@ -166,7 +166,8 @@ class Ours:
         """Noise between two halves of the rounds: even and odd ones.
 
         Args:
-            rounds: for every sample, the rounds of a half whose visits count.
+            rounds: for every sample, the rounds whose visits are used. They are counted within a half, and are the same
+                in both halves.
             quantile: quantile of these visits that is the cost of the sample.
         """
         costs = np.array(self.costs_ms)

@@ -11,7 +11,7 @@ table and type; the bound is the smallest, over all U, of the constant plus the 
   that every rank pays once are counted: one group of tables per type in U, and joining the outputs if U has several
   types and all tables are in one pooled module.
 - All-to-alls: a rank pays work times price times a correction of at least exp(-`MAX_LOG_CORRECTION`). The mean work is
-  linear in the floats that all ranks send. One of its terms is divided by k; its least value over k counts.
+  linear in the floats that all ranks send. One of its terms is divided by k; the bound takes its lowest value over k.
 - Reductions: their curves of cost against bytes lie above every line of their lower convex hull. Each line has a
   constant, which a plan with tables of its type pays, and a price per byte of each table. The best line of each U
   counts. For reductions inside hosts, only lines through the origin count, because a host may have none and pay no

@@ -5,7 +5,8 @@
 - `mlperf`, `hugectr`: MLPerf DLRM-v2 and HugeCTR's 510 tables (data/01_raw)
 - `tiny`: tables of 10 to 10,000 rows, 32 per rank on up to 16 ranks and 8 per rank on more ranks, beside one large
   table per two ranks
-- `giant`: one table per 8 ranks of which four columns exceed the memory of a rank, beside tables of `published`
+- `giant`: for every 8 ranks, one table whose shards exceed the memory of a rank even with only four columns, beside
+  tables of `published`
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def curve_figure() -> str:
         y = top + 60 + 24 * number
         parts.append(line(f"M{right + 16:g} {y - 4:g}h20", CURVE_COLOURS[name], 2.5))
         parts.append(text(right + 42, y, words))
-    return svg("Popularity curves of three distributions, with the cuts of two tiers", 780, 345, parts)
+    return svg("Popularity curves of three distributions, with the two cuts between three tiers", 780, 345, parts)
 
 
 def wires_figure() -> str:

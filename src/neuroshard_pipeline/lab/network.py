@@ -11,7 +11,7 @@ bandwidth:
 
     floor       launch + rank * (g - 1) inside a host; across hosts also hop * log2 H (all_reduce, even in a ring),
                 hop * (H - 1) (all_gather and reduce_scatter), or hop + peer * (n - g) (alltoall).
-                A hop of a large message takes twice as long, except in an alltoall: hop * (1 + S / (S + 8 KiB)).
+                Except in an alltoall, a hop takes hop * (1 + S / (S + 8 KiB)): twice as long for a large message.
     ring        p * S * (n - 1) / n bytes over the links of each GPU, and over the network cards of each host together;
                 p = 2 for all_reduce, which passes the ring twice, else 1. Short rings use fewer channels: the bandwidth
                 of the links is B * g / (g + 0.5). The pipeline fills in g - 1 steps, and p * (H - 1) between hosts.

@@ -46,7 +46,7 @@ def has_whole_steps(summary: Mapping[str, Any]) -> bool:
 
 
 def _step_ms(values: Mapping[str, Any]) -> float | None:
-    """Predicted cost of the whole step. Older summaries lack it; all parts that they predict can be measured."""
+    """Predicted cost of the whole step, or of the measured parts in an older summary, which predicts nothing else."""
     cost_ms: float | None = values.get("mean_step_ms", values.get("mean_predicted_ms"))
     return cost_ms
 

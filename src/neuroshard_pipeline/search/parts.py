@@ -222,7 +222,7 @@ class GroupReduction:
 
         If every rank of a host takes part in its own collective between hosts, these collectives share the network
         cards of the host. Together, they send as much as one collective of all ranks of these hosts, which stands for
-        them because cost models can price it. In the lab, it takes 1.0 to 1.5 times as long as they do on H100.
+        them because cost models can price it. On the lab's H100, it takes 1.0 to 1.5 times as long as they do.
         """
         times = self.at_once if self.num_ranks > self.ranks_per_host else 1
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host
