@@ -46,10 +46,11 @@ def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesN
     if needed is None:
         return refusal
     if given is None:
-        remedy = f"or allow tables in host memory: host_memory_bytes of about {needed} per rank"
+        remedy = f"or allow tables in host memory: host_memory_bytes of about {needed} per rank, and more if the tables"
+        remedy += " cannot be shared evenly among the ranks"
     else:
-        remedy = f"no plan with tables in host memory was found either; they need about {needed} bytes there per rank"
-        remedy += f" and have {given}; raise host_memory_bytes" if given < needed else f" and have {given}"
+        remedy = "no plan with tables in host memory was found either; if all ranks share them evenly, they need about"
+        remedy += f" {needed} bytes there per rank, and have {given}; raise host_memory_bytes"
     return DoesNotFitError(f"{refusal}; {remedy}")
 
 

@@ -4,7 +4,7 @@
 - `run`: what the checks know of a run: nodes, typed parameters, and where parameters were set
 - `data`: datasets that are missing or damaged, folders that cannot be written, free disk space
 - `measuring`: kernels, GPUs, memory and optional dependencies that measurements need
-- `nodes`: what the parameters of each node name: files, sharders, recordings of compute costs
+- `nodes`: files, sharders and recordings of compute costs that the parameters of each node name
 
 A check yields one text per problem and takes milliseconds. It refuses only runs that cannot succeed, or for which
 little disk space is left (`data.LEAST_FREE_BYTES`).
