@@ -37,7 +37,8 @@ class ModelledStepParams(Parameters):
 
 
 _MILLION = 1e6
-#: Quantities whose prices are known, and which the costs of the samples leave out; the error of the fit takes 0 for these prices.
+#: Quantities whose prices are known, and which the costs of the samples leave out. The error of the fit takes 0 for
+#: these prices.
 _NOT_FITTED = {"deduplicated": 0.0}
 _FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float)  # (Q,)
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
