@@ -39,7 +39,7 @@ _MIB, _BYTES_PER_FLOAT = 2.0**20, 4.0
 
 @dataclass(frozen=True)
 class Exchange:
-    """A lower bound on the all-to-all cost of a rank, as the mean over the k ranks with shards.
+    """A lower bound on the mean all-to-all cost of the k ranks with shards.
 
     It is constant_ms + floats * (shared_ms + per_rank_ms / k). `floats` are the 4-byte words per sample that all ranks
     together send.

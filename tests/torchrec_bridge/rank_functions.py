@@ -11,18 +11,18 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 from torchrec.distributed.planner import ParameterConstraints
-from torchrec_bridge import training
+from torchrec_bridge import drawn_plans, trained_models, training
 
 from neuroshard_pipeline.errors import NeuroShardError, PlanError
 from neuroshard_pipeline.torchrec_bridge import planner as bridge_planner
 
 
 def losses_under_plans(rank: int, world_size: int, steps: int) -> dict[str, list[tuple[float, float]]]:
-    """For every plan of `training.plans_to_train`, losses per step, sharded and unsharded."""
+    """For every plan of `drawn_plans.plans_to_train`, losses per step, sharded and unsharded."""
     losses = {}
-    for name, (kind, plan) in training.plans_to_train(world_size).items():
-        model = training.built(kind)
-        sharding_plan = plan.to_torchrec(model, training.HOSTS[world_size], "cpu")
+    for name, (kind, plan) in drawn_plans.plans_to_train(world_size).items():
+        model = trained_models.built(kind)
+        sharding_plan = plan.to_torchrec(model, drawn_plans.HOSTS[world_size], "cpu")
         losses[name] = training.train_both(rank, world_size, kind, sharding_plan, steps)
     return losses
 
@@ -31,8 +31,8 @@ def losses_under_planner(
     rank: int, world_size: int, kind: str, steps: int
 ) -> tuple[list[tuple[float, float]], dict[str, str]]:
     """Losses per step under the plan of `collective_plan`, and type, ranks and shards of every table, as text."""
-    model = training.built(kind)
-    planner = training.planner(model, world_size)
+    model = trained_models.built(kind)
+    planner = drawn_plans.planner(model, world_size)
     plan = planner.collective_plan(model)
     placed = {name: str(table) for module in plan.plan.values() for name, table in module.items()}
     return training.train_both(rank, world_size, kind, plan, steps), placed
@@ -50,16 +50,16 @@ def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list
 
 
 def _plan_that_fails(rank: int, world_size: int, case: str) -> None:
-    model = training.built("several_collections")
-    planner = training.planner(model, world_size)
+    model = trained_models.built("several_collections")
+    planner = drawn_plans.planner(model, world_size)
     if case == "no room on the first rank" and rank == 0:
-        planner = training.planner(model, world_size, memory_bytes=1000)
+        planner = drawn_plans.planner(model, world_size, memory_bytes=1000)
     if case == "table missing on the last rank" and rank == world_size - 1:
         del model.mean
     if case == "bad constraint on the last rank" and rank == world_size - 1:
         planner.constraints = {"nowhere": ParameterConstraints()}
     if case == "more ranks than the process group":
-        planner = training.planner(model, 2 * world_size)
+        planner = drawn_plans.planner(model, 2 * world_size)
     with pytest.MonkeyPatch.context() as patch:
         if case == "other hosts on the last rank" and rank == world_size - 1:
             patch.setattr(bridge_planner, "check_hosts", _refuse_hosts)
@@ -75,8 +75,8 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
     group = dist.new_group([world_size - 2, world_size - 1])
     if rank < world_size - 2:
         return []
-    model = training.built("several_collections")
-    plan = training.planner(model, 2).collective_plan(model, pg=group)
+    model = trained_models.built("several_collections")
+    plan = drawn_plans.planner(model, 2).collective_plan(model, pg=group)
     tables = [table for module in plan.plan.values() for table in module.values()]
     return [str(shard.placement) for table in tables for shard in table.sharding_spec.shards]
 
@@ -88,10 +88,10 @@ def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, 
     TorchRec passes outputs before inputs.
     """
     recorded: dict[str, list[tuple[str, int, int, str]]] = {}
-    for name, (kind, plan) in training.plans_to_train(world_size).items():
-        model = training.built(kind)
-        part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
-        batch = training.Batches(model, world_size).draw(0, part)
+    for name, (kind, plan) in drawn_plans.plans_to_train(world_size).items():
+        model = trained_models.built(kind)
+        part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
+        batch = trained_models.Batches(model, world_size).draw(0, part)
         sharded = training.sharded(model, plan.to_torchrec(model, compute_device="cpu"))
         training.losses_of(sharded, batch).mean().backward()  # creates buffers and groups
         with recorded_collectives() as calls:
@@ -129,13 +129,13 @@ _OTHERS = ("reduce_scatter_tensor", "all_gather_into_tensor")
 
 def counted_operations(rank: int, world_size: int, unsplit: str) -> dict[str, int]:
     """Numbers of fused lookups and all-to-alls of one training step."""
-    model = training.built("dlrm")
-    plan = training.random_plan(model, world_size).to_torchrec(model, compute_device="cpu")
+    model = trained_models.built("dlrm")
+    plan = drawn_plans.random_plan(model, world_size).to_torchrec(model, compute_device="cpu")
     for module in plan.plan.values():
         for table in module.values():
             table.sharding_type = unsplit if len(table.ranks) == 1 else "column_wise"
-    part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
-    batch = training.Batches(model, world_size).draw(0, part)
+    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
+    batch = trained_models.Batches(model, world_size).draw(0, part)
     sharded = training.sharded(model, plan)
     training.losses_of(sharded, batch).mean().backward()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:

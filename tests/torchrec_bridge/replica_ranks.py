@@ -16,7 +16,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.optim.optimizers import in_backward_optimizer_filter
-from torchrec_bridge import training
+from torchrec_bridge import drawn_plans, trained_models, training
 from torchrec_bridge.rank_functions import recorded_collectives
 
 from neuroshard_pipeline.search.plan import Plan
@@ -37,8 +37,8 @@ def mixed_sharder() -> EmbeddingBagCollectionSharder:
 
 def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) -> tuple[Losses, float]:
     """Losses of the sharded and of the unsharded model in every step, and the largest difference of final weights."""
-    model = training.built(KIND)
-    plan = training.plan_of_types(model, world_size, world_size, TYPES)
+    model = trained_models.built(KIND)
+    plan = drawn_plans.plan_of_types(model, world_size, world_size, TYPES)
     sharded = DistributedModelParallel(
         model,
         device=CPU,
@@ -50,9 +50,9 @@ def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) 
 
 def recorded_in_precision(rank: int, world_size: int, precision: str) -> list[tuple[str, int, int, str]]:
     """The collectives of one step under `pooled_plan`, as `recorded_collectives` lists them."""
-    model = training.built("dlrm")
-    part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
-    batch = training.Batches(model, world_size).draw(0, part)
+    model = trained_models.built("dlrm")
+    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
+    batch = trained_models.Batches(model, world_size).draw(0, part)
     sharded = DistributedModelParallel(
         model,
         device=CPU,
@@ -67,13 +67,13 @@ def recorded_in_precision(rank: int, world_size: int, precision: str) -> list[tu
 
 def pooled_plan(world_size: int) -> Plan:
     """A plan with column and row shards and replicas of pooled tables that have one feature each."""
-    return training.plan_of_types(training.built("dlrm"), world_size, world_size, TYPES)
+    return drawn_plans.plan_of_types(trained_models.built("dlrm"), world_size, world_size, TYPES)
 
 
 def losses_in_replica_groups(rank: int, world_size: int, interval: int, steps: int) -> tuple[Losses, float]:
     """As `losses_in_precision`, for two replica groups in fp32 that average their weights every `interval` steps."""
-    model = training.built(KIND)
-    plan = training.plan_of_types(model, world_size // 2, world_size // 2, TYPES)
+    model = trained_models.built(KIND)
+    plan = drawn_plans.plan_of_types(model, world_size // 2, world_size // 2, TYPES)
     sharded = _cpu_collection()(
         model,
         device=CPU,
@@ -122,13 +122,13 @@ def _cpu_collection() -> type[DMPCollection]:
 def _losses(
     rank: int, world_size: int, sharded: nn.Module, steps: int, after_step: Callable[[int], None] = lambda _: None
 ) -> tuple[Losses, float]:
-    whole = training.built(KIND)
-    batches = training.Batches(whole, world_size)
+    whole = trained_models.built(KIND)
+    batches = trained_models.Batches(whole, world_size)
     for shard, original in _pairs(sharded, whole):
         shard.copy_(original)
     dense = [parameter for _, parameter in in_backward_optimizer_filter(sharded.named_parameters())]
-    optimizers = [torch.optim.SGD(of, lr=training.LEARNING_RATE) for of in (dense, whole.parameters())]
-    part = slice(rank * training.LOCAL_BATCH, (rank + 1) * training.LOCAL_BATCH)
+    optimizers = [torch.optim.SGD(of, lr=trained_models.LEARNING_RATE) for of in (dense, whole.parameters())]
+    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
     losses = []
     for step in range(steps):
         mine = training.losses_of(sharded, batches.draw(step, part))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torchrec_bridge.drawn_plans import planner
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.ranks import run_ranks
 from torchrec_bridge.replica_ranks import (
@@ -16,7 +17,7 @@ from torchrec_bridge.replica_ranks import (
     pooled_plan,
     recorded_in_precision,
 )
-from torchrec_bridge.training import built, planner
+from torchrec_bridge.trained_models import built
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.parts import all_to_alls, reductions

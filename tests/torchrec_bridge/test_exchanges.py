@@ -7,10 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from torchrec_bridge.drawn_plans import HOSTS, plans_to_train
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.rank_functions import recorded_exchanges
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.training import HOSTS, Batches, built, plans_to_train
+from torchrec_bridge.trained_models import Batches, built
 
 from neuroshard_pipeline.search.parts import all_to_alls, reductions
 from neuroshard_pipeline.search.plan import Plan

@@ -19,7 +19,8 @@ from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.types import CacheParams, KeyValueParams
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-from torchrec_bridge.training import Batches, built, planner
+from torchrec_bridge.drawn_plans import planner
+from torchrec_bridge.trained_models import Batches, built
 
 from neuroshard_pipeline.errors import CostModelError, NeuroShardError, PlanError
 from neuroshard_pipeline.search.plan import Plan

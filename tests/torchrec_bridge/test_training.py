@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torchrec_bridge.drawn_plans import HOSTS, TYPES, plans_to_train
 from torchrec_bridge.needs_torchrec import QUIET
 from torchrec_bridge.rank_functions import counted_operations, losses_under_planner, losses_under_plans
 from torchrec_bridge.ranks import run_ranks
-from torchrec_bridge.training import HOSTS, MODELS, TYPES, plans_to_train
+from torchrec_bridge.trained_models import MODELS
 
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
 

@@ -12,7 +12,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection
 from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from torchrec_bridge.training import built
+from torchrec_bridge.trained_models import built
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.table import Table
