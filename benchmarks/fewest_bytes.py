@@ -43,8 +43,8 @@ def plan_with_fewest_bytes(task: ShardingTask, curves: Mapping[str, PopularityCu
     """
     task = replace(task, tiers=True)
     of_hot_rows: tuple[float, ...] = _HOT_FACTORS if task.num_hosts > 1 else (1.0,)
-    if task.index_dedup and task.num_hosts > 1:  # a rank asks for a row at most once
-        of_hot_rows = (np.inf,)
+    if task.index_dedup and task.num_hosts > 1:
+        of_hot_rows = (np.inf,)  # a rank asks for a row at most once per batch, so that its own copy saves too little
     for factor, of_hot in product(_FACTORS, of_hot_rows):
         cuts = {table.name: _cuts(table, task, curves[table.name], factor, of_hot) for table in task.tables}
         with suppress(PlanError):

@@ -20,7 +20,7 @@ from neuroshard_pipeline.search.plan import Plan
 #: if the cost models do not price it.
 PARTS = ("compute", "forward_comm", "backward_comm", "input_dist", "reduction", "module")
 PARTS_OF_ALL = PARTS[:3]
-#: Parts that the stages search and benchmark measure.
+#: Parts that the stages `search` and `benchmark` measure.
 MEASURED_PARTS = ("compute", "forward_comm", "backward_comm", "reduction")
 PREDICTED_COLUMNS = [f"predicted_{part}_ms" for part in PARTS]
 MEASURED_COLUMNS = [f"measured_{part}_ms" for part in PARTS]

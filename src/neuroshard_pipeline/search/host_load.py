@@ -19,8 +19,8 @@ _REDUCTIONS: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
 def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]) -> FloatArray:
     """(S,) ms that each row shard of a table on one host adds to its rank, without launches of kernels.
 
-    They consist of the shard's lookup, input dist and module work, and of a part for reductions: what it costs to make
-    a reduction of the table's outputs for a batch twice as large.
+    They consist of the shard's lookup, input dist and module work, and of a part for reductions: how much more two
+    reductions of the table's outputs cost if these have twice their bytes.
 
     Args:
         problem: the problem; its models must price whole steps.

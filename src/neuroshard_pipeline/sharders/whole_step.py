@@ -49,7 +49,8 @@ _SMALL = 500
 #: 16 tasks of `make run`, this takes a third less time than improving all; predicted costs rise by 0.03 % on average.
 _MOST_ABOVE_BEST_RESULT = 1.1
 
-#: Most rounds in which the type of one table of the cheapest starting point is changed; changes tried in each round.
+#: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
+#: number is the most changes that are tried in a round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
 
 #: A set is tried only if its estimated cost is at most this multiple of the lowest estimate.
