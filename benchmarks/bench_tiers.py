@@ -33,34 +33,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 from communication_bound import communication_bound
 from fewest_bytes import plan_with_fewest_bytes
 from least_communication import plan_with_least_communication
 from sequence_tasks import SCALES, SequenceTask, judged, sequence_task
+from tier_costs import DEVICE, NETWORK, bytes_of, bytes_with_buffers, collectives_ms
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.lab.device import modelled_device
-from neuroshard_pipeline.lab.network_presets import network_preset
-from neuroshard_pipeline.lab.phases import Work, run_phases
-from neuroshard_pipeline.lab.step import step_cost_ms, step_params, step_phases
-from neuroshard_pipeline.lab.step_groups import Job, grouped
+from neuroshard_pipeline.lab.step import step_cost_ms
 from neuroshard_pipeline.report.formats import percent
 from neuroshard_pipeline.report.terminal import aligned_table
 from neuroshard_pipeline.search.crossing_bound import crossing_bound
-from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.volumes import plan_volumes
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of_counts, popular_rows
-from neuroshard_pipeline.tables.table import Shard
-from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Name of a plan → sharder, and fields of the task.
 PLANS: dict[str, tuple[str, dict[str, bool]]] = {
@@ -76,56 +68,10 @@ PLANS: dict[str, tuple[str, dict[str, bool]]] = {
 }
 #: Plans that are made only in the lab, because they are chosen by the formulas of its cluster.
 _OF_LAB = ("least comm", "dedup + least")
-#: Memory with the ids that a rank receives and the rows that it sends, which the limit of the tasks leaves out.
-BUFFERS = MemoryModel(optimizer_state=True, input_buffers=True, output_buffers=True, reserve_fraction=0.0)
 #: More memory than any plan needs.
 _PLENTY = 2**50
 #: Seed of the first batch whose ids are counted; measured batches have smaller seeds.
 _COUNTED = 100
-DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """Bytes per step of all ranks together.
-
-    Attributes:
-        exchanged: those of all-to-alls that cross hosts.
-        reduced: those of reductions of gradients that cross hosts.
-        inside: those of all collectives that stay inside a host.
-    """
-
-    exchanged: float
-    reduced: float
-    inside: float
-
-    @property
-    def across(self) -> float:
-        """All bytes that cross hosts."""
-        return self.exchanged + self.reduced
-
-
-def bytes_of(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Bytes:
-    """Expected bytes of a step (`search.volumes`)."""
-    volumes = plan_volumes(task, shards, ranks)
-    reduced = float(volumes.across["reductions"].sum())
-    return Bytes(volumes.across_bytes - reduced, reduced, volumes.inside_bytes)
-
-
-def collectives_ms(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
-    """The lab's time of all collectives of a step on the slowest rank, without the work and the waiting in between."""
-    network = NETWORK.model_copy(update={"gpus_per_host": task.ranks_per_host})
-    job = Job(task, DEVICE, network, step_params().host_sync_us)
-    phases = [phase for phase in step_phases(grouped(shards, ranks, task), job) if not isinstance(phase, Work)]
-    parts, _ = run_phases(phases, task.world_size, network)
-    return float(np.sum(list(parts.values()), axis=0).max())
-
-
-def bytes_with_buffers(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
-    """Memory of the fullest rank, including the ids and rows that ranks exchange."""
-    of_rank = np.zeros(task.world_size)
-    np.add.at(of_rank, list(ranks), [BUFFERS.shard_bytes(each, task) for each in shards])
-    return float(of_rank.max())
 
 
 def solved(

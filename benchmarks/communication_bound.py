@@ -1,6 +1,6 @@
 """A lower bound on the communication time of a step of sequence tables by the lab's formulas, for every plan.
 
-The time is that of `bench_tiers.collectives_ms`: all collectives of a step on the slowest rank, without waiting. The
+The time is that of `tier_costs.collectives_ms`: all collectives of a step on the slowest rank, without waiting. The
 bound holds with and without tiers, and with and without `index_dedup`. Setting: H hosts of L ranks, W = H L ranks. Rows
 of one table that are equally popular form a class. A plan puts each row into one of three states:
 

@@ -10,7 +10,7 @@ state cost at least the smallest of several lines, each a constant plus a rate t
    one of these cards, which makes the rate H times as large.
 2. All-to-alls on one host, and those of host rows: every rank exchanges data with the rank that has most of it, which
    has at least the mean.
-3. Reductions: the lines of `lab_bounds.reduction_lines`, which hold for the faster one of ring and tree.
+3. Reductions: the lines of `lab_reductions.reduction_lines`, which hold for the faster one of ring and tree.
 
 The sizes of messages are announced by one more all-to-all, which always costs the same.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from lab_bounds import reduction_lines
+from lab_reductions import reduction_lines
 
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.step_groups import BYTES_PER_US

@@ -29,18 +29,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from lab_reductions import gradient_passes, reduction_lines
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, TABLE_ROW_WISE, Terms
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.lab.network import NetworkParams, collective_us
+from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, Job
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
-from neuroshard_pipeline.tables.task import ShardingTask
 
 _PRECISION = 1e-3
 _NUM_WEIGHTS = 6
-_OPTIMIZER_PASSES = {"sgd": 3, "rowwise_adagrad": 5, "adam": 7}
-_GRADIENT_PASSES, _BYTES, _EAGER_BYTES, _LEAST_SWITCH_RANKS, _SHORT_RING_LOSS, _MOST_CARDS = 3, 4, 8192, 8, 0.5, 8
+_BYTES = 4
 _ON_HOSTS = (TABLE_ROW_WISE, GRID_SHARD)
 
 
@@ -258,39 +257,6 @@ class LabBound:
     def _stream_us(self, num_bytes: FloatArray) -> FloatArray:
         device = self._job.device
         return np.asarray(num_bytes / (device.device.hbm_gb_per_s * device.kernels.hbm_efficiency * BYTES_PER_US))
-
-
-def gradient_passes(task: ShardingTask) -> int:
-    """GPU memory traffic of dense gradients and their optimizer, without the all_reduce, per byte of the gradients."""
-    return _GRADIENT_PASSES + _OPTIMIZER_PASSES[task.optimizer]
-
-
-def reduction_lines(
-    network: NetworkParams, is_all_reduce: bool, ranks: int, hosts: int, least_bytes: float = 0.0
-) -> list[tuple[float, float]]:
-    """Lines (us, us per byte) of a reduction, which costs at least the smallest of them (`lab.network`).
-
-    The reduction is an all_reduce, or else a reduce_scatter or all_gather, of at least `least_bytes` bytes.
-    """
-    if ranks < 2:
-        return [(0.0, 0.0)]
-    host, fabric, local = network.host, network.fabric, ranks / hosts
-    several, passes, levels = hosts > 1, 1 + is_all_reduce, np.log2(hosts)
-    ring = passes * (ranks - 1) / ranks
-    link = ring / (host.link_gb_per_s * BYTES_PER_US) * (1 + _SHORT_RING_LOSS / local) if local > 1 else 0.0
-    cards = min(local, _MOST_CARDS) * fabric.card_gb_per_s * BYTES_PER_US
-    share = fabric.low_latency_share if several else host.low_latency_share
-    hops = levels if is_all_reduce else hosts - 1
-    start = host.launch_us + host.rank_us * (local - 1)
-    start += fabric.hop_us * (1 + least_bytes / (least_bytes + _EAGER_BYTES)) * hops
-    busy, fill = max(link, ring / cards if several else 0.0), host.fill_us * (local - 1)
-    lines = [(start, busy / share), (start + fill + fabric.ring_fill_us * passes * (hosts - 1), busy)]
-    if is_all_reduce:
-        reduction = host.switch_reduction if local >= _LEAST_SWITCH_RANKS else 1.0
-        tree = max(link / reduction, 2 * (hosts - 1) / hosts / cards)
-        if fabric.trees or not several:
-            lines += [(start, tree / share), (start + fill + fabric.tree_fill_us * levels, tree)]
-    return lines
 
 
 def _cheapest(blocks: FloatArray, widths: np.ndarray) -> FloatArray:

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from lab_bounds import reduction_lines
 from lab_expressions import CUT, EVERY, ON_HOSTS, Case, Expressions
 from lab_plans import Machine
+from lab_reductions import reduction_lines
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms
 
 from neuroshard_pipeline.arrays import FloatArray

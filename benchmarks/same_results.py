@@ -10,8 +10,8 @@ or step by step; each `record` runs the version of the package on PYTHONPATH:
 
 It records the predictions of the newest stored cost models for 1,000 shard sets and 300 collectives, and the plans of
 every sharder for 40 seeded sharding tasks (`milp` only for those with at most 16 tables). It uses the public Python
-API, and settings that older versions need, and draws its inputs itself, so that it runs with any version of the
-package. `autoshard` and `dreamshard` are included if their policies were trained.
+API and draws its inputs itself, so that it runs with any version of the package. Older versions, whose local search had
+other defaults, get the present ones. `autoshard` and `dreamshard` are included if their policies were trained.
 """
 
 from __future__ import annotations

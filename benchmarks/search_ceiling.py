@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from bench_whole_cost import DEVICE, NETWORK, OURS, PARTS, SHARDERS
-from lab_bounds import LabBound, gradient_passes
+from lab_bounds import LabBound
 from lab_branching import Branching
 from lab_plans import Machine, evaluate
+from lab_reductions import gradient_passes
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, Terms, terms_of
 from plan_annealing import anneal
 from whole_cost_tasks import suite_tasks

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "neuroshard_pipeline"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "neuroshard_pipeline"
 FILES = sorted(PACKAGE.rglob("*.py"))
+OTHER_FILES = sorted(path for folder in ("tests", "benchmarks", "scripts") for path in (ROOT / folder).rglob("*.py"))
 
 MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 40
@@ -49,6 +51,11 @@ def test_files_are_short_and_functions_have_few_parameters(path):
     crowded = [function.name for function in functions(path) if num_parameters(function) > MOST_PARAMETERS]
     assert num_lines(path) <= MOST_LINES_OF_A_FILE
     assert not crowded, f"group parameters of these functions in a dataclass: {crowded}"
+
+
+@pytest.mark.parametrize("path", OTHER_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_outside_the_package_are_short(path):
+    assert num_lines(path) <= MOST_LINES_OF_A_FILE
 
 
 def test_few_functions_are_long():

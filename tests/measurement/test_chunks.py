@@ -1,4 +1,4 @@
-"""A chunk is a list of samples that a campaign visits one after another (times once each) and stores together."""
+"""A chunk is a list of samples that a campaign visits one after another, each of them once, and stores together."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from bench_tiers import NETWORK, collectives_ms
 from communication_bound import communication_bound
 from fewest_bytes import placed_shards_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab_bounds import reduction_lines
+from lab_reductions import reduction_lines
 from least_communication import plan_with_least_communication
 from sequence_tasks import SCALES, SequenceTask, judged, judged_shards, sequence_task
+from tier_costs import NETWORK, collectives_ms
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES, RowPopularity, SequenceIds
 from neuroshard_pipeline.cost_models.models import load_cost_models

@@ -7,9 +7,9 @@ Their tasks are those of benchmarks/sequence_tasks.py. Their bytes are compared 
 from dataclasses import replace
 
 import pytest
-from bench_tiers import bytes_of
 from fewest_bytes import plan_with_fewest_bytes
 from sequence_tasks import SCALES, judged, sequence_task
+from tier_costs import bytes_of
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES
 from neuroshard_pipeline.cost_models.models import load_cost_models

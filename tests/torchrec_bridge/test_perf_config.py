@@ -5,103 +5,46 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from search.small_models import SmallModels, small_models
+from search.small_models import small_models
 from search.small_step import step_models
 from torchrec_bridge.needs_torchrec import QUIET
+from torchrec_bridge.perf_estimates import (
+    BATCH,
+    ROWS,
+    TYPES,
+    WIDTHS,
+    constraints,
+    module,
+    perfs,
+    scaled_models,
+    tables,
+    topology,
+)
 
 # isort: split
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory, HardwarePerfConfig
 from torchrec.distributed.planner.stats import NoopEmbeddingStats
 
 from neuroshard_pipeline.cost_models.reductions import Curve, Group, ReductionCosts
 from neuroshard_pipeline.errors import CostModelError, PlanError
-from neuroshard_pipeline.sharders.perf_fit import fit_lookups, shard_sets
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config, torchrec_planner
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
-from neuroshard_pipeline.torchrec_plan.perf_formula import LookupFormula, summed_bytes
+from neuroshard_pipeline.torchrec_plan.perf_formula import LookupFormula
 
 pytestmark = QUIET
-BATCH = 64
-ROWS = {"a": 1000, "b": 50_000, "c": 200_000, "d": 300}
-WIDTHS = {"a": 16, "b": 64, "c": 128, "d": 64}
-POOLING = {"a": 40.0, "b": 2.0, "c": 10.0, "d": 25.0}
-TYPES = ["table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel", "table_column_wise", "grid_shard"]
-
-
-def topology(world_size: int = 4, local_world_size: int = 2, **bandwidths: float) -> Topology:
-    return Topology(
-        world_size,
-        "cuda",
-        hbm_cap=2**30,
-        ddr_cap=2**30,
-        local_world_size=local_world_size,
-        created_by_factory=True,
-        **bandwidths,
-    )
-
-
-def tables() -> list[Table]:
-    return [Table(name, ROWS[name], WIDTHS[name], POOLING[name]) for name in ROWS]
-
-
-def module(chosen: list[Table] | None = None) -> EmbeddingBagCollection:
-    bags = [embedding_bag_config(table.name, table) for table in chosen or tables()]
-    return EmbeddingBagCollection(tables=bags, device=torch.device("meta"))
-
-
-def constraints(sharding_types: list[str]) -> dict[str, ParameterConstraints]:
-    return {
-        name: ParameterConstraints(sharding_types=sharding_types, min_partition=16, pooling_factors=[POOLING[name]])
-        for name in ROWS
-    }
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A part of cost models, `factor` times as expensive."""
-
-    part: object
-    factor: float
-
-    def __getattr__(self, name):
-        method = getattr(self.part, name)
-        if name == "shard_embeddings":
-            return method
-        return lambda *arguments: self.factor * method(*arguments)
-
-
-def scaled_models(compute: float, comm: float) -> SmallModels:
-    models = small_models()
-    return SmallModels(Scaled(models.compute, compute), Scaled(models.comm, comm))
-
-
-def perfs(config, sharding_types=("table_wise", "column_wise"), on: Topology | None = None):
-    """TorchRec's estimates: table, sharding type and kernel of each sharding option → size and `Perf` of its shards."""
-    on, limits = on or topology(), constraints(list(sharding_types))
-    enumerator = EmbeddingEnumerator(on, BATCH, limits, estimator=config.estimator(on, limits))
-    options = enumerator.enumerate(module(), [EmbeddingBagCollectionSharder()])
-    return {
-        (option.name, option.sharding_type, option.compute_kernel): [
-            (shard.size, shard.perf) for shard in option.shards
-        ]
-        for option in options
-    }
 
 
 @pytest.fixture(scope="module")
@@ -258,26 +201,6 @@ def test_one_host_keeps_the_link_between_hosts_of_its_topology(config):
     alone = torchrec_perf_config(small_models(), topology(4, 4, inter_host_bw=123.0), BATCH, tables())
     assert alone.inter_host_bw == 123.0
     assert config.inter_host_bw != topology().inter_host_bw
-
-
-@settings(max_examples=20)
-@given(
-    price=st.floats(1e-9, 1e-3),
-    coefficients=st.lists(st.floats(0.05, 20), min_size=6, max_size=6),
-    least_width=st.sampled_from([0, 32]),
-)
-def test_the_fit_finds_the_numbers_of_a_formula(price, coefficients, least_width):
-    sets = shard_sets([Table(f"t{i}", 100, 8 * 2 ** (i % 6), 1.0 + i) for i in range(20)], BATCH, 2)[:60]
-    truth = LookupFormula(1 / price, np.reshape(coefficients, (2, 3)), least_width)
-    costs_ms = truth.costs_ms(sets, BATCH)
-    found = fit_lookups(sets, BATCH, costs_ms)
-    np.testing.assert_allclose(found.costs_ms(sets, BATCH), costs_ms, rtol=1e-3)
-
-
-def test_bytes_of_a_set_are_the_sums_over_its_shards():
-    wide, narrow = Shard(Table("a", 10, 64, 3.0), 0, 64), Shard(Table("b", 10, 8, 2.0, data_type="fp16"), 0, 4)
-    (together,) = summed_bytes([[wide, narrow]], 5, 32)
-    assert together.tolist() == [8 * 5 * (3 + 2), 5 * (3 * 64 * 4 + 2 * 32 * 2), 5 * (64 * 4 + 4 * 2)]
 
 
 @pytest.mark.parametrize("sharding_types", [["table_wise", "column_wise"], TYPES])

@@ -19,7 +19,7 @@ LONG = 12
 
 @pytest.mark.parametrize(("world_size", "steps"), [(2, 8), (4, 6), (8, 4)])
 def test_losses_under_plans_of_every_type_equal_those_of_the_unsharded_model(tmp_path, world_size, steps):
-    """TorchRec takes 4 or 8 ranks for those of two hosts. The processes start once and train all plans in turn."""
+    """For TorchRec, 4 or 8 ranks are on two hosts. The processes start once and train all plans in turn."""
     local = HOSTS[world_size]
     answers = run_ranks(world_size, tmp_path, losses_under_plans, steps, local_world_size=local)
     assert len(answers[0]) == len(plans_to_train(world_size))

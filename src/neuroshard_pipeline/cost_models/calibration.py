@@ -84,7 +84,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
     """Coefficients (K,) of `log(scale)` that minimise the mean of `error / scale + log(scale)` plus a ridge penalty.
 
     The problem is convex. The last coefficient is at least 0, so that disagreement between members never narrows an
-    interval. Any other term that does not vary, such as the spread of a single member, gets the coefficient 0.
+    interval. A term besides the constant that does not vary, such as the spread of a single member, gets 0.
 
     Args:
         terms: (N, K), the constant 1 first.

@@ -46,7 +46,7 @@ COMM_CONTEXT_FEATURES: dict[str, str] = {
     "log_wait": "the rank's transfers overlap with its wait",
     "log_late": "how much later than the first rank this rank enters: some data has already been sent by then",
     "log_mean_wait": "tells whether most ranks wait or only one is early",
-    "wait_per_spread": "0 for the last rank to enter; close to 1 for a rank that enters long before it",
+    "wait_per_spread": "0 for the last rank to enter; close to 1 for the first, if the last one enters much later",
 }
 
 #: Volumes and times below these floors are negligible. The floors keep logarithms finite.

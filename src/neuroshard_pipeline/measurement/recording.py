@@ -35,7 +35,7 @@ FILES = {
 }
 _CARD_FIELDS = ("format", "stand_in", "backend", "hardware", "protocol", "date", "noise_floor")
 CARD_FORMAT = 1
-_HOW_TO_RECORD = "record one on a machine with the device (`make gpu-campaign`) and put its folder there"
+_HOW_TO_RECORD = "make a recording on a machine with the GPU (`make gpu-campaign`), and name it in recording.folder"
 
 
 class RecordingParams(Parameters):
