@@ -14,17 +14,18 @@ and `fewest bytes`, which chooses rows for copies as the bound of bytes does (`f
 `least comm`, which chooses them as the bound of communication time does (`least_communication.py`).
 
 In the lab (formulas for modelled GPUs), the search knows the reuse profile of one batch, or the popularity curve of
-`--batches` batches; tiers hold the rows that the stated distribution makes most popular, and the distribution gives
-their lookups. On gloo, tiers hold the rows that were most popular in eight other batches, whose popularity curve the
-search knows.
+`--batches` batches; tiers hold the rows that are most popular in the distribution from which ids are drawn, and this
+distribution gives their lookups. On gloo, tiers hold the rows that were most popular in eight other batches, whose
+popularity curve the search knows.
 
 - `lab`: bytes are expectations (`search.volumes`). Times are the lab's formulas; `comm` is the sum of all collectives.
 - `gloo`, `hosts`: bytes are those of recorded collectives; with one host, every rank counts as a host. `comm` is the
   time of a step's collectives if they run alone; `step` is that of the whole step. `wire`: Linux's count of sent bytes.
-- `GiB/rank`, in the lab: memory of the fullest rank, which the limit bounds: weights, optimizer state, and dense
-  gradients of copies with their index; `+ buffers`: also the ids and rows that ranks exchange.
-- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`). Both shares compare
-  with balanced plans without tiers and without `dedup`; only the first one counts the reductions of gradients.
+- `GiB/rank`, in the lab: memory of the fullest rank, which the limit bounds: weights, optimizer state, dense gradients
+  of copied rows, and the index that finds the copies by id; `+ buffers`: also the ids and rows that ranks exchange.
+- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`). The line gives the
+  largest possible savings of all bytes and of the all-to-alls' bytes, compared with balanced plans without tiers and
+  without `dedup`.
 - `comm bound`, in the lab: no plan needs less time for communication (`communication_bound.py`), with the memory of the
   task and with unlimited memory. The factors compare with the first plan.
 """

@@ -45,7 +45,8 @@ def print_check(check: Check, worst: int) -> bool:
         print(f"assumed for {rows} rows: {assumption}")
     for point in sorted(check.points, key=lambda point: -point.factor)[:worst]:
         print(
-            f"{point.factor:6.2f}x {point.published_us:10.1f} us published {point.predicted_us:10.1f} us  {point.what}"
+            f"{point.factor:6.2f}x: {point.published_us:10.1f} us published, "
+            f"{point.predicted_us:10.1f} us predicted: {point.what}"
         )
     print()
     missed = False

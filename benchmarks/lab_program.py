@@ -76,9 +76,9 @@ class Program:
             self._block_rows(kind)
 
     def _block_rows(self, kind: int) -> None:
-        """Constraints for ranks with a block of a table.
+        """Constraints for ranks with the most expensive block of a table.
 
-        The cost of this block is the mean cost of the table's blocks, weighted by columns.
+        The cost of this block is at least the mean cost of the table's blocks, weighted by columns, which counts here.
         """
         s, one_rank = self._s, kind + _K
         share = np.arange(s.widths) / self._terms.widths[:, None]

@@ -36,7 +36,7 @@ def test_each_channel_learns_from_the_earlier_prediction_of_the_other():
     clean = 0.75 * plain(4.0) + 0.25 * (4.0 - 1.5) ** 2
     noisy = 0.75 * plain(4.5) + 0.25 * (4.5 - 1.0) ** 2
     assert float(second) == pytest.approx((clean + noisy) / 2)
-    third = loss({"cost": torch.tensor(4.0)}, rows)  # its soft targets are those of the second call
+    third = loss({"cost": torch.tensor(4.0)}, rows)  # its soft targets are the predictions of the second call
     assert float(third) == pytest.approx((0.75 * plain(4.0) + 0.75 * plain(4.5) + 2 * 0.25 * 0.5**2) / 2)
     assert loss.soft[:, 0, 1].isnan().all()  # was never in a batch
 

@@ -89,7 +89,7 @@ def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataF
 
 
 def paper_settings(samples: pd.DataFrame) -> pd.DataFrame:
-    """Settings (columns: see `varied_samples`) of samples as in the paper, all of which train cost models, with SGD."""
+    """Settings (columns: see `varied_samples`) of training samples as in the paper, whose backward pass applies SGD."""
     common = {"optimizer": "sgd", "purpose": TRAINING, "sharding_type": "column_wise", "world_size": 1}
     return pd.DataFrame({"sample_id": samples["sample_id"].unique(), **common})
 

@@ -34,7 +34,7 @@ QUANTITIES: dict[str, str] = {
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "floats of `returned` in groups that have a table of several column shards and permute all outputs",
     "joined": "floats of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
-    "expanded": "floats of rows that the rank copies to their places after ids were sent once, or divided among tiers",
+    "expanded": "floats of rows that the rank copies to their places, if ids were deduplicated or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",
     "host_link": "bytes that the rank's device reads from host memory",
     "replicas": "number of modules with replicas, plus modules with host tiers; each adds a lookup and an all-reduce",
