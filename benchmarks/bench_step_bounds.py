@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="*", choices=list(SUITES), default=list(SUITES))
     parser.add_argument("--world-sizes", nargs="*", type=int, default=[8, 16])
-    parser.add_argument("--tasks", type=int, default=2, help="number of tasks for every suite and number of ranks")
+    parser.add_argument("--tasks", type=int, default=2, help="number of tasks per suite and world size")
     parser.add_argument("--device", default="h100", help="GPU whose shipped models are used")
     parser.add_argument("--models", type=Path, help="folder of trained cost models, in place of shipped ones")
     arguments = parser.parse_args()

@@ -50,8 +50,8 @@ class Line:
     Attributes:
         full_us: constant if every rank takes part; 0 for table_row_wise and grid_shard, which use `least_us` only.
         least_us: constant if as few ranks take part as the type allows: one, those of one host, or all.
-        blocks_us: us (T, M + 1) of a block of 4 * i columns at index i; in the results of `_lines`, (T,) us of a table, or
-            infinity if no block is possible.
+        blocks_us: us (T, M + 1) of a block of 4 * i columns at index i; in the results of `_lines`, us (T,) of a table,
+            or infinity if no block is possible.
     """
 
     full_us: float
