@@ -94,8 +94,8 @@ def report_ablation(tables: Tables) -> list[Aim]:
     by_share = rows.pivot_table(index="model", columns="wrong", values="mape", sort=False).sort_index(axis=1)
     shares = {share: f"{share:.0%} wrong" for share in by_share}
     print(
-        f"\nwith and without self-distillation, trained on {ABLATION_SHARE:.0%} of the samples, some of which have wrong "
-        "labels: MAPE on clean held-out samples\n"
+        f"\nwith and without self-distillation, trained on {ABLATION_SHARE:.0%} of the samples, of which some have "
+        "wrong labels: MAPE on clean held-out samples\n"
     )
     print(table(by_share.rename(columns=shares)))
     of_seed = rows.pivot_table(index=["wrong", "seed"], columns="model", values="mape")
