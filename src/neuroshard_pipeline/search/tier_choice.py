@@ -5,7 +5,7 @@ hot row and of the price of a host row. The higher a price, the fewer rows get i
 considered. The cost of a step is estimated for a coarse grid of multiples, for the multiple at which the tiers fill the
 memory, and then for multiples around the best one. The same is done for hot and host tiers together. Every estimate
 covers the whole step, and includes a choice of the sharding types of all other tables (`SpreadChoice`). The result is
-at most two variants, the best cuts without and with a host tier. Each must fit the memory limit of the task.
+at most two variants, the best cuts without and with a host tier; no variant is returned whose ranks surely lack memory.
 
 Pooled tables get no tiers. Their cold part would still send an output per bag, so that only ids would be saved.
 """
@@ -37,7 +37,8 @@ _HALVINGS = 6
 #: The search without host rows finds a price of hot rows. That with host rows tries it, and these multiples of it.
 _FEWER_HOT = (4.0, 16.0)
 
-#: More than the estimate of any step.
+#: More than the estimate of any step: the estimate if no sharding types are found with which the tables fit. Such a
+#: variant is returned only if no other one, nor the task without tiers, has a lower estimate.
 _FORBIDDEN_MS = 1e12
 
 #: Limits of a variant's estimate: multiples of the estimate without tiers, and of the best estimate with tiers.
