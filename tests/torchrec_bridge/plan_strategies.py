@@ -12,8 +12,8 @@ from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, POOLINGS, SHARDING_TYPES, Shard, Table, whole
 from neuroshard_pipeline.tables.task import COMM_BYTES, OPTIMIZERS, ShardingTask
 
-#: Memory of a rank, half of which may be reserved. Replicas of 6 sequence tables of 10**9 rows and 256 columns take 24
-#: bytes per weight: the weight, its gradient, Adam's state, and the rows that 10**6 samples of 1000 ids look up.
+#: Memory of a rank, half of which may be reserved. 6 tables of 10**9 rows and 256 columns take at most 24 bytes per
+#: weight: the weight, Adam's state, the gradient of a replica, and the rows that 10**6 samples of 1000 ids look up.
 ROOMY = st.integers(2**47, 2**50)
 
 #: Types of tables that are not tiers.
