@@ -20,7 +20,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Key of a step cost model's provenance: the origin of its `prices` and of its `reductions`, `measured` or `modelled`.
 COSTS_ARE = "costs_are"
 
-#: What the two campaigns in `other_programs` of a description of hardware measure.
+#: What each of the two campaigns measures, whose names are the keys of `other_programs` in a description of hardware.
 _CAMPAIGNS = {"compute": "lookups", "comm": "collectives"}
 
 #: The costs to which the two origins in `COSTS_ARE` belong, in words.

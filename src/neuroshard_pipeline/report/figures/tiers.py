@@ -90,8 +90,9 @@ def tiers_picture(plan: Plan) -> go.Figure:
     for row, table in enumerate(shown, start=1):
         _add_curve(figure, row, table, tiers[table.name], plan)
         _add_wires(figure, row, _wires(table, plan))
-    more = f", the {len(shown)} with the largest lookups" if len(shown) < len(parents) else ""
-    title = f"{plan.task.task_id} by {plan.sharder}: tiers of {len(parents)} sequence tables{more}"
+    number = f"{len(shown)} of {len(parents)}" if len(shown) < len(parents) else f"{len(parents)}"
+    which = ", those with the largest lookups" if len(shown) < len(parents) else ""
+    title = f"{plan.task.task_id} by {plan.sharder}: tiers of {number} sequence tables{which}"
     figure.update_xaxes(title_text="most popular rows", row=len(shown), col=1)
     figure.update_xaxes(title_text="MB per step, all ranks", row=len(shown), col=2)
     style.styled(figure, title, height=220 + 250 * len(shown))
