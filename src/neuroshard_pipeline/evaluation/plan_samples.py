@@ -89,7 +89,7 @@ def rank_compute_samples(plans: Sequence[Plan], marks: Marks = NO_MARKS) -> Plan
     """One compute sample per lookup kernel of a rank; equal lookups with equal optimizers and marks share a sample.
 
     Raises:
-        MeasurementError: a plan has tables in host memory or on every host, which no backend measures.
+        MeasurementError: a plan has tables in host memory or `host_row_wise` tables, which no backend measures.
     """
     for plan in plans:
         _require_measurable(plan)
