@@ -1,4 +1,4 @@
-"""How accurately the cost models predict the costs of the plans that were made with them."""
+"""How accurately the cost models predict the measured costs of the plans of all sharders."""
 
 import pandas as pd
 
