@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(environment: str) -> None:
-    """Replace the shipped models, and print the new ones. If no step cost model was trained, the package has none then."""
+    """Replace the shipped models, and print the new ones. A step cost model that was not trained is removed."""
     trained = ROOT / "data" / environment / "06_models"
     names = [name for name in (*MODEL_NAMES, STEP_MODEL_NAME) if name in MODEL_NAMES or (trained / name).is_dir()]
     sources = {name: version_folder(trained / name, None) for name in names}  # nothing is deleted if one is missing
