@@ -5,8 +5,8 @@ r"""Duration and predicted cost of `neuroshard_plus` with all sharding types, by
     OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py --sizes --suites published tiny --world-sizes 8 16 128
 
 Costs come from the shipped models of `--device`, or from `--models`, a folder of trained ones. A task of `--sizes`
-takes HugeCTR's 510 tables in turn, and its tables fill 60 % of the memory; it has up to 8 ranks per host and 1,024
-samples per rank. The names of `--suites` are those of `whole_cost_tasks`. The program prints one row per task: wall and
+has the first of HugeCTR's 510 tables, or all of them repeatedly; its tables fill 60 % of the memory, and it has up to 8
+ranks per host and 1,024 samples per rank. The names of `--suites` are those of `whole_cost_tasks`. The program prints one row per task: wall and
 CPU seconds, predicted cost, peak memory of the process, and number of tables of each sharding type. With `--profile`,
 it also prints the functions with most time. Other programs on the machine change CPU seconds less than wall seconds.
 """

@@ -34,7 +34,7 @@ def train(kind, **changes):
 
 
 def random_ratio(games, greedy_ms):
-    """Mean ratio of the predicted cost of random plans to that of the best greedy heuristic."""
+    """Mean ratio of the predicted cost of random plans to that of the cheapest greedy plan of each task."""
     sharder, rng = RandomSharder(), np.random.default_rng(0)
     ratios = [
         price_plan(game.problem, sharder.shard(game.problem, rng), "random").predicted_cost_ms / greedy

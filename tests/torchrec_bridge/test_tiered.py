@@ -71,7 +71,7 @@ def test_losses_of_pooled_tables_equal_those_of_the_unsharded_module(trained):
 
 
 def test_host_rows_are_exchanged_inside_hosts_and_reduced_among_ranks_of_the_same_place(trained):
-    """In the last step, an id takes 8 bytes, and a row 4 (or 2) per column in the forward and the backward exchange."""
+    """Collectives of the last step: an id takes 8 bytes, a row 4 per column in each exchange (2 in half precision)."""
     world_size, answers = trained
     for at, case in enumerate(CASES[world_size]):
         num_hosts = world_size // case.ranks_per_host

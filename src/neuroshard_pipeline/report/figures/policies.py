@@ -7,7 +7,7 @@ from neuroshard_pipeline.report.style import faded, sharder_colours, styled
 
 
 def policy_training(progress: pd.DataFrame) -> go.Figure:
-    """Predicted cost of a policy's plans by training step, relative to the best greedy heuristic.
+    """Predicted cost of a policy's plans by training step, relative to the cheapest greedy plan of each task.
 
     Args:
         progress: `policies.progress`: `policy, step, reward, entropy, cost_ratio, validation_ratio`.
@@ -33,5 +33,5 @@ def policy_training(progress: pd.DataFrame) -> go.Figure:
         )
     figure.add_hline(y=100, line={"dash": "dot"})
     figure.update_xaxes(title_text="training step")
-    figure.update_yaxes(title_text="predicted cost, % of the cost of the best greedy heuristic")
+    figure.update_yaxes(title_text="predicted cost, % of the cheapest greedy plan of each task")
     return styled(figure, "Training of the learned sharders: predicted cost of their plans", height=420)
