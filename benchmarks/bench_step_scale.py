@@ -6,9 +6,10 @@ r"""Duration and predicted cost of `neuroshard_plus` with all sharding types, by
 
 Costs come from the shipped models of `--device`, or from `--models`, a folder of trained ones. A task of `--sizes`
 has the first of HugeCTR's 510 tables, or all of them repeatedly; its tables fill 60 % of the memory, and it has up to 8
-ranks per host and 1,024 samples per rank. The names of `--suites` are those of `whole_cost_tasks`. The program prints one row per task: wall and
-CPU seconds, predicted cost, peak memory of the process, and number of tables of each sharding type. With `--profile`,
-it also prints the functions with most time. Other programs on the machine change CPU seconds less than wall seconds.
+ranks per host and 1,024 samples per rank. The names of `--suites` are those of `whole_cost_tasks`. The program prints
+one row per task: wall and CPU seconds, predicted cost, peak memory of the process, and number of tables per sharding
+type. With `--profile`, it also prints the functions with most time. Other programs on the machine change CPU seconds
+less than wall seconds.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 WEIGHTS = MemoryModel(optimizer_state=False, input_buffers=False, output_buffers=False, reserve_fraction=0.0)
 PLENTY = 2**40
 #: Memory of one copy, in units of a row of 8 columns without copies: a copy also has a gradient and an entry in the
-#: index of popular rows. The second number is what copies on three hosts take in addition to the row without copies.
+#: index of popular rows. The second number is how much more copies on three hosts take than the one row without copies.
 COPY = 2 + POPULAR_ROW_BYTES / 32
 ON_THREE_HOSTS = 3 * COPY - 1
 

@@ -11,7 +11,7 @@ from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParam
 
 
 def dense_sizes(_rank: int, _world_size: int, plan: Plan, params: TrainingParams) -> list[tuple[int, int, bool]]:
-    """Per dense parameter: numbers of the model and on this rank, and whether it is a sharded tensor."""
+    """Per dense parameter: its elements, those that this rank holds, and whether it is a sharded tensor."""
     model = shard_model(plan, params, torch.device("cpu")).module
     sizes = []
     for part in model.dense_modules:
