@@ -25,9 +25,9 @@ def example_task(totals: pd.DataFrame) -> tuple[str, str, str] | None:
     """An example for the report: the task with the median ratio of the costs of `after` and `before`.
 
     Returns:
-        `(task_id, before, after)`: `after` is a sharder of `OURS`, and `before` is the cheapest other sharder on this
-        task. If no task was solved by sharders of both kinds, `before` is the most expensive sharder and `after` the
-        cheapest. None if no task has two plans.
+        `(task_id, before, after)`: `after` is a sharder of `OURS`, and `before` is the cheapest sharder on this task
+        that is not in `OURS`. If no task was solved by both kinds of sharders, `before` is the most expensive sharder
+        and `after` the cheapest. None if no task has two plans.
     """
     column = COST_COLUMNS[basis_of(totals)]
     tasks = totals.dropna(subset=[column]).groupby("task_id", sort=False)
