@@ -70,7 +70,7 @@ PARTS = ("compute", "learning", "comm", "ablation")
 
 @dataclass(frozen=True)
 class Job:
-    """What a process does at a time: fit one or several models, or estimate the error in `order_blind_floors`.
+    """What a process does at a time: fit one or several models, or estimate the least errors of `order_blind_floors`.
 
     Attributes:
         part: one of `PARTS`.

@@ -94,7 +94,10 @@ class Branching:
             )
 
     def _bytes_within(self, sizes: FloatArray, most_us: float) -> Range:
-        """Least and most bytes of a reduction of any tables, if half its bytes cross a host's cards in `most_us`."""
+        """Least and most bytes of a reduction of any tables.
+
+        At least half of them cross the network cards of a host, which must not take longer than `most_us`.
+        """
         most = 2 * self._machine.card * self._machine.local * most_us
         return float(sizes.min()), max(min(float(sizes.sum()), most), float(sizes.min()))
 
