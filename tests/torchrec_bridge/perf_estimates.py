@@ -1,4 +1,4 @@
-"""Tables, topologies and cost models whose estimates TorchRec's planner makes in the tests."""
+"""Tables, topologies and cost models for tests of the estimates that TorchRec's planner makes."""
 
 from __future__ import annotations
 
