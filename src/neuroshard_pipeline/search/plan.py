@@ -130,7 +130,7 @@ class Plan:
         interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
             empty if no cost model has priced the plan. `==` ignores this attribute and the next three.
         rejected: the best single changes that the plan does not make; empty if none were sought or found.
-        caveats: sentences about the predicted costs: which training costs were modelled, and what is extrapolated.
+        caveats: sentences about the predicted costs: what was modelled instead of measured, and what is extrapolated.
         compute_device: kind of device that the cost models were measured on, or None if they do not say.
 
     Raises:
