@@ -44,7 +44,7 @@ class RowPlaces:
         return len(self.shards) if is_replicated else 1
 
     def row_number(self, cold_row: ArrayLike) -> IntArray:
-        """Row numbers in the whole table of rows whose numbers in the cold tier are `cold_row`; both have shape (...)."""
+        """Row numbers in the whole table of rows with the numbers `cold_row` in the cold tier, shape (...)."""
         cold = np.asarray(cold_row, dtype=np.int64)
         return np.asarray(cold + np.searchsorted(self.popular - np.arange(len(self.popular)), cold, side="right"))
 
