@@ -126,7 +126,7 @@ def step_bound(problem: Problem) -> StepBound | None:
 def _fixed_point(problem: Problem, options: list[dict[int, Blocks]], exchange: Exchange, low: float) -> StepBound:
     """Raise the bound in steps from `low`.
 
-    A step is taken if every plan without shards that alone cost more than the raised bound has a higher mean.
+    A step is taken if the raised bound is below the mean of every plan whose shards each cost at most the raised bound.
     """
     high, step = low, low * _STEP
     found: StepBound | None = None
