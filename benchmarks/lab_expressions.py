@@ -21,9 +21,8 @@ from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, T
 from neuroshard_pipeline.arrays import FloatArray
 
 ON_HOSTS, CUT = (TABLE_ROW_WISE, GRID_SHARD), (COLUMN_WISE, GRID_SHARD)
-#: Numbers stand for sets of ranks: `EVERY` for all ranks, a type for the ranks with shards of it, a type + `_K` for any
-#: one of these ranks, and a type + 2 `_K` for a rank with column_wise shards on the busiest host that has shards of the
-#: type.
+#: Numbers stand for sets of ranks. `EVERY`: all ranks. A type: the ranks with shards of it. A type + `_K`: any one of
+#: these ranks. A type of `ON_HOSTS` + 2 `_K`: a rank with column_wise shards on the host where that type costs most.
 EVERY = -1
 _K = len(KINDS)
 Range = tuple[float, float]
