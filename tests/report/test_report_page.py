@@ -159,6 +159,12 @@ def test_names_cannot_break_out_of_the_page(inputs):
     assert sum(kind is None for kind, _ in Page(text).scripts) == 2
 
 
+def test_words_between_backticks_are_code_and_the_rest_is_escaped(built_inputs, monkeypatch):
+    monkeypatch.setattr(report_page.sharder_summary, "cost_note", lambda _: "a < b, only `truth` & `drift` differ.")
+    text = render_report(built_inputs)
+    assert "a &lt; b, only <code>truth</code> &amp; <code>drift</code> differ." in text
+
+
 def test_the_page_of_a_busy_machine_says_so_first(built_inputs):
     quiet = {**built_inputs.hardware, "other_programs": {"compute": 0.01, "comm": None}}
     busy = {**built_inputs.hardware, "other_programs": {"compute": 0.66, "comm": 0.74}}
