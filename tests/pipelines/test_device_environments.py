@@ -26,7 +26,6 @@ def run(env: str, data_root: Path, changes: dict, *names: str) -> None:
     bootstrap()
     scale = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())
     params = {stage: scale[stage] for stage in ("augment", "train", "search")} | {"data_root": str(data_root)}
-    params["search"]["torchrec"] = {"local_world_size": None}  # the small tasks have two ranks, on one host
     with KedroSession.create(project_path=ROOT, env=env, runtime_params=params | changes) as session:
         session.run(pipeline_names=list(names))
 
@@ -186,7 +185,6 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
         assert compute.arena_bytes > tasks.memory_bytes or backend == "modelled"
     for comm in (collectives, *(collectives.overridden(changes) for _, changes in plans)):
         assert comm.backend == "topology"
-    assert params["topology"].network.gpus_per_host == params["search"]["torchrec"].local_world_size
     drawn = ("pool", "compute_samples", "comm_samples", "mlperf_task")
     assert {params["augment"][name].batch_size for name in drawn} == {tasks.batch_size}
 

@@ -44,13 +44,11 @@ class TorchRecExportParams(Parameters):
 
     Attributes:
         sharder: the sharder whose plans the pipeline search writes.
-        local_world_size: ranks per host, or null for those of the plan's task.
         compute_device: type of the device on which the tables will be trained, or null for the one that the cost models
             were measured on.
     """
 
     sharder: SharderName
-    local_world_size: int | None = Field(ge=1)
     compute_device: Literal["cuda", "cpu"] | None
 
 

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_pipeline.cost_models import CostModels
+from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParams
+from neuroshard_pipeline.search.models import device_of
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_text
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -40,13 +42,23 @@ def read_task(params: PlanParams) -> ShardingTask:
 
 
 def search_plan(
-    task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams
+    task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams, export: TorchRecExportParams
 ) -> tuple[Plan, str]:
     """Search for a plan. If links are given, order its ranks so that its collectives are cheaper on these links.
 
     Returns:
         The plan, and a line about the effect of the order of ranks; the line is empty if no links are given.
+
+    Raises:
+        PlanError: the task may use the host memory of GPUs, but its plan is for CPUs.
     """
+    uses_host_memory = task.host_memory_bytes is not None or any(table.is_in_host_memory for table in task.tables)
+    if uses_host_memory and (export.compute_device or device_of(models.compute)) == "cpu":
+        raise PlanError(
+            f"{task.task_id}: TorchRec keeps tables only in the host memory of GPUs, but the plan is for the CPUs that "
+            "the cost models were measured on; set search.torchrec.compute_device=cuda, or plan with --env h100, or "
+            "leave out plan.task.host_memory_gib and the compute_kernel of tables"
+        )
     gb_per_s = None if params.links is None else read_bandwidths(params.links, params.world_size)
     found = shard(task, models, params.sharder, settings, params.seed)
     if gb_per_s is None:
@@ -62,4 +74,4 @@ def explain_plan(plan: Plan, order: str) -> str:
 
 def export_torchrec_plan(plan: Plan, params: TorchRecExportParams) -> dict[str, Any]:
     """The plan as a JSON document that `torchrec_bridge.plan_json` can read again."""
-    return plan_to_json(plan, params.local_world_size, params.compute_device)
+    return plan_to_json(plan, compute_device=params.compute_device)

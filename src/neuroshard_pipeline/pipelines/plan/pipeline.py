@@ -15,7 +15,7 @@ def create_pipeline() -> Pipeline:
         Node(nodes.read_task, "params:task", "sharding_task", name="read_task"),
         Node(
             nodes.search_plan,
-            ["sharding_task", "models", "sharder_settings", "params:task"],
+            ["sharding_task", "models", "sharder_settings", "params:task", "params:torchrec"],
             ["found", "order_in_words"],
             name="search_plan",
         ),

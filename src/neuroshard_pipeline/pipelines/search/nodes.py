@@ -54,7 +54,7 @@ def compare_sharders(
 def export_torchrec_plans(plans: Plans, params: TorchRecExportParams) -> dict[str, dict[str, Any]]:
     """TorchRec plans by task id, one per task that the sharder named in the parameters solved."""
     return {
-        plan.task.task_id: plan_to_json(plan, params.local_world_size, params.compute_device)
+        plan.task.task_id: plan_to_json(plan, compute_device=params.compute_device)
         for plan in plans
         if plan.sharder == params.sharder
     }
