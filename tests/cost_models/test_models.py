@@ -137,6 +137,7 @@ def test_caveats_of_the_step_costs(compute_model, comm_model):
     ]
     assert not any("weighted" in caveat for caveat in caveats(step_model(), [tables[0], other]))
     weighted = dataclasses.replace(tables[0], is_weighted=True)
+    assert any(" 2 modules" in caveat for caveat in caveats(step_model(), [weighted, tables[1]]))
     assert "of table 'a' and 1 more:" in caveats(None, [weighted, dataclasses.replace(other, module="")])[0]
 
 

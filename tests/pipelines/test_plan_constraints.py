@@ -11,7 +11,7 @@ from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
 
 def test_a_plan_may_have_tiers(tmp_path):
     path = tmp_path / "sequences.csv"
-    path.write_text("table,num_embeddings,embedding_dim,pooling_factor,pooling\nitems,200000,128,100,none\n")
+    path.write_text("table,num_embeddings,embedding_dim,pooling_factor,pooling\nclicks,200000,128,100,none\n")
     task = {"tables": str(path), "tiers": True, "batch_size": 16_384, "world_size": 16, "local_world_size": 8}
     # The shipped cost models of the H100, because those of a test run depend on this machine.
     params = {"data_root": str(tmp_path / "data"), "plan": {"task": task}}
@@ -21,8 +21,8 @@ def test_a_plan_may_have_tiers(tmp_path):
     (plan,) = map(pd.read_parquet, (tmp_path / "data").rglob("plan.parquet/*/plan.parquet"))
     (document,) = (tmp_path / "data").rglob("torchrec_plan.json/*/torchrec_plan.json")
     found = plan_from_json(json.loads(document.read_text()))
-    assert set(plan["table"]) == {"items"}
-    assert found.tiers["items"].hot_rows == plan[plan["tier"] == "hot"]["num_rows"].iloc[0] > 0
+    assert set(plan["table"]) == {"clicks"}
+    assert found.tiers["clicks"].hot_rows == plan[plan["tier"] == "hot"]["num_rows"].iloc[0] > 0
 
 
 def test_a_plan_respects_a_users_constraints(finished_run, tmp_path):

@@ -108,7 +108,7 @@ def approximations(task: ShardingTask, step: StepCostModel | None) -> Iterator[s
     if as_sums and step is None:
         tables = f"table {as_sums[0]!r}" + (f" and {len(as_sums) - 1} more" if len(as_sums) > 1 else "")
         yield f"approximated: weighted ids or mean pooling of {tables}: lookups are priced as plain sums"
-    modules = len({table.module for table in task.tables})
+    modules = len({table.embedding_module for table in task.tables})
     if modules > 1:
         yield (
             f"approximated: {modules} modules: a search treats their tables as those of one module; the predicted cost "

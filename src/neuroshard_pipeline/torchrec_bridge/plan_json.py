@@ -41,6 +41,7 @@ from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, T
 from neuroshard_pipeline.tables.kinds import Tier
 from neuroshard_pipeline.tables.table import TABLE_DEFAULTS, Shard, Table
 from neuroshard_pipeline.tables.task import TASK_DEFAULTS, ShardingTask
+from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, Devices, torchrec_form
 
 Json = dict[str, Any]
@@ -63,15 +64,12 @@ _OPTIONAL_FIELDS = {
     if name not in ("optimizer", "local_world_size", "pipelines_input_dist")
 }
 
-#: Path of the embedding tables in TorchRec's own DLRM (`torchrec.models.dlrm.DLRM`).
-DLRM_MODULE_PATH = "sparse_arch.embedding_bag_collection"
-
 
 def plan_to_json(
     plan: Plan,
     local_world_size: int | None = None,
     compute_device: ComputeDevice | None = None,
-    module_path: str | Mapping[str, str] = DLRM_MODULE_PATH,
+    module_path: str | Mapping[str, str] | None = None,
 ) -> Json:
     """The JSON document of `plan`, ready for `json.dumps`.
 
@@ -82,15 +80,15 @@ def plan_to_json(
             predict.
         module_path: fully qualified name of the collection that holds the tables whose `module` is empty, or a mapping
             from every table's name to the name of its collection. Cold tiers may be listed under the name of the whole
-            table.
+            table. None stands for `sparse_arch.embedding_bag_collection` (as in TorchRec's DLRM), or, by kind, for
+            `weighted_embedding_bag_collection` and `embedding_collection` beside it. Where tables of several of these
+            kinds have the same path, the name of the kind is added to the path of all but the first.
 
     Raises:
-        PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, or
-            TorchRec cannot train the plan.
+        PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, no
+            TorchRec module can hold the tables (`module_paths`), or TorchRec cannot train the plan.
     """
     devices = plan.devices(local_world_size, compute_device)
-    if isinstance(module_path, str):
-        module_path = {table.name: table.module or module_path for table in plan.task.tables}
     predicted = None
     if plan.predicted is not None:
         predicted = {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(plan.predicted).items()}
@@ -102,7 +100,7 @@ def plan_to_json(
         "local_world_size": devices.ranks_per_host,
         "task": _task_to_json(plan.task),
         "shards": [_shard_to_json(shard, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True)],
-        "plan": _torchrec_form(plan, devices, module_path),
+        "plan": _torchrec_form(plan, devices, module_paths(plan.task, module_path)),
         "predicted": predicted,
         "memory": plan.memory.model_dump(),
     }
@@ -182,7 +180,7 @@ def _read_shard(tables: Mapping[str, Table], entry: Sequence[Any]) -> tuple[Shar
 
 def _fields_of(record: Table | Constraints | TableConstraint | PlanCost) -> Json:
     """The arguments, by name, from which an equal `record` can be constructed."""
-    return {field.name: getattr(record, field.name) for field in fields(record) if field.init}
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.init and field.compare}
 
 
 def _read_plan(document: Mapping[str, Any]) -> Plan:

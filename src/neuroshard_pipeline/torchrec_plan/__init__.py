@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `extra` | `require_torchrec`: imports the optional extra, or raises an error that names it | when called |
 | `writer` | `torchrec_form`: module path → table → the fields of `ParameterSharding`; `Devices` | no |
+| `module_paths` | `module_paths`: the TorchRec module of every table; refuses tables that no model can have | no |
 | `structures` | `sharding_plan`, `read_sharding_plan`: TorchRec's `ShardingPlan` | yes |
 | `modules` | tables and optimizer of an unsharded model | yes |
 | `comm_precision` | `torchrec_sharders`: TorchRec's sharders with a number format for the links | yes |

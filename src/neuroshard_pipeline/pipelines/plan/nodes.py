@@ -15,14 +15,15 @@ from neuroshard_pipeline.tables import ShardingTask, read_bandwidths, read_const
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.tables.id_batches import counted_tables
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
+from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
 
 
 def read_task(params: PlanParams) -> ShardingTask:
-    """Read the user's tables, constraints and ids, and build the sharding task."""
+    """Read the user's tables, constraints and ids, and build the sharding task, if TorchRec can have its tables."""
     tables = read_tables(params.tables)
     if params.ids is not None:
         tables = counted_tables(params.ids, tables, params.batch_size, params.num_batches)
-    return ShardingTask(
+    task = ShardingTask(
         tables,
         params.world_size,
         params.batch_size,
@@ -39,6 +40,8 @@ def read_task(params: PlanParams) -> ShardingTask:
         tiers=params.tiers,
         index_dedup=params.index_dedup,
     )
+    module_paths(task)  # refuses tables that no model of TorchRec can have
+    return task
 
 
 def search_plan(

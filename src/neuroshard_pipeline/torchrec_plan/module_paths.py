@@ -1,0 +1,54 @@
+"""The TorchRec collection of every table of a task. Tables that no model can have in its collections are refused.
+
+An `EmbeddingBagCollection` holds pooled tables whose ids all have weights or all have none; an `EmbeddingCollection`
+holds sequence tables of one width. Both keep their tables in a `torch.nn.ModuleDict`, which refuses some names.
+"""
+
+from collections.abc import Mapping
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.tables.kinds import EmbeddingModule
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None = None) -> dict[str, str]:
+    """The fully qualified name of every table's collection. `plan_json.plan_to_json` documents `module_path`.
+
+    Raises:
+        PlanError: TorchRec refuses the name of a table, or two tables in one collection; the message names the remedy.
+    """
+    from torch import nn  # this import takes a second, and only exports need it
+
+    for name in (table.name if table.tier is None else table.tier.parent for table in task.tables):
+        if "." in name or hasattr(nn.ModuleDict(), name):
+            why = "contains a dot" if "." in name else "is an attribute of torch.nn.ModuleDict"
+            raise PlanError(f"{task.task_id}: TorchRec refuses the table name {name!r}, which {why}; rename the table")
+    if isinstance(module_path, Mapping):
+        paths, remedy = dict(module_path), "module_path"
+    else:
+        paths, remedy = _paths(task, module_path), "the column 'module' of the table file"
+    first: dict[str, Table] = {}
+    for table in task.tables:
+        other = first.setdefault(paths.get(table.name, table.name), table)
+        if _kind(table) != _kind(other):
+            raise PlanError(
+                f"{task.task_id}: TorchRec refuses a module with {other.name!r}, {_kind(other)}, and {table.name!r}, "
+                f"{_kind(table)}; give them different modules in {remedy}"
+            )
+    return paths
+
+
+def _paths(task: ShardingTask, module_path: str | None) -> dict[str, str]:
+    paths: dict[EmbeddingModule, str] = {}
+    for module in sorted({table.embedding_module for table in task.tables}):
+        kind = f"{'weighted_' * module.is_weighted}embedding_{'' if module.is_sequence else 'bag_'}collection"
+        path = module.module or module_path or f"sparse_arch.{kind}"
+        paths[module] = f"{path}_{kind}" if path in paths.values() else path
+    return {table.name: paths[table.embedding_module] for table in task.tables}
+
+
+def _kind(table: Table) -> str:
+    if table.pooling == "none":
+        return f"a sequence table of {table.embedding_dim} columns"
+    return f"a pooled table {'with' if table.is_weighted else 'without'} weighted ids"
