@@ -9,6 +9,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from search.small_models import small_models
 from search.tasks import random_tables
 from search.test_parts import planned, stepping_models
 from search.test_price import PlainModels
@@ -94,3 +95,24 @@ def test_an_interval_that_says_nothing_is_not_shown_in_numbers(plan):
     lines = [line for line in wide.explain().splitlines() if line.startswith("rank ")]
     assert lines[0].endswith("(90 % prediction interval: too wide, it ends above 10 times the cost)")
     assert all(" to " in line.partition("interval")[2] for line in lines[1:])
+
+
+@pytest.mark.parametrize(("uppers", "said"), [((), "no other"), ((1,), "one other"), ((1, 2), "2 other")])
+def test_the_ranks_whose_intervals_reach_the_slowest_rank_are_counted(plan, uppers, said):
+    slowest = max(range(4), key=lambda rank: plan.predicted.rank_ms[rank])
+    others = [rank for rank in range(4) if rank != slowest]
+    reaching = {others[number] for number in uppers}
+    intervals = tuple((0.0, 1e9 if rank in reaching else 0.0) for rank in range(4))
+    (line,) = _uncertainty(dataclasses.replace(plan, interval_ms=intervals))
+    assert line.startswith(f"uncertainty: {said} rank")
+
+
+def test_with_one_rank_nothing_is_said_about_other_ranks():
+    table = Table("t", 100, 16, 2.0)
+    plan = priced(Plan(ShardingTask([table], 1, 16, 2**60), (whole(table),), (0,), "by hand"), small_models())
+    assert plan.interval_ms
+    assert _uncertainty(plan) == []
+
+
+def _uncertainty(plan):
+    return [line for line in plan.explain().splitlines() if line.startswith("uncertainty")]

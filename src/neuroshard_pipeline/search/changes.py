@@ -6,6 +6,7 @@ Shapes: P moves, W ranks, Y kinds.
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.search.explain import LEAST_SHOWN_MS
 from neuroshard_pipeline.search.local_search import MAX_MOVES, cheapest_set, column_price_ms, potential_gain
 from neuroshard_pipeline.search.moves import (
     NONE,
@@ -39,7 +40,7 @@ _NUM_EXACT_RANKS = 2**19
 
 
 def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedChange, ...]:
-    """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper than the placement.
+    """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper by `LEAST_SHOWN_MS`.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
     of columns and merges. Tables that are not column-wise stay as they are. Only for the most promising changes is a
@@ -63,7 +64,7 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
         RejectedChange(_text(move, layout, columns), found_ms, hindrance)
         for move in _changes_of(layout, columns, count, host_free)
         for hindrance in [_hindrance(move, layout, columns, host_free)]
-        if (found_ms := cost_ms(move)) < placement_cost_ms(problem, placement) or not hindrance
+        if (found_ms := cost_ms(move)) - placement_cost_ms(problem, placement) <= -LEAST_SHOWN_MS or not hindrance
     )
 
 

@@ -17,6 +17,9 @@ _TIER_PLACES = {"hot": "on every rank", "host": "on every host", "cold": "on one
 #: Largest number of ranks that are described one by one; `_ranks_shown` chooses them.
 _RANKS_SHOWN = 16
 
+#: A smaller difference between predicted costs is shown as no difference.
+LEAST_SHOWN_MS = 0.0005
+
 #: An interval whose upper end is more than this multiple of the cost is not shown in numbers.
 _WIDEST_INTERVAL = 10.0
 
@@ -210,24 +213,24 @@ def _cost_lines(plan: Plan, cost: PlanCost) -> list[str]:
         f"compute per rank: largest / mean = {_max_over_mean(cost.compute_ms):.3f}; rank {busiest} has the largest, "
         f"{cost.compute_ms[busiest]:.3f} ms",
     ]
-    if plan.interval_ms:
+    if plan.interval_ms and len(ranks) > 1:
         others = sum(plan.interval_ms[rank][1] >= cost.rank_ms[slowest] for rank in ranks if rank != slowest)
-        lines.insert(
-            1,
-            f"uncertainty: the 90 % prediction intervals of {others} other ranks reach the predicted cost of rank "
-            f"{slowest}",
-        )
+        who = {0: "no other rank has", 1: "one other rank has"}.get(others, f"{others} other ranks have")
+        reach = f"a 90 % prediction interval that reaches the predicted cost of rank {slowest}"
+        lines.insert(1, f"uncertainty: {who} {reach}")
     return lines
 
 
 def _change_line(change: RejectedChange, cost: PlanCost) -> str:
     """A change that the plan does not make, with the predicted embedding cost after it."""
     more = change.cost_ms - cost.embedding_cost_ms
-    difference = f"{more:+.3f} ms" if abs(more) >= 0.0005 else "no difference"
+    difference = f"{more:+.3f} ms" if abs(more) >= LEAST_SHOWN_MS else "no difference"
     result = f"{change.text}; the predicted cost would be {change.cost_ms:.3f} ms ({difference})"
     if change.hindrance:
         return f"cheaper, but not allowed: {result}; {change.hindrance}"
-    return f"best single change not made: {result}"
+    if more <= -LEAST_SHOWN_MS:
+        return f"cheaper and allowed, but not made: {result}"
+    return f"no allowed single change is cheaper; the best one found: {result}"
 
 
 def _assumption_lines(plan: Plan) -> list[str]:
