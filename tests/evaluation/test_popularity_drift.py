@@ -14,6 +14,7 @@ from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.id_batches import counted
 from neuroshard_pipeline.tables.popularity import id_counts
 from neuroshard_pipeline.tables.profile import reuse_histogram
@@ -148,6 +149,24 @@ def test_the_rows_with_the_most_counted_ids_are_popular_in_the_source(source):
     counts = {source.table.name: id_counts(a_day(source)[source.table.name], ROWS)}
     found = most_popular({source.table.name: Cuts(50, 50)}, counts)[source.table.name]
     assert np.isin(found, source.popular_rows(200)).mean() > 0.9
+
+
+def test_a_plan_without_tiers_is_refused_with_the_true_reason(source, models):
+    """One id per sample is so little to send that no tiers pay; the last task has tables that tiers would suit."""
+    day = {source.table.name: [ids[:BATCH] for ids in a_day(source)[source.table.name]]}
+    task = ShardingTask([source.table], WORLD, BATCH, 2**30, local_world_size=LOCAL)
+    pooled = replace(source.table, pooling="sum", popularity=None)
+    for own, sharder, reason in [
+        (task, "neuroshard_plus", "task does not allow them"),
+        (replace(task, tiers=True, tables=[pooled]), "neuroshard_plus", "none of the tables is a sequence table"),
+        (replace(task, tiers=True, world_size=1, local_world_size=1), "neuroshard_plus", "with one rank"),
+        (replace(task, tiers=True), "dim_greedy", "dim_greedy cannot make any"),
+        (replace(task, tiers=True, tables=[replace(source.table, data_type="fp16")]), "neuroshard_plus", "not in fp32"),
+        (day_task(task, day), "neuroshard_plus", "the search found none"),
+    ]:
+        found = shard(own, models, sharder)
+        with pytest.raises(TaskError, match=f"no tiers to cut again: .*{reason}"):
+            evaluate_drift(found, {}, day, models, PARAMS)
 
 
 def test_bad_input_is_named(plan, source, models):

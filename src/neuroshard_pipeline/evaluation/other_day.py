@@ -56,7 +56,8 @@ class DaysParams(Parameters):
                 f"{task.task_id}: no ids of the {name} day are given; set drift.days.{name} to a click log in Criteo's "
                 "format or a Parquet file of ids"
             )
-        return read_id_batches(path, task.tables, task.batch_size, self.num_batches)
+        names = "drift.days.num_batches or plan.task.batch_size"
+        return read_id_batches(path, task.tables, task.batch_size, self.num_batches, names)
 
 
 @dataclass(frozen=True)

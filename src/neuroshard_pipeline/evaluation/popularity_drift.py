@@ -29,6 +29,7 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.crossing_bound import row_bytes
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.tier_prices import cuttable_tables
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.popularity import id_counts
@@ -143,8 +144,10 @@ def evaluate_drift(
         settings: settings of the search for the new plan.
 
     Raises:
-        TaskError: the plan has no tiers, or batches or popular rows are missing.
+        TaskError: the plan has no tiers, for the reason that the message gives, or batches or popular rows are missing.
     """
+    if not cuts_of(plan.task):
+        raise TaskError(f"{plan.task.task_id}: the plan has no tiers to cut again: {_why_no_tiers(plan, models)}")
     _check(plan, cuts_of(plan.task), rows, day)
     names = [table.name for table in parent_tables(plan.task)]
     counted, judged = {name: day[name][::2] for name in names}, {name: day[name][1::2] for name in names}
@@ -230,12 +233,23 @@ def _places(plan: Plan, name: str, rows: PopularRows) -> RowPlaces:
     return RowPlaces(popular[: cuts.hot_rows], popular[cuts.hot_rows : end], tuple(shards), tuple(ranks))
 
 
+def _why_no_tiers(plan: Plan, models: Models) -> str:
+    task = plan.task
+    if not task.tiers:
+        return "its task does not allow them; set the task's field tiers to True"
+    if all(table.pooling != "none" for table in task.tables):
+        return "none of the tables is a sequence table; give at least one with pooling none"
+    if task.world_size == 1:
+        return "with one rank, nothing is sent between ranks; plan for more ranks"
+    if models.step is None or plan.sharder != "neuroshard_plus":
+        return f"{plan.sharder} cannot make any with these cost models; use neuroshard_plus and a step cost model"
+    if not cuttable_tables(task):
+        return "no sequence table may be cut: tables in host memory or not in fp32, and constraints, prevent it"
+    return "the search found none that make a step cheaper"
+
+
 def _check(plan: Plan, cuts: Mapping[str, Cuts], rows: PopularRows, day: DayIds) -> None:
     task_id = plan.task.task_id
-    if not cuts:
-        raise TaskError(
-            f"{task_id}: the plan has no tiers, so there is nothing to cut again; allow tiers and give sequence tables"
-        )
     for table in parent_tables(plan.task):
         if len(day.get(table.name, ())) < 2:
             raise TaskError(f"{task_id}: give at least two batches of ids of table {table.name!r}")

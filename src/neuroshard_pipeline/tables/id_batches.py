@@ -21,8 +21,13 @@ from neuroshard_pipeline.tables.table import Table
 #: A table that no id looks up counts as if all batches together had this number of ids for it.
 _LEAST_IDS = 0.5
 
+#: Names of the arguments on which the number of samples that are read depends.
+_NAMES = "num_batches or batch_size"
 
-def counted_tables(path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int) -> list[Table]:
+
+def counted_tables(
+    path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int, names: str = _NAMES
+) -> list[Table]:
     """The tables with pooling factors and profiles, and for sequence tables curves, from a file's first batches.
 
     Args:
@@ -31,12 +36,13 @@ def counted_tables(path: str | Path, tables: Sequence[Table], batch_size: int, n
             sequence tables, and other tables lose theirs (`counted`).
         batch_size: samples of a global batch.
         num_batches: number of batches.
+        names: see `read_id_batches`.
 
     Raises:
         TableFileError: the file cannot be used.
         CriteoFileError: a click log is damaged or has a malformed line.
     """
-    batches = read_id_batches(path, tables, batch_size, num_batches)
+    batches = read_id_batches(path, tables, batch_size, num_batches, names)
     return [counted(table, batches[table.name], batch_size) for table in tables]
 
 
@@ -62,11 +68,12 @@ def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Tabl
         unique_rows=float(rows.sum()) / len(batches),
         reuse=tuple((rows / rows.sum()).tolist()),
         popularity=None,
+        has_assumed_profile=False,
     )
 
 
 def read_id_batches(
-    path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int
+    path: str | Path, tables: Sequence[Table], batch_size: int, num_batches: int, names: str = _NAMES
 ) -> dict[str, list[IntArray]]:
     """The ids of the first batches of a file, by table.
 
@@ -76,6 +83,7 @@ def read_id_batches(
         tables: the tables of the model.
         batch_size: samples of a batch.
         num_batches: number of batches.
+        names: how the caller's user calls `num_batches` and `batch_size`, for the error about a file that is too short.
 
     Raises:
         TableFileError: the file is missing or too short, there are not 26 tables for a click log, or a Parquet file is
@@ -89,8 +97,8 @@ def read_id_batches(
     found = list(itertools.islice(read(path, tables, batch_size), num_batches))
     if len(found) < num_batches:
         raise TableFileError(
-            f"{path}: holds {len(found)} whole batches of {batch_size} samples, not {num_batches}; read fewer batches "
-            "or give a longer file"
+            f"{path}: holds {len(found)} whole batches of {batch_size} samples, not {num_batches}; lower {names}, or "
+            "give a longer file"
         )
     return {table.name: [batch[at] for batch in found] for at, table in enumerate(tables)}
 

@@ -22,7 +22,8 @@ def read_task(params: PlanParams) -> ShardingTask:
     """Read the user's tables, constraints and ids, and build the sharding task, if TorchRec can have its tables."""
     tables = read_tables(params.tables)
     if params.ids is not None:
-        tables = counted_tables(params.ids, tables, params.batch_size, params.num_batches)
+        names = "plan.task.num_batches or plan.task.batch_size"
+        tables = counted_tables(params.ids, tables, params.batch_size, params.num_batches, names)
     task = ShardingTask(
         tables,
         params.world_size,
