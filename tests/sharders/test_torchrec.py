@@ -200,9 +200,9 @@ def test_a_table_without_a_usable_type_is_refused():
     table = Table("few", 5, 16, 5.0)
     constraints = Constraints(sharding_types=("row_wise",))
     task = ShardingTask([table], 4, 64, 2**30, constraints=constraints)
-    with pytest.raises(ConstraintError, match=r"'few' may only be row_wise.*cannot train for 5 rows"):
+    with pytest.raises(ConstraintError, match=r"'few' can have none .*row_wise: .*none of its 5 rows"):
         shard(task, models=step_models())
-    with pytest.raises(ConstraintError, match="cannot price"):
+    with pytest.raises(ConstraintError, match="needs a step cost model"):
         shard(task)
 
 

@@ -8,6 +8,7 @@ from search.small_step import step_models
 
 from neuroshard_pipeline.errors import ConstraintError
 from neuroshard_pipeline.sharders.registry import GREEDY_WEIGHTS, LEARNED, shard, solve_all
+from neuroshard_pipeline.tables.constraint_file import read_constraints
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -36,3 +37,37 @@ def test_a_refusal_is_a_failed_attempt_and_the_other_sharders_continue():
     (failure,) = solutions.failures.itertuples()
     assert (failure.task_id, failure.sharder) == ("rows-only", "random")
     assert "may only be row_wise" in failure.error
+
+
+def refused(table, local_world_size=None, **constraints):
+    """The message about a task on four ranks whose only table can have no type."""
+    own = Constraints((TableConstraint(table.name, **constraints),))
+    task = ShardingTask([table], 4, 64, 2**30, constraints=own, local_world_size=local_world_size)
+    with pytest.raises(ConstraintError) as caught:
+        shard(task, step_models(), "neuroshard_plus")
+    return str(caught.value)
+
+
+def test_every_type_has_its_true_reason_and_every_type_that_works_is_offered():
+    several = refused(TABLES[1], sharding_types=["grid_shard"])
+    assert "(grid_shard: it needs several hosts" in several
+    assert several.endswith("; allow column_wise or row_wise or data_parallel")
+    for name in several.rpartition("allow ")[2].split(" or "):
+        free = Constraints((TableConstraint("rows", sharding_types=[name]),))
+        assert shard(ShardingTask(TABLES[1:], 4, 64, 2**30, constraints=free), step_models()).shards
+    few = refused(Table("few", 5, 16, 5.0), sharding_types=["row_wise", "table_row_wise"])
+    assert "row_wise: at least one of 4 ranks would get none of its 5 rows; table_row_wise: it needs several" in few
+    assert few.endswith("; allow column_wise or data_parallel")
+    single = refused(Table("one", 1, 16, 5.0), 2, sharding_types=["row_wise", "table_row_wise"], forbidden_ranks=[3])
+    assert "row_wise: it needs every rank, and some ranks are not allowed; table_row_wise: at least one of 2" in single
+    assert single.endswith("; allow column_wise")
+
+
+def test_the_file_of_the_constraints_is_named(tmp_path):
+    path = tmp_path / "rules.yml"
+    path.write_text("tables: {rows: {sharding_types: [grid_shard]}}")
+    grids = ShardingTask(TABLES, 2, 64, 2**30, constraints=read_constraints(path), task_id="grids")
+    with pytest.raises(ConstraintError, match=r"grids: .*rules\.yml: table 'rows' can have none"):
+        shard(grids, step_models(), "neuroshard_plus")
+    with pytest.raises(ConstraintError, match=r"grids: .*rules\.yml: table 'rows' may only be grid_shard, but random"):
+        shard(grids, step_models(), "random")

@@ -3,9 +3,11 @@ import json
 import pytest
 import yaml
 
-from neuroshard_pipeline.errors import TableFileError
+from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.constraint_file import read_constraints
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
 
 CONTENT = {
     "min_width": 8,
@@ -33,11 +35,13 @@ def test_yaml_and_json_are_read_alike(tmp_path, suffix, write):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("tables: {a: {rank: [0]}}", "tables.a.rank: Extra inputs are not permitted"),
+        ("tables: {a: {rank: [0]}}", r"key tables.a.rank does not exist; did you mean 'ranks'\?"),
+        ("togather: [[a, b]]", r"key togather does not exist; did you mean 'together'\?"),
+        ("zzz: 1", "key zzz does not exist; use one of tables, together, min_width, max_shards, sharding_types"),
         ("tables: {a: {ranks: [zero]}}", r"tables.a.ranks.0: .* valid integer; the file has 'zero'"),
         ("tables: {a: {ranks: []}}", "on table 'a': ranks is empty"),
         ("tables: {a: {sharding_types: row_wise}}", "tables.a.sharding_types: .* valid list; the file has 'row_wise'"),
-        ("sharding_types: [rowwise]", "sharding type 'rowwise' is unknown"),
+        ("sharding_types: [rowwise]", r"'rowwise' is unknown.*did you mean 'row_wise'\?"),
         ("together: [[a]]", "needs at least two"),
         ("- a", "must hold keys such as 'tables'"),
         ("", "must hold keys"),
@@ -52,6 +56,29 @@ def test_a_bad_file_is_refused_with_its_name_and_key(tmp_path, content, message)
     with pytest.raises(TableFileError, match=message) as caught:
         read_constraints(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("tables: {clicks: {ranks: [9]}}", r"'clicks' names rank 9, outside 0\.\.1"),
+        ("tables: {click: {ranks: [0]}}", r"the table 'click', .*; did you mean 'clicks'\?"),
+        (
+            "tables: {clicks: {ranks: [0]}, users: {ranks: [1]}}\ntogether: [[clicks, users]]",
+            "no rank is allowed for all",
+        ),
+        (
+            "tables: {clicks: {forbidden_ranks: [1], sharding_types: [row_wise, data_parallel], split: false}}",
+            "row_wise: it splits the rows, but split is false; data_parallel: it needs every rank.*; allow column_wise",
+        ),
+    ],
+)
+def test_a_task_that_cannot_meet_the_constraints_of_a_file_names_the_file(tmp_path, content, message):
+    path = tmp_path / "rules.yml"
+    path.write_text(content)
+    tables = [Table("clicks", 100, 16, 1.0), Table("users", 100, 16, 1.0)]
+    with pytest.raises(TaskError, match=rf"mine: .*rules\.yml: .*{message}"):
+        ShardingTask(tables, 2, 32, 2**20, task_id="mine", constraints=read_constraints(path))
 
 
 def test_json_may_be_indented_by_tabs_but_not_repeat_keys(tmp_path):

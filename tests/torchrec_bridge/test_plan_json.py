@@ -83,6 +83,16 @@ def test_the_document_holds_rows_types_and_fields_of_tables():
     assert document["task"]["tables"][1]["num_features"] == 2
 
 
+def test_the_path_of_a_file_of_constraints_is_not_stored():
+    plan = small_plan()
+    texts = []
+    for where in ("", "/home/me/rules.yml: "):
+        constraints = Constraints((TableConstraint("wide", max_shards=4),), where=where)
+        task = replace(plan.task, constraints=constraints)
+        texts.append(json.dumps(plan_to_json(replace(plan, task=task), compute_device="cuda")))
+    assert texts[0] == texts[1]
+
+
 def test_a_document_of_version_1_is_read():
     """The file was written by version 1 of `plan_to_json` for `small_plan`, with constraints and predicted costs."""
     document = json.loads((Path(__file__).parent / "plan_version_1.json").read_text(encoding="utf-8"))

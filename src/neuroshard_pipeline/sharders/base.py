@@ -42,8 +42,9 @@ def require_column_wise(task: ShardingTask, name: str) -> None:
     for table in task.tables:
         if "column_wise" not in (types := task.possible_types(table)):
             raise ConstraintError(
-                f"{task.task_id}: table {table.name!r} may only be {' or '.join(types)}, but {name} makes whole tables "
-                "and column shards only; allow column_wise, or use neuroshard_plus with a step cost model"
+                f"{task.task_id}: {task.constraints.where}table {table.name!r} may only be {' or '.join(types)}, but "
+                f"{name} makes whole tables and column shards only; allow column_wise, or use neuroshard_plus with a "
+                "step cost model"
             )
 
 

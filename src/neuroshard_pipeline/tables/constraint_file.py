@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from neuroshard_pipeline.errors import TableFileError, TaskError
+from neuroshard_pipeline.errors import TableFileError, TaskError, did_you_mean
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.records import read_text
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
@@ -48,7 +48,7 @@ def read_constraints(path: str | Path) -> Constraints:
     Raises:
         TableFileError: the file is unreadable or invalid; the message names the file and the first error.
     """
-    path = Path(path)
+    path = Path(str(path))  # str: the error names what is no path, such as None
     if path.suffix.lower() not in _SUFFIXES:
         raise TableFileError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(_SUFFIXES)}; write YAML or JSON")
     text = read_text(path)
@@ -62,10 +62,16 @@ def read_constraints(path: str | Path) -> Constraints:
     try:
         file = _ConstraintFile.model_validate(content)
         tables = [TableConstraint(name, **dict(entry)) for name, entry in file.tables.items()]
-        return Constraints(tables, file.together, file.min_width, file.max_shards, file.sharding_types)
+        return Constraints(
+            tables, file.together, file.min_width, file.max_shards, file.sharding_types, where=f"{path}: "
+        )
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = list((_TableEntry if len(first["loc"]) > 1 else _ConstraintFile).model_fields)
+            advice = did_you_mean(str(first["loc"][-1]), known) or f"; use one of {', '.join(known)}"
+            raise TableFileError(f"{path}: the key {key} does not exist{advice}") from error
         raise TableFileError(f"{path}: {key}: {first['msg']}; the file has {first['input']!r}") from error
     except TaskError as error:
         raise TableFileError(f"{path}: {error}") from error

@@ -1,11 +1,11 @@
 """Constraints on plans besides memory: ranks and sharding types of tables, limits on splits, groups of tables."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.errors import TaskError, did_you_mean
 from neuroshard_pipeline.tables.kinds import TierKind
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table
 
@@ -88,6 +88,7 @@ class Constraints:
         max_shards: largest number of shards that the columns of any table are split into, or None for any number.
         sharding_types: the only types that any table may have, as in `TableConstraint`. A table whose own constraint
             names types, too, may have the types that both allow.
+        where: what errors about these constraints begin with: the file that they come from and `: `, or nothing.
     """
 
     tables: Sequence[TableConstraint] = ()
@@ -95,6 +96,7 @@ class Constraints:
     min_width: int = COLUMN_GRANULARITY
     max_shards: int | None = None
     sharding_types: Sequence[str] | None = None
+    where: str = field(default="", compare=False)
     _by_table: dict[str, TableConstraint] = field(init=False, repr=False, compare=False)
     _grouped: frozenset[str] = field(init=False, repr=False, compare=False)
 
@@ -120,16 +122,8 @@ class Constraints:
         types = _common_types(own.sharding_types, self.sharding_types)
         is_whole = not own.split or (types is not None and TABLE_WISE in types and "column_wise" not in types)
         limits = [limit for limit in (own.max_shards, self.max_shards, 1 if is_whole else None) if limit is not None]
-        return TableConstraint(
-            table,
-            own.ranks,
-            own.forbidden_ranks,
-            max(own.min_width, self.min_width),
-            min(limits, default=None),
-            own.split,
-            types,
-            own.in_gpu_memory,
-        )
+        width = max(own.min_width, self.min_width)
+        return replace(own, min_width=width, max_shards=min(limits, default=None), sharding_types=types)
 
     def is_grouped(self, table: str) -> bool:
         """Whether the table is in a group of `together`."""
@@ -154,8 +148,8 @@ def possible_types(
     host memory is not data-parallel. A row-wise, host-row-wise or data-parallel table must be allowed on every rank,
     and a table-row-wise or grid-sharded table on every rank of some host.
     """
-    hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
-    return tuple(name for name in SHARDING_TYPES if not hindrances[name])
+    own, hindrances = constraints.of(table.name), type_hindrances(constraints, table, world_size, ranks_per_host)
+    return tuple(name for name, why in hindrances.items() if not why and own.allows_type(name))
 
 
 def constraint_problems(
@@ -163,10 +157,10 @@ def constraint_problems(
 ) -> Iterator[str]:
     """Descriptions of the constraints that these tables cannot meet on `world_size` ranks."""
     names = {table.name for table in tables}
-    mentioned = [entry.table for entry in constraints.tables]
-    for name in (*mentioned, *(name for group in constraints.together for name in group)):
+    for name in (*(entry.table for entry in constraints.tables), *chain(*constraints.together)):
         if name not in names:
-            yield f"a constraint names the table {name!r}, which the task does not have; correct the name or delete it"
+            advice = did_you_mean(name, names) or "; correct the name or delete it"
+            yield f"a constraint names the table {name!r}, which the task does not have{advice}"
     for entry in constraints.tables:
         for rank in (*(entry.ranks or ()), *entry.forbidden_ranks):
             if not 0 <= rank < world_size:
@@ -174,29 +168,33 @@ def constraint_problems(
         if not entry.allowed_ranks(world_size):
             yield f"the constraint on table {entry.table!r} allows no rank; allow one of 0..{world_size - 1}"
     for group in constraints.together:
-        ranks = set(range(world_size))
-        for name in group:
-            ranks &= set(constraints.of(name).allowed_ranks(world_size))
-        if not ranks:
-            yield f"tables {', '.join(map(repr, group))} are kept together, but no rank is allowed for all of them"
+        allowed = (set(constraints.of(name).allowed_ranks(world_size)) for name in group)
+        if not set.intersection(*allowed):
+            yield f"tables {', '.join(map(repr, group))} are kept together, but no rank is allowed for all; allow one"
     for table in tables:
-        hindrances = _type_hindrances(constraints, table, world_size, ranks_per_host)
-        if all(hindrances.values()):
-            own = constraints.of(table.name)
-            reasons = "; ".join(f"{name}: {why}" for name, why in hindrances.items() if own.allows_type(name))
-            yield f"table {table.name!r} can have none of the sharding_types that its constraints allow ({reasons})"
+        if not possible_types(constraints, table, world_size, ranks_per_host):
+            yield no_type_left(constraints, table, type_hindrances(constraints, table, world_size, ranks_per_host))
 
 
-def _type_hindrances(
+def no_type_left(constraints: Constraints, table: Table, hindrances: Mapping[ShardingType, str]) -> str:
+    """Says that all `sharding_types` of a table have hindrances (`type_hindrances`), and which types have none."""
+    listed = constraints.of(table.name).sharding_types
+    reasons = "; ".join(f"{name}: {why}" for name, why in hindrances.items() if listed is None or name in listed)
+    free = " or ".join(name for name, why in hindrances.items() if not why)
+    problem = f"table {table.name!r} can have none of the sharding_types that its constraints allow ({reasons})"
+    return f"{problem}; allow {free}" if free else problem
+
+
+def type_hindrances(
     constraints: Constraints, table: Table, world_size: int, ranks_per_host: int
 ) -> dict[ShardingType, str]:
-    """For each sharding type, why the table cannot have it; empty if it can."""
+    """For each sharding type, why the table cannot have it, whatever `sharding_types` allow; empty if it can."""
     own = constraints.of(table.name)
     is_anywhere, has_host = _allowed_ranges(own, world_size, ranks_per_host)
 
     def hindrance(name: ShardingType) -> str:
-        if not own.allows_type(name):
-            return "its constraints do not allow it"
+        if name in _CUTS_ROWS and not own.split:
+            return "it splits the rows, but split is false"
         if table.tier is not None and name not in TIER_TYPES[table.tier.kind]:
             return f"the {table.tier.kind} tier of a sequence table cannot be sharded in this way"
         if table.tier is None and name == "host_row_wise":
@@ -267,7 +265,8 @@ def _limit_problems(min_width: int, max_shards: int | None, sharding_types: Sequ
         yield f"sharding_types {sharding_types!r} must be a list of at least one type; delete the key to allow any type"
     for name in sharding_types or ():
         if name not in (TABLE_WISE, *SHARDING_TYPES):
-            yield f"sharding type {name!r} is unknown; use {TABLE_WISE}, {', '.join(SHARDING_TYPES)}"
+            known = (TABLE_WISE, *SHARDING_TYPES)
+            yield f"sharding type {name!r} is unknown; use {', '.join(known)}{did_you_mean(name, known)}"
 
 
 def _contradictions(constraints: Constraints) -> Iterator[str]:

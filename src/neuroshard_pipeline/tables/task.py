@@ -197,7 +197,8 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     if task.comm_precision not in COMM_BYTES:
         yield f"comm_precision {task.comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}"
     if task.constraints:
-        yield from constraint_problems(task.constraints, task.tables, task.world_size, local)
+        problems = constraint_problems(task.constraints, task.tables, task.world_size, local)
+        yield from (f"{task.constraints.where}{problem}" for problem in problems)
 
 
 def _host_memory_problems(task: ShardingTask) -> Iterator[str]:
