@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
+from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels, load_cost_models
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate, conformal_quantile, laplace_scale
 from neuroshard_pipeline.cost_models.intervals import Calibration, coverage, relative_width
 from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.measurement.topology import topology_costs
+from neuroshard_pipeline.tables.samples import CommSample
 from neuroshard_pipeline.tables.table import Shard
 
 from .machine import BATCH_SIZE, make_comm_sample, make_shards, true_comm_ms, true_compute_ms
@@ -80,6 +83,15 @@ def test_more_spread_never_narrows_an_interval():
     terms = np.column_stack([np.ones(500), rng.normal(size=(500, 2))])
     error = np.exp(terms @ [-3.0, 0.0, -0.5]) * rng.exponential(size=500)
     assert laplace_scale(terms, error)[2] == pytest.approx(0)
+
+
+def test_the_scale_grows_at_most_in_proportion_to_the_spread():
+    rng = np.random.default_rng(2)
+    terms = np.column_stack([np.ones(2000), rng.normal(size=(2000, 2))])
+    error = np.exp(terms @ [-3.0, 0.4, 2.0]) * rng.exponential(size=2000)
+    found = laplace_scale(terms, error)
+    assert found[2] == pytest.approx(1.0)
+    assert found[1] == pytest.approx(0.4, abs=0.2)
 
 
 def test_a_single_member_gets_no_coefficient_for_its_spread():
@@ -168,6 +180,21 @@ def test_comm_intervals_cover_fresh_collectives_and_widen(comm_model):
     grid = model.backward_interval_ms(np.stack([dims, 50 * dims]), BATCH_SIZE)
     assert grid.shape == (2, 4, 2)
     assert np.all(grid[1, :, 1] / grid[1, :, 0] > 1.2 * grid[0, :, 1] / grid[0, :, 0])
+
+
+@pytest.mark.parametrize("name", ["a100", "h100"])
+def test_intervals_of_ranks_without_columns_contain_the_modelled_costs_and_are_not_absurd(name):
+    """Ranks without columns are rare among training samples, and the members disagree more about them."""
+    model, rng = load_cost_models(name).comm, np.random.default_rng(5)
+    network = {key: of for key, of in model.provenance["hardware"]["topology"].items() if key != "preset"}
+    columns = rng.choice([8, 16, 32, 64, 128, 240], size=(60, 1))
+    dims = np.where(rng.random((60, 16)) < rng.uniform(0.1, 0.9, size=(60, 1)), columns, 0)
+    dims[:, 0] = columns[:, 0]
+    samples = [CommSample(f"s{at:02}", 32768, tuple(row), (0.0,) * 16) for at, row in enumerate(dims.tolist())]
+    truth = topology_costs(samples, NetworkParams(**network))["backward_ms"].to_numpy().reshape(dims.shape)
+    bounds = model.backward_interval_ms(dims, 32768)[dims == 0]
+    assert coverage(truth[dims == 0], bounds) > 0.9
+    assert (bounds[:, 1] / bounds[:, 0]).max() < 20
 
 
 def test_loaded_models_have_the_same_intervals(compute_model, comm_model, tables, tmp_path):

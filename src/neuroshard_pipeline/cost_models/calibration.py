@@ -84,7 +84,10 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
     """Coefficients (K,) of `log(scale)` that minimise the mean of `error / scale + log(scale)` plus a ridge penalty.
 
     The problem is convex. The last coefficient is at least 0, so that disagreement between members never narrows an
-    interval. A term besides the constant that does not vary, such as the spread of a single member, gets 0.
+    interval. It is at most 1, so that the scale grows at most in proportion to the disagreement. Members that are
+    fitted to costs without noise agree within 0.1 % on most training samples, but differ by 4 % on rare inputs. A
+    coefficient of 2 may suit the former; for the latter, bounds would be thousands of times the cost. A term besides
+    the constant that does not vary, such as the spread of a single member, gets 0.
 
     Args:
         terms: (N, K), the constant 1 first.
@@ -104,7 +107,7 @@ def laplace_scale(terms: FloatArray, error: FloatArray) -> FloatArray:
 
     start = np.zeros(standard.shape[1])
     start[0] = np.log(error.mean() + 1e-9)
-    bounds = [(None, None)] * (len(start) - 1) + [(0.0, None)]
+    bounds = [(None, None)] * (len(start) - 1) + [(0.0, width[-1])]
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     slopes = np.where(varies, found[1:] / width, 0.0)
     return np.concatenate([[found[0] - slopes @ centre], slopes])
