@@ -40,6 +40,18 @@ def test_permuting_ranks_permutes_costs(comm_model, world_size, seed):
         np.testing.assert_allclose(after, before[order], rtol=1e-12)
 
 
+def test_a_single_rank_communicates_at_no_cost_and_without_uncertainty(comm_model):
+    dims = np.array([[0.0], [8.0], [4000.0]])
+    for costs in comm_model.predict(dims, np.zeros((3, 1)), BATCH_SIZE):
+        np.testing.assert_array_equal(costs, np.zeros((3, 1)))
+    np.testing.assert_array_equal(
+        comm_model.forward_interval_ms(dims, np.zeros((3, 1)), BATCH_SIZE), np.zeros((3, 1, 2))
+    )
+    np.testing.assert_array_equal(comm_model.backward_interval_ms(dims, BATCH_SIZE), np.zeros((3, 1, 2)))
+    chosen = comm_model.forward_ms(dims, np.zeros((3, 1)), BATCH_SIZE, np.zeros((3, 1), dtype=np.int64))
+    np.testing.assert_array_equal(chosen, np.zeros((3, 1)))
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_features_of_permuted_ranks_are_permuted_to_the_bit(direction):
     rng = np.random.default_rng(0)

@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from neuroshard_pipeline.cost_models import load_cost_models
+from neuroshard_pipeline.cost_models.caveats import step_extrapolations
 from neuroshard_pipeline.cost_models.training_range import comm_caveats, comm_range, compute_caveats, compute_range
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table
@@ -56,3 +58,9 @@ def test_collectives_have_ranges_of_their_own():
         "batch_size 256: the communication cost model was trained on 64",
         "world_size 16: the communication cost model was trained on 2 to 8",
     ]
+
+
+def test_a_single_rank_that_does_not_communicate_has_no_caveat_about_communication():
+    assert comm_caveats(task(SMALL, world_size=1), COMM) == []
+    extrapolated = list(step_extrapolations(task(SMALL, world_size=1), load_cost_models("h100").step))
+    assert extrapolated == ["extrapolated: world_size 1: costs of steps were fitted for 2 to 128 ranks"]

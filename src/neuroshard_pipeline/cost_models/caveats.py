@@ -58,7 +58,9 @@ def step_extrapolations(task: ShardingTask, step: StepCostModel | None) -> Itera
     if step is None:
         return
     groups = {group for curves in step.reductions.curves.values() for group in curves}
-    fitted = {"steps": set(step.prices), "reductions": {group.world_size for group in groups}}
+    fitted = {"steps": set(step.prices)}
+    if task.world_size > 1:  # a single rank reduces nothing
+        fitted["reductions"] = {group.world_size for group in groups}
     for noun, worlds in fitted.items():
         if worlds and not min(worlds) <= task.world_size <= max(worlds):
             known = str(min(worlds)) if len(worlds) == 1 else f"{min(worlds)} to {max(worlds)}"

@@ -1,5 +1,7 @@
 """The communication cost model predicts what an all-to-all costs every rank, for any world size.
 
+A single rank communicates with nobody: its costs are exactly 0. TorchRec does not start a collective among one rank.
+
 Shapes: E ensemble members, R ranks of all collectives, W ranks of one collective, `...` any number of collectives,
 P work terms, F context features.
 """
@@ -155,6 +157,8 @@ class CommCostModel:
         work, context = comm_features(dims, skew, batch_size, direction, ranks_per_host_of(self.provenance))
         if ranks is not None:
             work, context = (np.take_along_axis(values, ranks[..., None], axis=-2) for values in (work, context))
+        if dims.shape[-1] == 1:
+            return np.zeros((network.members, *work.shape[:-1])), context
         scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
         distinct, place = _distinct(network.normalisation.context(context).reshape(-1, context.shape[-1]))
         chunks = [slice(at, at + _CHUNK_CONTEXTS) for at in range(0, max(len(distinct), 1), _CHUNK_CONTEXTS)]

@@ -64,7 +64,12 @@ def compute_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]
 
 
 def comm_caveats(task: ShardingTask, trained: Mapping[str, Any]) -> list[str]:
-    """Messages about a task's values outside the ranges `trained` (`comm_range`); values without a range pass."""
+    """Messages about a task's values outside the ranges `trained` (`comm_range`); values without a range pass.
+
+    A task for one rank has none, because a single rank does not communicate.
+    """
+    if task.world_size == 1:
+        return []
     values = {"batch_size": task.batch_size, "world_size": task.world_size}
     return [
         f"{name} {value}: the communication cost model was trained on {_words(trained[name])}"

@@ -172,7 +172,7 @@ def _all_to_alls(task: ShardingTask, placed: PlacedShards) -> dict[Group, FloatA
         dims = task.comm_share * _volumes(task, group, of_group)
         if group[1] == "host_row_wise":
             dims = dims.reshape(task.num_hosts, task.ranks_per_host)
-        if dims.any() and dims.shape[-1] > (1 if dims.ndim > 1 else 0):
+        if dims.any() and dims.shape[-1] > 1:  # a single rank exchanges nothing
             found[group] = dims
     return found
 
