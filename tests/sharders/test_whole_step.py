@@ -74,6 +74,16 @@ def test_a_few_expensive_sequence_tables_on_many_ranks_are_row_wise():
     assert set(types.values()) == {"row_wise"}
 
 
+@pytest.mark.parametrize("types", [None, ["row_wise"], ["data_parallel"], ["row_wise", "data_parallel"]])
+def test_tables_on_a_single_rank_stay_whole_unless_constraints_forbid_it(types):
+    models, constraints = load_cost_models("h100"), Constraints(sharding_types=types)
+    task = ShardingTask(random_tables(np.random.default_rng(3), 6), 1, 512, 2**40, constraints=constraints)
+    plan = plan_of(task, models)
+    assert set(types_of(plan).values()) <= set(types or ["column_wise"])
+    assert len(plan.shards) == len(task.tables)
+    assert (plan.predicted.forward_comm_ms, plan.predicted.backward_comm_ms) == ((0.0,), (0.0,))
+
+
 def test_tables_of_few_rows_become_replicas_on_the_modelled_gpu_and_tables_of_many_rows_do_not():
     models = load_cost_models("h100")
     short = [Table(f"t{i}", 200 + i, 64, 2.0) for i in range(128)]
