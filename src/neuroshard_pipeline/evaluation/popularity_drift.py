@@ -146,9 +146,7 @@ def evaluate_drift(
     Raises:
         TaskError: the plan has no tiers, for the reason that the message gives, or batches or popular rows are missing.
     """
-    if not cuts_of(plan.task):
-        raise TaskError(f"{plan.task.task_id}: the plan has no tiers to cut again: {_why_no_tiers(plan, models)}")
-    _check(plan, cuts_of(plan.task), rows, day)
+    _check(plan, rows, day, models)
     names = [table.name for table in parent_tables(plan.task)]
     counted, judged = {name: day[name][::2] for name in names}, {name: day[name][1::2] for name in names}
     here = _Here(on_ids(plan, rows, judged, models), rows, judged)
@@ -248,8 +246,10 @@ def _why_no_tiers(plan: Plan, models: Models) -> str:
     return "the search found none that make a step cheaper"
 
 
-def _check(plan: Plan, cuts: Mapping[str, Cuts], rows: PopularRows, day: DayIds) -> None:
-    task_id = plan.task.task_id
+def _check(plan: Plan, rows: PopularRows, day: DayIds, models: Models) -> None:
+    task_id, cuts = plan.task.task_id, cuts_of(plan.task)
+    if not cuts:
+        raise TaskError(f"{task_id}: the plan has no tiers to cut again: {_why_no_tiers(plan, models)}")
     for table in parent_tables(plan.task):
         if len(day.get(table.name, ())) < 2:
             raise TaskError(f"{task_id}: give at least two batches of ids of table {table.name!r}")

@@ -62,9 +62,7 @@ def read_constraints(path: str | Path) -> Constraints:
     try:
         file = _ConstraintFile.model_validate(content)
         tables = [TableConstraint(name, **dict(entry)) for name, entry in file.tables.items()]
-        return Constraints(
-            tables, file.together, file.min_width, file.max_shards, file.sharding_types, where=f"{path}: "
-        )
+        return Constraints(tables, file.together, file.min_width, file.max_shards, file.sharding_types, f"{path}: ")
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
