@@ -9,6 +9,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 from search.small_models import small_models
 from search.tasks import random_tables
 from search.test_parts import planned, stepping_models
@@ -95,6 +96,24 @@ def test_an_interval_that_says_nothing_is_not_shown_in_numbers(plan):
     lines = [line for line in wide.explain().splitlines() if line.startswith("rank ")]
     assert lines[0].endswith("(90 % prediction interval: too wide, it ends above 10 times the cost)")
     assert all(" to " in line.partition("interval")[2] for line in lines[1:])
+
+
+def test_the_assumed_profile_of_a_table_with_tiers_is_said():
+    counted = Table("counted", 1000, 16, 2.0, 32.0, (1.0, *(0.0,) * 16))
+    tables = [Table("items", 10_000, 16, 20.0, pooling="none"), counted]
+    tiered = tiered_task(ShardingTask(tables, 2, 16, 2**30, tiers=True), {"items": Cuts(100)})
+    hot, cold, _ = tiered.tables
+    shards = (whole(hot, "data_parallel"), whole(hot, "data_parallel"), whole(cold), whole(counted))
+    text = Plan(tiered, shards, (0, 1, 0, 1), "by hand").explain()
+    assert "reuse profiles: assumed for 1 of 2 tables: items" in text
+    assert "from the assumed reuse profile of one batch: items" in text
+    assert "contradictory" not in text
+
+
+def test_profiles_that_contradict_the_pooling_factor_are_said():
+    table = Table("t", 10_000, 16, 3.0, 500.0, (1.0, *(0.0,) * 16))
+    text = Plan(ShardingTask([table], 1, 512, 2**30), (whole(table),), (0,), "by hand").explain()
+    assert "reuse profiles: contradictory for 1 of 1 tables: t (at most 500 ids" in text
 
 
 @pytest.mark.parametrize(("uppers", "said"), [((), "no other"), ((1,), "one other"), ((1, 2), "2 other")])

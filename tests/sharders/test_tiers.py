@@ -57,7 +57,7 @@ def test_tables_with_popular_rows_get_tiers_that_lower_the_price(popularity):
 def test_rows_without_known_popularity_get_no_tiers():
     task = sequence_task("published")
     once = tuple([1.0] + [0.0] * 16)
-    tables = [replace(t, unique_rows=t.num_embeddings * 0.5, reuse=once, pooling_factor=1.0) for t in task.tables]
+    tables = [replace(t, unique_rows=float(task.batch_size), reuse=once, pooling_factor=1.0) for t in task.tables]
     flat = replace(task, tables=tables)
     assert tier_variants(Problem(flat, H100, SETTINGS.memory), usable_types) == []
     assert cuts_of(plan_of(flat).task) == {}

@@ -68,9 +68,15 @@ def test_tables_are_restored(given_tables):
 @st.composite
 def tasks(draw):
     drawn = draw(st.lists(tables(), min_size=1, max_size=4, unique_by=lambda table: table.name))
-    world_size = draw(st.integers(1, 9))
+    world_size, batch_size = draw(st.integers(1, 9)), draw(st.integers(1, 2**20))
+    possible = [
+        t
+        if t.unique_rows is None
+        else dataclasses.replace(t, unique_rows=min(t.unique_rows, batch_size * t.pooling_factor))
+        for t in drawn
+    ]
     return ShardingTask(
-        drawn, world_size, draw(st.integers(1, 2**20)), draw(st.integers(1, 2**40)),
+        possible, world_size, batch_size, draw(st.integers(1, 2**40)),
         draw(st.sampled_from(["sgd", "adam"])), f"task-{draw(st.integers(0, 10**6))}",
         local_world_size=draw(st.sampled_from([None, 1, world_size])), pipelines_input_dist=draw(st.booleans()),
         comm_precision=draw(st.sampled_from(list(COMM_BYTES))), sync_interval=draw(st.integers(1, 9)),

@@ -12,10 +12,14 @@ from scipy.optimize import brentq
 
 from neuroshard_pipeline.augment.published import BATCH_SIZE, MEAN_NUM_EMBEDDINGS
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.tables.id_batches import observed
 from neuroshard_pipeline.tables.profile import (
     DEFAULT_POPULARITY_EXPONENT,
+    contradiction,
     default_profile,
     expected_rows,
+    is_assumed,
+    profile_problems,
     reuse_histogram,
     with_profile,
     zipf_buckets,
@@ -105,6 +109,41 @@ def test_default_profile_is_a_valid_profile(num_embeddings, pooling_factor, batc
 def test_with_profile_keeps_a_given_profile():
     table = Table("t", 100, 8, 1.0, 10.0, (1.0, *(0.0,) * 16))
     assert with_profile(table, 512) is table
+
+
+@given(st.lists(hnp.arrays(np.int64, st.integers(0, 300), elements=st.integers(0, 99)), min_size=1, max_size=4))
+def test_counted_profiles_contradict_no_pooling_factor_of_the_same_ids(batches):
+    table = observed(with_profile(Table("t", 100, 8, 1.0), 64), batches, 64)
+    assert not is_assumed(table)
+    assert contradiction(table, 64) == ""
+    assert list(profile_problems(table, 64)) == []
+
+
+@given(st.integers(1, 10**6), st.floats(1e-6, 1e3), st.integers(1, 10**6))
+def test_default_profiles_are_possible(num_embeddings, pooling_factor, batch_size):
+    table = with_profile(Table("t", num_embeddings, 8, pooling_factor), batch_size)
+    assert is_assumed(table)
+    assert list(profile_problems(table, batch_size)) == []
+
+
+@pytest.mark.parametrize(
+    ("unique_rows", "filled_bin", "said"),
+    [
+        (500.0, 0, "at most 500 ids"),
+        (1500.0, 0, ""),
+        (2000.0, 0, "at least 2,000 ids"),
+        (150.0, 4, ""),  # 9 to 16 lookups of each row
+        (50.0, 4, "at most 800 ids"),
+        (200.0, 4, "at least 1,800 ids"),
+        (1.0, 16, "at least 32,769 ids"),
+    ],
+)
+def test_profiles_of_another_number_of_ids_are_found(unique_rows, filled_bin, said):
+    table = Table("t", 10_000, 8, 3.0, unique_rows, tuple(float(place == filled_bin) for place in range(17)))
+    found = contradiction(table, 512)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+    assert contradiction(Table("t", 10, 8, 1e4, 1.0, (*(0.0,) * 16, 1.0)), 512) == "", "the last bin has no upper limit"
 
 
 @pytest.mark.parametrize("values", [(0, 1.0, 512), (10, 0.0, 512), (10, float("nan"), 512), (10, 1.0, 0)])

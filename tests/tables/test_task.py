@@ -7,6 +7,7 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 TABLES = [Table("a", 10, 8, 1.0), Table("b", 10, 8, 1.0)]
+ONCE = (1.0, *(0.0,) * 16)
 GOOD = {"tables": TABLES, "world_size": 2, "batch_size": 64, "memory_bytes": 1000}
 
 
@@ -21,11 +22,18 @@ GOOD = {"tables": TABLES, "world_size": 2, "batch_size": 64, "memory_bytes": 100
         ({"memory_bytes": 0}, "at least 1 on every rank"),
         ({"memory_bytes": [1, 2, 3]}, "3 numbers for 2 ranks"),
         ({"optimizer": "lion"}, "use one of sgd"),
+        ({"constraints": {"a": {"ranks": [0]}}}, r"must be made with Constraints\(...\) or read_constraints\(path\)"),
+        ({"tables": [Table("a", 1000, 8, 3.0, 300.0, ONCE)]}, "'a': unique_rows 300.0 .* 192 ids .*batch_size 64"),
     ],
 )
 def test_impossible_tasks_are_refused(change, named):
     with pytest.raises(TaskError, match=named):
         ShardingTask(**{**GOOD, **change})
+
+
+def test_profiles_of_rounded_pooling_factors_are_allowed():
+    """64 samples with 1.49 ids each look up 95 rows at most; the pooling factor was rounded to 1."""
+    assert ShardingTask(**{**GOOD, "tables": [Table("a", 1000, 8, 1.0, 95.0, ONCE)]}).batch_size == 64
 
 
 def test_memory_limits_are_one_per_rank():

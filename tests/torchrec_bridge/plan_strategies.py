@@ -27,11 +27,11 @@ costs_ms = st.floats(0, 1e6, allow_nan=False)
 
 
 @st.composite
-def tables(draw, name: str) -> Table:
-    rows = draw(st.integers(1, 10**9))
+def tables(draw, name: str, batch_size: int) -> Table:
+    rows, pooling_factor = draw(st.integers(1, 10**9)), draw(st.floats(0.01, 1000))
     unique_rows, reuse = None, None
     if draw(st.booleans()):
-        unique_rows = draw(st.floats(0.5, rows)) if rows > 1 else 1.0
+        unique_rows = draw(st.floats(0.5, 1.0)) * min(rows, batch_size * pooling_factor)
         shares = np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(np.ones(NUM_REUSE_BINS))
         reuse = tuple(shares)
     pooling = draw(st.sampled_from(POOLINGS))
@@ -40,7 +40,7 @@ def tables(draw, name: str) -> Table:
         name,
         rows,
         4 * draw(st.integers(1, 64)),
-        draw(st.floats(0.01, 1000)),
+        pooling_factor,
         unique_rows,
         reuse,
         draw(st.sampled_from(["fp32", "fp16"])),
@@ -56,9 +56,9 @@ def tables(draw, name: str) -> Table:
 def plans(draw, names: st.SearchStrategy[str] = any_names) -> Plan:
     world_size = draw(st.integers(1, 16))
     local = draw(st.sampled_from([None, *(n for n in range(1, world_size + 1) if world_size % n == 0)]))
-    chosen = [draw(tables(name)) for name in draw(st.lists(names, min_size=1, max_size=6, unique=True))]
-    memory = draw(st.one_of(ROOMY, st.lists(ROOMY, min_size=world_size, max_size=world_size).map(tuple)))
     batch_size = draw(st.integers(1, 10**6))
+    chosen = [draw(tables(name, batch_size)) for name in draw(st.lists(names, min_size=1, max_size=6, unique=True))]
+    memory = draw(st.one_of(ROOMY, st.lists(ROOMY, min_size=world_size, max_size=world_size).map(tuple)))
     pinned = TableConstraint(
         chosen[0].name,
         ranks=range(world_size),

@@ -49,7 +49,7 @@ def test_pooling_factors_come_from_the_constraints():
     task = make(constraints).task(collection())
     assert [table.pooling_factor for table in task.tables] == [7.5, 1.0]
     assert task.batch_size == 32
-    assert all(table.has_profile for table in task.tables)
+    assert all(table.has_profile and table.has_assumed_profile for table in task.tables)
 
 
 def test_id_statistics_come_from_batches():
@@ -58,6 +58,7 @@ def test_id_statistics_come_from_batches():
     for table in task.tables:
         assert 2.0 < table.pooling_factor / table.num_features < 3.0, "uniform lengths of 0 to 5"
         assert 0 < table.unique_rows <= table.num_embeddings
+        assert not table.has_assumed_profile
 
 
 def test_a_table_of_two_features_has_the_ids_of_both():

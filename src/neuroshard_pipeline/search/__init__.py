@@ -33,6 +33,6 @@ single changes that could still be made, `explain` describes it in words, and `r
 - `local_search`, `moves`: local search and its moves; `halves`: local search that balances the ranks in the forward
   half and in the backward half of a step
 - `progress`: a bar for long searches
-- `changes`, `explain`: explanation of a plan
+- `changes`, `explain`, `assumptions`: explanation of a plan
 - `rank_order`: the order of ranks on unequal links
 """

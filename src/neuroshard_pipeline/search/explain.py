@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from neuroshard_pipeline.search.assumptions import assumption_lines
 from neuroshard_pipeline.search.plan import Plan, PlanCost, RejectedChange
-from neuroshard_pipeline.tables.popularity import curve_source
 from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.tables.tiers import parent_tables, tiers_of
+from neuroshard_pipeline.tables.tiers import tiers_of
 
 #: Number of shards that are named per rank; all further shards are only counted.
 _SHARDS_SHOWN = 12
@@ -53,7 +53,7 @@ def explain_plan(plan: Plan) -> str:
     lines.append(f"columns per rank: largest / mean = {_max_over_mean(plan.dim_sums):.3f}")
     if plan.predicted is not None:
         lines += [_change_line(change, plan.predicted) for change in plan.rejected]
-    return "\n".join([*lines, *_assumption_lines(plan)])
+    return "\n".join([*lines, *assumption_lines(plan)])
 
 
 def _ranks_shown(plan: Plan) -> list[int]:
@@ -231,52 +231,6 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
     if more <= -LEAST_SHOWN_MS:
         return f"cheaper and allowed, but not made: {result}"
     return f"no allowed single change is cheaper; the best one found: {result}"
-
-
-def _assumption_lines(plan: Plan) -> list[str]:
-    """Where reuse profiles and popularity curves come from, what has no price, and other caveats about the costs."""
-    notes = [*_curve_notes(plan.task), *_pricing_notes(plan), *_host_tier_notes(plan), *plan.caveats]
-    assumed = [table.name for table in plan.task.tables if not table.has_profile]
-    if not assumed:
-        return ["reuse profiles: given for every table", *notes]
-    shown = ", ".join(assumed[:_SHARDS_SHOWN]) + (", ..." if len(assumed) > _SHARDS_SHOWN else "")
-    return [f"reuse profiles: assumed for {len(assumed)} of {len(plan.task.tables)} tables: {shown}", *notes]
-
-
-def _curve_notes(task: ShardingTask) -> list[str]:
-    """Where the popularity curves of sequence tables come from, if the task allows tiers."""
-    names: dict[str, list[str]] = {}
-    for table in parent_tables(task) if task.tiers else ():
-        if table.pooling == "none":
-            names.setdefault(curve_source(table), []).append(table.name)
-    return [_curve_note(source, of) for source, of in names.items()]
-
-
-def _curve_note(source: str, names: Sequence[str]) -> str:
-    whose = "curve of 1 sequence table comes" if len(names) == 1 else f"curves of {len(names)} sequence tables come"
-    shown = ", ".join(names[:_SHARDS_SHOWN]) + (", ..." if len(names) > _SHARDS_SHOWN else "")
-    return f"popularity: the {whose} from {source}: {shown}"
-
-
-def _pricing_notes(plan: Plan) -> list[str]:
-    """Parts of a step that the predicted cost leaves out."""
-    if plan.predicted is None:
-        return []
-    if not plan.predicted.input_dist_ms:
-        return ["not priced: input dist and TorchRec's own work, because the cost models have no step cost model"]
-    if plan.task.pipelines_input_dist:
-        return ["input dist: no cost, because the trainer sends the ids while it computes on the previous batch"]
-    return []
-
-
-def _host_tier_notes(plan: Plan) -> list[str]:
-    """Where the prices of host tiers come from."""
-    if plan.predicted is None or all(cuts.host_rows == 0 for cuts in plan.tiers.values()):
-        return []
-    return [
-        "host tiers: modelled, because no step with one was measured; they have the prices of all-to-alls among the "
-        "ranks of one host and of all_reduce among one rank of every host"
-    ]
 
 
 def _max_over_mean(values: tuple[float, ...]) -> float:

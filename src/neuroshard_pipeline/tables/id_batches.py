@@ -68,6 +68,7 @@ def observed(table: Table, batches: Sequence[IntArray], batch_size: int) -> Tabl
         unique_rows=float(rows.sum()) / len(batches),
         reuse=tuple((rows / rows.sum()).tolist()),
         popularity=None,
+        has_assumed_profile=False,
     )
 
 

@@ -26,7 +26,7 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.curve_points import CurvePoints, with_ends
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
-from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.profile import is_assumed, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table
 
 #: A row with fewer lookups than this is not known to be popular.
@@ -98,7 +98,7 @@ def curve_source(table: Table) -> str:
     """Where the curve of `curve_of` comes from, in words."""
     if table.popularity is not None:
         return "counted ids, or the table file"
-    return f"the {'' if table.has_profile else 'assumed '}reuse profile of one batch"
+    return f"the {'assumed ' if is_assumed(table) else ''}reuse profile of one batch"
 
 
 def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:

@@ -3,6 +3,7 @@
 Shapes: N ids of a batch, K buckets of rows of similar popularity.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -21,6 +22,11 @@ DEFAULT_POPULARITY_EXPONENT = 1.128
 #: Number of most popular rows that have a bucket each. Every other bucket spans at most 1/8 octave, up to rounding.
 _EXACT_RANKS = 256
 _BUCKETS_PER_OCTAVE = 8
+
+#: A pooling factor is at most this factor too small if it was rounded, even to one digit (1.499 → 1).
+_MOST_ROUNDING = 1.5
+#: Profile and pooling factor contradict each other if their numbers of ids differ by more than this share.
+_LARGEST_DIFFERENCE = 0.1
 
 
 def reuse_bin(counts: IntArray) -> IntArray:
@@ -85,7 +91,39 @@ def with_profile(table: Table, batch_size: int) -> Table:
     if table.has_profile:
         return table
     unique_rows, reuse = default_profile(table.num_embeddings, table.pooling_factor, batch_size)
-    return replace(table, unique_rows=unique_rows, reuse=reuse)
+    return replace(table, unique_rows=unique_rows, reuse=reuse, has_assumed_profile=True)
+
+
+def is_assumed(table: Table) -> bool:
+    """Whether the reuse profile is the default one, or still has to be given by `with_profile`."""
+    return table.has_assumed_profile or not table.has_profile
+
+
+def profile_problems(table: Table, batch_size: int) -> Iterator[str]:
+    """A sentence if a batch cannot have as many unique rows as the profile says, whatever rounding is in the values."""
+    ids = batch_size * table.pooling_factor
+    if table.tier is None and (table.unique_rows or 0.0) > _MOST_ROUNDING * ids + 1.0:
+        yield (
+            f"table {table.name!r}: unique_rows {table.unique_rows} is above the {ids:.10g} ids of a batch (batch_size "
+            f"{batch_size} x pooling_factor {table.pooling_factor}); count the profile in batches of this size"
+        )
+
+
+def contradiction(table: Table, batch_size: int) -> str:
+    """How many ids a batch has by the profile and by the pooling factor; empty if they are about the same number.
+
+    A row in the bin (low, high] has more than `low` and at most `high` lookups; the last bin has no upper limit.
+    """
+    if table.unique_rows is None or table.reuse is None:
+        return ""
+    ids, edges = batch_size * table.pooling_factor, np.array((0, *REUSE_BIN_EDGES, np.inf))
+    rows = table.unique_rows * np.array(table.reuse)
+    least, most = rows @ (edges[:-1] + 1), rows[rows > 0] @ edges[1:][rows > 0]
+    nearest = min(max(ids, least), most)
+    if abs(nearest - ids) <= _LARGEST_DIFFERENCE * min(nearest, ids) + 1.0:
+        return ""
+    bound = "at least" if nearest > ids else "at most"
+    return f"{bound} {nearest:,.0f} ids per batch by its profile, {ids:,.0f} by its pooling factor"
 
 
 def zipf_buckets(num_embeddings: int, exponent: float) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Literal, get_args
 
@@ -88,6 +88,7 @@ class Table:
         tier: which rows of another table this one holds, or None if it is a table of the model.
         popularity: points of the popularity curve of future ids (`tables.curve_points`), such as one that was counted
             in many batches. None if the curve has to be derived from the reuse profile.
+        has_assumed_profile: whether `profile.with_profile` has given the profile; `==` and `repr` ignore it.
 
     Raises:
         TaskError: a value is impossible; the message names table, field, value and remedy.
@@ -108,18 +109,19 @@ class Table:
     cache_load_factor: float = DEFAULT_CACHE_LOAD_FACTOR
     tier: Tier | None = None
     popularity: CurvePoints | None = None
+    has_assumed_profile: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        for field in ("num_embeddings", "embedding_dim", "num_features"):
-            value = getattr(self, field)
+        for name in ("num_embeddings", "embedding_dim", "num_features"):
+            value = getattr(self, name)
             if isinstance(value, Integral) and not isinstance(value, bool):
-                object.__setattr__(self, field, int(value))  # NumPy's integers would overflow in products
+                object.__setattr__(self, name, int(value))  # NumPy's integers would overflow in products
         for problem in _table_problems(self):
             raise TaskError(f"table {self.name!r}: {problem}")
 
     def __repr__(self) -> str:
         optional = ("pooling", "module", "num_features", "is_weighted", "compute_kernel", "cache_load_factor", "tier")
-        return _shown(self, optional, ("popularity",))  # no measurement depends on the popularity curve
+        return _shown(self, optional, ("popularity", "has_assumed_profile"))  # no measurement depends on these
 
     @property
     def has_profile(self) -> bool:
@@ -198,7 +200,7 @@ def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[
     Measured samples are recognised by a hash of this text. Stored measurements therefore stay valid if a new field is
     `optional`.
     """
-    values = ((field, getattr(record, field.name)) for field in fields(record) if field.name not in hidden)
+    values = ((each, getattr(record, each.name)) for each in fields(record) if each.name not in hidden)
     shown = (f"{f.name}={value!r}" for f, value in values if f.name not in optional or value != f.default)
     return f"{type(record).__name__}({', '.join(shown)})"
 
@@ -227,10 +229,8 @@ def _table_problems(table: Table) -> Iterator[str]:
             f"embedding_dim {table.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}; pad the table to "
             f"{-(-table.embedding_dim // COLUMN_GRANULARITY) * COLUMN_GRANULARITY}"
         )
-    if not isinstance(table.pooling_factor, Real):
-        yield f"pooling_factor {table.pooling_factor!r} is not a number"
-    elif not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # also refuses NaN
-        yield f"pooling_factor {table.pooling_factor} must be above 0 and at most {MAX_POOLING_FACTOR:g}"
+    if not isinstance(table.pooling_factor, Real) or not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # or NaN
+        yield f"pooling_factor {table.pooling_factor} must be a number above 0 and at most {MAX_POOLING_FACTOR:g}"
     if table.data_type not in BYTES_PER_ELEMENT:
         yield f"data_type {table.data_type!r} is unknown; use one of {', '.join(BYTES_PER_ELEMENT)}"
     if table.pooling not in POOLINGS:

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from numbers import Integral
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems, possible_types
-from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.profile import profile_problems, with_profile
 from neuroshard_pipeline.tables.table import ShardingType, Table, scale_rows
 
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
@@ -96,7 +97,8 @@ class ShardingTask:
         if isinstance(self.memory_bytes, Sequence) and not isinstance(self.memory_bytes, str):
             limits = (int(limit) if isinstance(limit, Integral) else limit for limit in self.memory_bytes)
             object.__setattr__(self, "memory_bytes", tuple(limits))
-        for problem in _task_problems(self):
+        of_profiles = (problem for table in self.tables for problem in profile_problems(table, self.batch_size))
+        for problem in chain(_task_problems(self), of_profiles):
             raise TaskError(f"{self.task_id}: {problem}")
 
     @property
@@ -162,6 +164,8 @@ def task_from_tables(
 
 def _task_problems(task: ShardingTask) -> Iterator[str]:
     """Descriptions of impossible values; each check assumes that the checks before it have passed."""
+    if not isinstance(task.constraints, Constraints):
+        yield f"constraints {task.constraints!r:.60} must be made with Constraints(...) or read_constraints(path)"
     for table in task.tables:
         if not isinstance(table, Table):
             yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
