@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from yaml.parser import ParserError
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
+from neuroshard_pipeline.hooks import NO_GROUP
 from neuroshard_pipeline.prune import prune
 
 #: One problem in pydantic's report: a line that ends with the field (or with the name of the whole type), then a line
@@ -27,6 +28,10 @@ _PYDANTIC_PROBLEM = re.compile(r"([\w.]+)\n  (.+?) \[type=\w+, input_value=(.*),
 _CHOICES = re.compile(r"^Input should be ('.*')$|use (?:one|some) of ([\w, ]+?)(?:, not '|;|$)")
 #: Pydantic's messages about a required field that is not set, and about a field that the type does not have.
 _MISSING, _UNKNOWN = "Field required", "Extra inputs are not permitted"
+#: What Kedro and pydantic say of a value that is given for a group of parameters.
+_NO_GROUP = re.compile("must be a valid dictionary( or .*)?$|type is not Optional$")
+#: Kedro's message about a name that an option such as --from-nodes, --to-outputs or --namespaces gives.
+_UNKNOWN_NAME = re.compile(r"Pipeline does not contain .*?(node|dataset|namespace)s(?: named|:) \['(.+?)'")
 #: Parts that are removed from pydantic's messages about invalid values.
 _DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
@@ -49,11 +54,30 @@ def explain(error: Exception) -> str | None:
     if unknown := re.search(r"Failed to find the pipeline named '(.+?)'", str(error)):
         hint = did_you_mean(unknown[1], pipelines) or f"; use one of {', '.join(sorted(pipelines))}"
         return f"pipeline {unknown[1]!r} does not exist{hint}"
+    if unknown := _UNKNOWN_NAME.search(str(error)):
+        return _unknown_name(unknown[1].replace("node", "name"), unknown[2])
+    if str(error).startswith("Pipeline contains no nodes after applying all provided filters"):
+        tags = {tag for each in set(pipelines) for node in pipelines[each].nodes for tag in node.tags}
+        return f"no node of the pipeline meets all options (--tags, --nodes ...); tags are {', '.join(sorted(tags))}"
     if isinstance(error, MissingConfigException):
         return f"{str(error).strip()}; run in the project folder, with --env naming a folder below conf/"
     if isinstance(error, ParserError | OSError):
         return str(error).strip()
     return None
+
+
+def _unknown_name(kind: str, name: str) -> str:
+    """The message about a `name` (of a node), `namespace` or `dataset` that is not in the pipeline of a run."""
+    shown = f"{'node' if kind == 'name' else kind} {name!r}"
+    names: dict[str, set[str]] = {
+        each: flow.datasets() if kind == "dataset" else {str(getattr(node, kind)) for node in flow.nodes}
+        for each, flow in pipelines.items()
+    }
+    if homes := [each for each in names if name in names[each]]:
+        home = min(homes, key=lambda each: len(names[each]))
+        return f"{shown} is not in the pipeline of this run; add --pipeline {home}"
+    hint = did_you_mean(name, set().union(*names.values())) or "; `kedro registry describe PIPELINE` lists all nodes"
+    return f"{shown} does not exist{hint}"
 
 
 def parameter_problems(text: str) -> str:
@@ -71,7 +95,7 @@ def parameter_problems(text: str) -> str:
         name, _, message = report.removeprefix("Parameter '").partition("': ")
         problems = _root_problems(_PYDANTIC_PROBLEM.findall(report))
         lines |= {_problem(name, types.get(name), *problem) for problem in problems}
-        lines |= set() if problems else {f"parameter {name}: {message.strip()}"}
+        lines |= set() if problems else {f"parameter {name}: {_NO_GROUP.sub(NO_GROUP, message.strip())}"}
     return "\n".join(sorted(lines)) or text
 
 
@@ -93,7 +117,7 @@ def _root_problems(problems: list[tuple[str, str, str]]) -> list[tuple[str, str,
 def _problem(parameter: str, annotation: Any, field: str, message: str, value: str) -> str:
     """A line about one problem of a parameter; `annotation` is the type of the parameter."""
     model = _model_of(annotation)
-    told = _DETAIL.sub("", message).replace("Input should be ", "must be ")
+    told = _NO_GROUP.sub(NO_GROUP, _DETAIL.sub("", message).replace("Input should be ", "must be "))
     if model is not None and field == model.__name__:
         # A message about several fields names their values itself.
         given = "" if message.startswith("Value error") else f"={value}"
@@ -105,7 +129,8 @@ def _problem(parameter: str, annotation: Any, field: str, message: str, value: s
         known = _field_names(annotation, outer)
         hint = did_you_mean(last, known) or f"; use one of {', '.join(known)}"
         return f"parameter {parameter}.{field}={value} does not exist{hint}"
-    return f"parameter {parameter}.{field}={value}: {told}{_choice_hint(message, value)}"
+    path = f"; write a path as ./{value}" if message.endswith("valid string") and value.isdigit() else ""
+    return f"parameter {parameter}.{field}={value}: {told}{path}{_choice_hint(message, value)}"
 
 
 def _choice_hint(message: str, value: str) -> str:
@@ -156,12 +181,6 @@ def _with_plain_errors(command: click.Command) -> click.Command:
     return plain
 
 
-def _with_options_of_run(command: click.Command, *names: str) -> click.Command:
-    """The same command with some of the options of `kedro run`."""
-    command.params += [option for option in kedro_run.params if option.name in names]
-    return command
-
-
 run = _with_plain_errors(kedro_run)
 
 
@@ -171,4 +190,5 @@ def cli() -> None:
 
 
 cli.add_command(run)
-cli.add_command(_with_plain_errors(_with_options_of_run(prune, "env", "params")))
+prune.params += [option for option in kedro_run.params if option.name in ("env", "params")]
+cli.add_command(_with_plain_errors(prune))

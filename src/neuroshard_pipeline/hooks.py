@@ -3,6 +3,8 @@
 import json
 import logging
 import time
+from functools import reduce
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from kedro.framework.hooks import hook_impl
 from kedro.framework.project import pipelines
 from kedro.io import AbstractVersionedDataset, CatalogProtocol
 from kedro.pipeline import Node, Pipeline
+from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
 from threadpoolctl import threadpool_limits
 
 from neuroshard_pipeline import __version__
@@ -33,6 +36,16 @@ RUNTIME_PARAMETERS = {
     "budgeted_seconds",
     "lab",
 }
+#: Maps the single parameters that the project reads outside groups to their types; Kedro validates only groups.
+_TYPES: dict[str, TypeAdapter[Any]] = {
+    "data_root": TypeAdapter(str),
+    "measure.seed": TypeAdapter(NonNegativeInt),
+    "expected_seconds": TypeAdapter(dict[str, float] | None),
+    "budgeted_seconds": TypeAdapter(dict[str, float] | None),
+}
+_GROUP: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | BaseModel)
+#: The message about a single value that is given for a group of parameters.
+NO_GROUP = "must be a group of parameters; conf/base/parameters_*.yml lists those in it"
 #: Text datasets that are printed at the end of a run that has made them.
 _TEXT_DATASETS = ("plan.explanation", "train_check.table", "truth.table", "benchmark.table", "drift.table")
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
@@ -40,32 +53,46 @@ _FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan
 
 
 class UnknownParameterError(NeuroShardError):
-    """A parameter is unknown, a value of `lab` is changed, or `search.torchrec.sharder` is not in `search.contest`."""
+    """A parameter does not exist or has an impossible value, or `lab` is changed."""
 
 
 class ParameterHooks:
     """Refuse parameters that do not exist, and values that contradict other parameters or files.
 
-    Kedro has already validated the types of the parameters that the run reads.
+    Kedro has already validated the types of the groups of parameters that the run reads.
     """
 
     @hook_impl(tryfirst=True)
-    def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
-        """Refuse unknown parameters, changed values of `lab`, and a `search.torchrec.sharder` outside `search.contest`.
+    def after_catalog_created(self, parameters: dict[str, Any]) -> None:
+        """Refuse wrong types, unknown parameters, changed `lab` values, and a wrong `search.torchrec.sharder`.
 
         Raises:
             UnknownParameterError: the message names the parameter, its value and the remedy.
         """
-        parameters = catalog.load("parameters")
-        _refuse_unknown_parameters(parameters)
+        inputs = {name for pipeline in set(pipelines) for name in pipelines[pipeline].inputs()}
+        read = {name.removeprefix("params:") for name in inputs if name.startswith("params:")}
+        parameters = parameters["parameters"]
+        _refuse_wrong_values(parameters, read)
+        _refuse_unknown_parameters(parameters, read | RUNTIME_PARAMETERS)
         _refuse_changed_lab(parameters["lab"])
         _refuse_unknown_export(parameters["search"])
 
 
-def _refuse_unknown_parameters(parameters: dict[str, Any]) -> None:
-    inputs = {name for pipeline in set(pipelines) for name in pipelines[pipeline].inputs()}
-    read = {name.removeprefix("params:") for name in inputs if name.startswith("params:")}
-    known = read | RUNTIME_PARAMETERS
+def _refuse_wrong_values(parameters: dict[str, Any], read: set[str]) -> None:
+    """Refuse single values of the wrong type, and single values for groups; nodes read groups, but for `_TYPES`."""
+    paths = [name.split(".") for name in {"lab", *read} - set(_TYPES)]
+    groups = {".".join(path[: depth + 1]): _GROUP for path in paths for depth in range(len(path))}
+    for name, adapter in sorted((groups | _TYPES).items(), key=itemgetter(0)):  # a group precedes what is in it
+        *outer, last = name.split(".")
+        holder = reduce(lambda values, key: values.get(key, {}), outer, parameters)
+        try:
+            adapter.validate_python(holder[last], strict=True) if last in holder else None
+        except ValidationError as problem:
+            told = NO_GROUP if adapter is _GROUP else problem.errors()[0]["msg"].replace("Input should be", "must be")
+            raise UnknownParameterError(f"parameter {name}={holder[last]!r}: {told}") from problem
+
+
+def _refuse_unknown_parameters(parameters: dict[str, Any], known: set[str]) -> None:
     for given, value in _leaves(parameters).items():
         if not any(given == name or given.startswith(f"{name}.") or name.startswith(f"{given}.") for name in known):
             hint = _nearest(given, known) or "; conf/base/parameters_*.yml lists all parameters"

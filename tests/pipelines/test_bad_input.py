@@ -76,7 +76,21 @@ BAD_PARAMETERS = [
     ({"lab": {"kernels": {"hot_row_us": 1}}}, ["lab.kernels.hot_row_us=1: environments", "edit conf/base/"]),
     ({"plan": {"task": {"xyzzy": 1}}}, ["plan.task.xyzzy=1 does not exist; use one of tables, world_size"]),
     ({"plan": {"task": {"world_size": "abc"}}}, ["parameter plan.task.world_size='abc': must be a valid integer"]),
-    ({"search": {"memory": 5}}, ["parameter search.memory=5: must be a valid dictionary"]),
+    ({"search": {"memory": 5}}, ["parameter search.memory=5: must be a group of parameters"]),
+    ({"plan": 3}, ["parameter plan=3: must be a group of parameters"]),
+    ({"plan": {"task": None}}, ["parameter plan.task: ", "None", "must be a group of parameters"]),
+    ({"search": None}, ["parameter search=None: must be a group of parameters"]),
+    ({"lab": 3}, ["parameter lab=3: must be a group of parameters"]),
+    ({"measure": {"seed": "abc"}}, ["parameter measure.seed='abc': must be a valid integer"]),
+    ({"measure": {"seed": True}}, ["parameter measure.seed=True: must be a valid integer"]),
+    ({"expected_seconds": 3}, ["parameter expected_seconds=3: must be"]),
+    ({"plan": {"task": {"world_size": True}}}, ["plan.task.world_size=True: must be a number, not true or false"]),
+    ({"plan": {"task": {"world_size": 2.5}}}, ["plan.task.world_size=2.5: must be a valid integer"]),
+    ({"plan": {"task": {"memory_gib": True}}}, ["plan.task.memory_gib=True: must be a number"]),
+    ({"plan": {"task": {"local_world_size": False}}}, ["plan.task.local_world_size=False: must be a number"]),
+    ({"plan": {"task": {"tables": 3}}}, ["plan.task.tables=3: must be a valid string; write a path as ./3"]),
+    ({"augment": {"pool": {"row_scale": float("inf")}}}, ["augment.pool.row_scale=inf", "finite"]),
+    ({"augment": {"sharding_tasks": {"world_sizes": [4, True]}}}, ["world_sizes=[4, True]: must be a number"]),
     (
         {"augment": {"poole": {"seed": 1}}},
         ["augment.poole.seed=1 does not exist; did you mean 'augment.pool'?"],
@@ -192,6 +206,27 @@ def test_the_lineage_of_a_failed_run_says_that_it_failed(finished_run):
             "Error: parameter measure.compute.visits=-3: must be greater than or equal to 1\n",
         ),
         (["--env", "nosuch"], "--env naming a folder below conf/"),
+        (
+            ["--pipeline", "plan", "--params", "measure.compute=3"],
+            "Error: parameter measure.compute=3: must be a group",
+        ),
+        (["--pipeline", "plan", "--params", "data_root="], "Error: parameter data_root=None: must be a valid string\n"),
+        (
+            ["--from-nodes", "search_plan"],
+            "Error: node 'search_plan' does not exist; did you mean 'plan.search_plan'?\n",
+        ),
+        (["--to-nodes", "qqqq"], "Error: node 'qqqq' does not exist; `kedro registry describe PIPELINE` lists"),
+        (
+            ["--nodes", "plan.search_plan"],
+            "Error: node 'plan.search_plan' is not in the pipeline of this run; add --pip",
+        ),
+        (["--from-inputs", "plan.soluton"], "Error: dataset 'plan.soluton' does not exist; did you mean"),
+        (["--to-outputs", "plan.explanation"], "is not in the pipeline of this run; add --pipeline plan\n"),
+        (["--namespaces", "plann"], "Error: namespace 'plann' does not exist; did you mean 'plan'?\n"),
+        (
+            ["--tags", "qqqq"],
+            "Error: no node of the pipeline meets all options (--tags, --nodes ...); tags are augment",
+        ),
         (["--pipeline", "pln"], "Error: pipeline 'pln' does not exist; did you mean 'plan'?"),
         (
             ["--pipeline", "plan", "--params", "plan.task.wrld_size=8"],
@@ -204,6 +239,12 @@ def test_the_command_line_prints_the_problem_once_and_fails(arguments, message):
     assert done.returncode == 1
     assert done.stderr.count(message) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_flags_may_be_written_as_words_or_numbers(finished_run, tmp_path):
+    flags = {"pipelines_input_dist": "yes", "index_dedup": 1, "world_size": 2.0}
+    (tmp_path / "tables.csv").write_text("table,num_embeddings,embedding_dim,pooling_factor\na,10,8,1\n")
+    run_pipeline(finished_run, "plan", params={"plan": {"task": flags | {"tables": str(tmp_path / "tables.csv")}}})
 
 
 def test_a_failure_inside_a_node_is_printed_once(finished_run):

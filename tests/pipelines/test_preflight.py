@@ -146,7 +146,7 @@ def test_suites_of_the_user_are_read(finished_run):
 def test_inputs_that_no_run_has_made_are_listed_with_the_pipeline_that_makes_them(tmp_path):
     (problem,) = problems(tmp_path, "plan")
     assert problem.startswith("train.comm_cost_model, train.compute_cost_model: no version in ")
-    assert problem.endswith("run `kedro run --env test --pipeline pretrain` first")
+    assert problem.endswith(f"run `kedro run --env test --pipeline pretrain --params data_root={tmp_path}` first")
 
 
 def test_results_that_are_not_stored_are_listed_with_the_node_that_makes_them(finished_run):

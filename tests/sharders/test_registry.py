@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -6,8 +7,9 @@ from search.settings import LOCAL_SEARCH
 from search.small_models import small_models
 from search.tasks import random_task
 
+import neuroshard_pipeline as ns
 from neuroshard_pipeline.cost_models.models import load_cost_models
-from neuroshard_pipeline.errors import DoesNotFitError, NeuroShardError
+from neuroshard_pipeline.errors import CostModelError, DoesNotFitError, NeuroShardError, TableFileError, TaskError
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
@@ -29,6 +31,29 @@ def some_tasks():
         dataclasses.replace(random_task(np.random.default_rng(seed), 8, 3, tightness), task_id=f"task-{seed}")
         for seed, tightness in enumerate((0.4, 0.9, 1.1))
     ]
+
+
+@pytest.mark.parametrize("path", [None, ["tables.csv"]])
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (ns.read_tables, TableFileError),
+        (ns.read_constraints, TableFileError),
+        (lambda path: ns.read_bandwidths(path, 2), TableFileError),
+        (ns.load_cost_models, CostModelError),
+        (ns.load_policies, NeuroShardError),
+    ],
+)
+def test_what_is_no_path_is_named(function, error, path):
+    with pytest.raises(error, match=re.escape(str(path))):
+        function(path)
+
+
+def test_arguments_of_another_type_are_refused_with_what_to_pass():
+    with pytest.raises(CostModelError, match="models None must be cost models, as load_cost_models returns them"):
+        shard(some_tasks()[0], None)
+    with pytest.raises(TaskError, match=r"task \[.* must be made with ShardingTask"):
+        shard(list(some_tasks()[0].tables), small_models())
 
 
 @pytest.mark.parametrize("name", SHARDERS)
@@ -82,7 +107,7 @@ def test_a_sharder_s_plan_does_not_depend_on_what_else_runs():
 
 
 def test_a_task_that_cannot_fit_is_an_error():
-    with pytest.raises(DoesNotFitError, match=r"task-2: the tables need \d+ bytes .* bytes are missing"):
+    with pytest.raises(DoesNotFitError, match=r"task-2: the tables need .* bytes\) are missing"):
         shard(some_tasks()[2], small_models())
 
 

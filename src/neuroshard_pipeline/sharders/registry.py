@@ -12,7 +12,14 @@ from numpy.typing import ArrayLike
 from pydantic import AfterValidator
 
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
-from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError, NeuroShardError, did_you_mean
+from neuroshard_pipeline.errors import (
+    ConstraintError,
+    CostModelError,
+    DoesNotFitError,
+    NeuroShardError,
+    TaskError,
+    did_you_mean,
+)
 from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
@@ -115,7 +122,7 @@ def shard(
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
         ConstraintError: the sharder cannot respect a constraint of the task.
-        NeuroShardError: the sharder is unknown, or lacks its policy or extra.
+        NeuroShardError: the sharder is unknown, or lacks its policy or extra; or `task` or `models` is something else.
     """
     settings = params or SharderSettings()
     made = make_sharder(sharder, settings, policies)
@@ -154,6 +161,10 @@ def on_hosts_of(models: Models, task: ShardingTask) -> ShardingTask:
 
 
 def _problem(task: ShardingTask, models: Models, memory: MemoryModel) -> Problem:
+    if not isinstance(task, ShardingTask):
+        raise TaskError(f"task {task!r:.60} must be made with ShardingTask(...)")
+    if not hasattr(models, "comm"):
+        raise CostModelError(f"models {models!r:.60} must be cost models, as load_cost_models returns them")
     return Problem(on_hosts_of(models, task), models, memory)
 
 

@@ -1,5 +1,6 @@
 """What the checks know of a run before it starts."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +59,11 @@ class PlannedRun:
         return f"parameter {name}={value!r} ({self._origin(name)})"
 
     def command(self, pipeline: str) -> str:
-        """The command that runs another pipeline in the environment of this run."""
+        """The command that runs another pipeline in the environment and the data folder of this run."""
         env = f" --env {self.params['env']}" if self.params.get("env") else ""
-        return f"`kedro run{env} --pipeline {pipeline}`"
+        folder = (self.params.get("runtime_params") or {}).get("data_root")
+        params = f" --params {shlex.quote(f'data_root={folder}')}" if folder else ""
+        return f"`kedro run{env} --pipeline {pipeline}{params}`"
 
     def _stored_world_sizes(self, dataset: str) -> set[int]:
         stored: Any = self.catalog[dataset]

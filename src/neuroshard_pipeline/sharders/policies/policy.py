@@ -171,7 +171,7 @@ def load_policies(path: Path | str = "data/06_models", version: str | None = Non
     Raises:
         PolicyError: a policy or version is missing, or its files cannot be used; the message names folder and remedy.
     """
-    folders = {name: Path(path) / f"{name}_policy" for name in NETWORKS}
+    folders = {name: Path(str(path)) / f"{name}_policy" for name in NETWORKS}
     return Policies(
         **{
             name: Policy.load(checkpoint.version_folder(folder, version, "policy", COMMAND, PolicyError))
