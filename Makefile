@@ -15,6 +15,9 @@ BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search be
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
 # The newest version of a model, which is a timestamp; empty if there is no version.
 newest = $$(ls $(DATA)/06_models/$(1) 2>/dev/null | tail -1)
+ifeq ($(wildcard conf/$(ENV)),)
+$(error ENV=$(ENV): there is no folder conf/$(ENV); use one of $(filter-out logging.yml local test,$(notdir $(wildcard conf/*))))
+endif
 comma := ,
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt

@@ -38,26 +38,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gpu_check
-import pandas as pd
-from gpu_check_setup import Setup
-from gpu_check_timings import copy_gb_per_s
-from gpu_check_vital import check_kernels
+try:
+    import gpu_check
+    import pandas as pd
+    from gpu_check_setup import Setup
+    from gpu_check_timings import copy_gb_per_s
+    from gpu_check_vital import check_kernels
 
-from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
-from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
-from neuroshard_pipeline.measurement import (
-    ComputeCampaign,
-    ComputeMeasureParams,
-    Recording,
-)
-from neuroshard_pipeline.measurement.chunks import digest
-from neuroshard_pipeline.measurement.costs import load_rows
-from neuroshard_pipeline.measurement.cuda import require_devices
-from neuroshard_pipeline.measurement.hardware import describe_machine
-from neuroshard_pipeline.measurement.identity import name_of
-from neuroshard_pipeline.measurement.recording import CARD_FILE, CARD_FORMAT, FILES
-from neuroshard_pipeline.tables import compute_samples_from_frame
+    from neuroshard_pipeline.augment import (
+        ComputeSampleParams,
+        PoolParams,
+        compute_samples,
+        generate_pool,
+        paper_settings,
+    )
+    from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
+    from neuroshard_pipeline.measurement import ComputeCampaign, ComputeMeasureParams, Recording
+    from neuroshard_pipeline.measurement.chunks import digest
+    from neuroshard_pipeline.measurement.costs import load_rows
+    from neuroshard_pipeline.measurement.cuda import require_devices
+    from neuroshard_pipeline.measurement.hardware import describe_machine
+    from neuroshard_pipeline.measurement.identity import name_of
+    from neuroshard_pipeline.measurement.recording import CARD_FILE, CARD_FORMAT, FILES
+    from neuroshard_pipeline.tables import compute_samples_from_frame
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    raise SystemExit(
+        f"Error: {sys.executable} has no module {missing.name}; name a Python that has it with PYTHON=..., or make "
+        "one with: make .venv-cuda/.run ENV=cuda"
+    ) from None
 
 _GIB = 2**30
 _SUFFIX = ".parquet"

@@ -42,6 +42,14 @@ def test_the_check_and_the_campaign_of_a_gpu_use_the_python_that_is_named():
         assert line == f"PYTHONPATH=src mypython benchmarks/{target.replace('-', '_')}.py "
 
 
+def test_an_environment_without_a_folder_is_refused_before_anything_is_installed():
+    done = subprocess.run(["make", "run", "ENV=nonsense"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "ENV=nonsense: there is no folder conf/nonsense; use one of a100 base" in done.stderr
+
+
 def test_both_builds_of_fbgemm_are_pinned_to_one_version():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     assert pins["fbgemm-gpu"] == pins["fbgemm-gpu-cpu"]

@@ -91,3 +91,12 @@ def test_without_a_device_it_says_so_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=r"^Error: .*no CUDA device; use fbgemm_cpu, recorded or modelled$"):
         campaign(tmp_path, monkeypatch, "--samples", "4", "--backend", "fbgemm_cuda")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_python_without_torch_ends_with_one_line(tmp_path):
+    program = WITHOUT_KEDRO.replace('["kedro"', '["torch", "kedro"')
+    command = [sys.executable, "-c", program, SCRIPT, "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"Error: {sys.executable} has no module torch; name a Python that has it with PYTHON=" in done.stderr
