@@ -166,10 +166,10 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     """Descriptions of impossible values; each check assumes that the checks before it have passed."""
     if not isinstance(task.constraints, Constraints):
         yield f"constraints {task.constraints!r:.60} must be made with Constraints(...) or read_constraints(path)"
-    for table in task.tables:
-        if not isinstance(table, Table):
-            yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
-    for limit in task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,):
+    for table in (each for each in task.tables if not isinstance(each, Table)):
+        yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
+    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
+    for limit in limits:
         if isinstance(limit, bool) or not isinstance(limit, int):
             yield f"memory_bytes {limit!r} must be a whole number of bytes; write 80 GiB as 80 * 2**30"
     if not task.tables:
@@ -183,7 +183,6 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
             yield f"{field} {value!r} must be a whole number of at least 1"
         if value > MOST:
             yield f"{field} {value} must be a mistake; use at most {MOST}"
-    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
     if isinstance(task.memory_bytes, tuple) and len(limits) != task.world_size:
         yield f"memory_bytes has {len(limits)} numbers for {task.world_size} ranks; give one per rank"
     if max(limits) > MOST_BYTES:
@@ -201,8 +200,8 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     if task.comm_precision not in COMM_BYTES:
         yield f"comm_precision {task.comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}"
     if task.constraints:
-        problems = constraint_problems(task.constraints, task.tables, task.world_size, local)
-        yield from (f"{task.constraints.where}{problem}" for problem in problems)
+        for problem in constraint_problems(task.constraints, task.tables, task.world_size, local):
+            yield f"{task.constraints.where}{problem}"
 
 
 def _host_memory_problems(task: ShardingTask) -> Iterator[str]:
