@@ -6,6 +6,7 @@ traceback.
 
 import difflib
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Context, Decimal
 
 
 class NeuroShardError(Exception):
@@ -55,3 +56,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known name that is most similar to `name`; empty if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def memory_text(count: int) -> str:
+    """An amount of memory in GiB, rounded up to four digits, and in bytes; below 1 MiB in bytes only."""
+    if abs(count) < 2**20:
+        return f"{count} bytes"
+    gib = Context(prec=4, rounding=ROUND_CEILING).divide(Decimal(count), Decimal(2**30))
+    return f"{float(gib):g} GiB ({count} bytes)"

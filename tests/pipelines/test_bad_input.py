@@ -159,7 +159,7 @@ def test_a_pinned_version_that_is_missing_is_named_beside_those_that_exist(finis
         ("table,num_embeddings,embedding_dim,pooling_factor\na,10,8,1\na,10,8,1\n", ["tables.csv", "'a'"]),
         ("table,num_embeddings,embedding_dim,pooling_factor\na,-1,8,1\n", ["tables.csv", "-1"]),
         ("table,num_embeddings,pooling_factor\na,10,1\n", ["tables.csv", "embedding_dim"]),
-        ("table,num_embeddings,embedding_dim,pooling_factor\na,9000000000,64,1\n", ["144000000000 bytes", "rank"]),
+        ("table,num_embeddings,embedding_dim,pooling_factor\na,9000000000,64,1\n", ["2304000000000 bytes", "rank"]),
         ("table,num_embeddings,embedding_dim,pooling_factor\nitems,10,8,1\n", ["tables: ", "'items'", "rename"]),
         (
             "table,num_embeddings,embedding_dim,pooling_factor,pooling\na,10,8,1,none\nb,10,4,1,none\n",

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.beam import beam_search
 from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.search.params import SearchParams
@@ -86,14 +86,15 @@ def missing_in_words(task, missing):
     """What the error says: memory is missing for a shard of 4 columns, all tables, or shards left by packing."""
     limits = task.memory_limits
     narrowest = [WEIGHTS_AND_OPTIMIZER.table_bytes(table, 4, task) for table in task.tables]
-    if max(narrowest) > max(limits):
-        first = next(size for size in narrowest if size > max(limits))
-        return f" needs {first} bytes, {first - max(limits)} more than any rank has"
+    share = (sum(limits) + missing) / task.world_size
+    if max(narrowest) > max(limits) and (missing <= 0 or max(narrowest) > share):
+        most = max(narrowest)
+        return f"needs {memory_text(most)}, {memory_text(most - max(limits))} more than any rank has"
     if missing > 0:
-        return f": {missing} bytes are missing"
+        return f": {memory_text(missing)} are missing"
     shards = [size for size, table in zip(narrowest, task.tables, strict=True) for _ in range(table.embedding_dim // 4)]
     _, left_over = pack_by_size(shards, limits)
-    return f" for {len(left_over)} of the shards, {sum(shards[index] for index in left_over)} bytes in all"
+    return f" for {len(left_over)} of the shards, {memory_text(sum(shards[index] for index in left_over))} in all"
 
 
 @settings(max_examples=150, deadline=None)
@@ -112,7 +113,7 @@ def test_every_plan_fits_or_the_error_names_the_missing_bytes(seed, num_tables, 
         state = beam_search(problem, SMALL_SEARCH)[0]
     except DoesNotFitError as error:
         refusal = str(error)
-    missing = problem.bytes[problem.whole_tables].sum() - sum(task.memory_limits)
+    missing = int(problem.bytes[problem.whole_tables].sum()) - sum(task.memory_limits)
     if refusal is not None:
         assert refusal.startswith(f"{task.task_id}: ")
         assert missing_in_words(task, missing) in refusal

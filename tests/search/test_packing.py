@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room, make_room, pack_by_size, ranks_needed
+from neuroshard_pipeline.search.packing import check_room, make_room, pack_by_size
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
@@ -32,14 +32,15 @@ def test_packing_keeps_every_limit_and_leaves_over_only_what_has_no_room(sizes, 
 
 def test_missing_bytes_and_ranks_are_named():
     task = a_task([1000, 1000, 1000], 8, 2, 40_000)  # 96,000 bytes on 80,000
-    with pytest.raises(DoesNotFitError, match=r"tight: .* 16000 bytes are missing; .* 3 ranks of 40000 bytes"):
+    with pytest.raises(
+        DoesNotFitError, match=r"tight: .* 16000 bytes are missing, 8000 bytes per rank; .* 3 ranks of 40000"
+    ):
         check_room(task, WEIGHTS_AND_OPTIMIZER)
-    assert ranks_needed(task, WEIGHTS_AND_OPTIMIZER) == 3
 
 
 def test_a_table_too_tall_for_any_rank_is_named():
-    task = a_task([10, 1000], 8, 2, 15_000)
-    with pytest.raises(DoesNotFitError, match=r"'t1' does not fit: .* needs 16000 bytes, 1000 more"):
+    task = a_task([10, 1000], 4, 2, 15_000)
+    with pytest.raises(DoesNotFitError, match=r"'t1' does not fit: .* needs 16000 bytes, 1000 bytes more"):
         check_room(task, WEIGHTS_AND_OPTIMIZER)
 
 
@@ -55,7 +56,9 @@ def test_fragments_that_fit_nowhere_are_reported():
     task = a_task([1000] * 3, 4, 2, 30_000)  # 16,000 bytes each: one on each rank, one left over
     problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
     check_room(task, WEIGHTS_AND_OPTIMIZER)
-    with pytest.raises(DoesNotFitError, match=r"1 of the shards, 16000 bytes in all, .* table 't2' .* 3 ranks"):
+    with pytest.raises(
+        DoesNotFitError, match=r"1 of the shards, 16000 bytes in all, .* table 't2' .* of about 40001 bytes"
+    ):
         make_room(problem)
 
 
@@ -81,7 +84,9 @@ def test_tables_kept_together_count_as_several_tables():
 
 def test_tables_kept_together_beyond_any_rank_are_named():
     together = Constraints(together=[["t0", "t2"]])
-    with pytest.raises(DoesNotFitError, match=r"'t0 \+ t2' does not fit: .* 16 columns needs 64000 bytes, 24000 more"):
+    with pytest.raises(
+        DoesNotFitError, match=r"'t0 \+ t2' does not fit: .* 16 columns .*needs 64000 bytes, 24000 bytes more"
+    ):
         check_room(pinned_task(together), WEIGHTS_AND_OPTIMIZER)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.tasks import random_task
 
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import make_sharder
@@ -66,15 +66,20 @@ def assert_says_what_is_missing(refusal: str, task: ShardingTask) -> None:
     total, room, most, largest = sum(sizes.values()), sum(limits), max(limits), max(sizes, key=lambda name: sizes[name])
     ranks = len(limits)
     assert total + (ranks - 1) * sizes[largest] > room  # otherwise some rank has room, wherever the other tables are
-    if found := re.search(r"table '(.*)' does not fit.* 4 columns needs (\d+) bytes, (\d+) more than any", refusal):
-        assert (int(found[2]), int(found[3])) == (narrowest[found[1]], narrowest[found[1]] - most)
+    if found := re.search(r"table '(.*)' does not fit.* 4 columns .*needs (.*), (.*) more than any", refusal):
+        assert found[2] == memory_text(narrowest[found[1]])
+        assert found[3] == memory_text(narrowest[found[1]] - most)
     elif total > room:
-        assert f"need {total} bytes but the {ranks} ranks have {room}: {total - room} bytes are missing" in refusal
+        assert f"need {memory_text(total)} but the {ranks} ranks have {memory_text(room)}: " in refusal
+        assert f": {memory_text(total - room)} are missing" in refusal
     elif "random" in refusal:
-        assert f"{largest!r}, needs {sizes[largest]} bytes, and the rank with most memory has {most};" in refusal
+        assert (
+            f"{largest!r}, needs {memory_text(sizes[largest])}, and the rank with most memory has {memory_text(most)};"
+            in refusal
+        )
     else:
-        found = re.search(r"table '(.*)': it needs (\d+) .* more than (\d+) left: (\d+) bytes are missing", refusal)
-        needed, left, missing = map(int, found.groups()[1:])
+        found = re.search(r"table '(.*)': it needs (.*) and no .* more than (.*) left: (.*) are missing", refusal)
+        needed, left, missing = (int(re.search(r"(\d+) bytes", text)[1]) for text in found.groups()[1:])
         assert needed == sizes[found[1]]
         assert missing == needed - left > 0
         assert left * ranks >= room - (total - needed)

@@ -13,7 +13,7 @@ from search.tasks import random_tables
 
 from neuroshard_pipeline.cost_models.caveats import host_memory
 from neuroshard_pipeline.cost_models.models import load_cost_models
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.host_memory import host_memory_tasks
 from neuroshard_pipeline.search.plan import Placement
@@ -65,10 +65,11 @@ def test_a_task_without_host_memory_says_how_much_would_do():
     """Four equally large tables must go to host memory, two on each rank."""
     task = ShardingTask([Table(f"t{at}", 50_000, 32, 1.0 + at) for at in range(4)], 2, 2048, 600_000)
     needed = 2 * 50_000 * 32 * 4
-    with pytest.raises(DoesNotFitError, match=f"or allow tables in host memory.* about {needed} per rank, and more if"):
+    amount = re.escape(memory_text(needed))
+    with pytest.raises(DoesNotFitError, match=f"or allow tables in host memory.* about {amount} per rank, and more if"):
         plan_of(task)
     assert plan_of(replace(task, host_memory_bytes=needed)).host_memory_bytes == (needed, needed)
-    with pytest.raises(DoesNotFitError, match=f"about {needed} bytes there per rank, and have {needed - 1}; raise"):
+    with pytest.raises(DoesNotFitError, match=rf"about {amount} there per rank, and have .*\({needed - 1} bytes\)"):
         plan_of(replace(task, host_memory_bytes=needed - 1))
 
 
@@ -76,13 +77,13 @@ def test_a_task_without_host_memory_says_how_much_would_do():
 def test_a_tenth_more_than_the_named_amount_is_enough_if_tables_must_be_cut_by_rows(seed):
     with pytest.raises(DoesNotFitError, match="per rank") as refusal:
         plan_of(tight_task(host_memory_bytes=None, seed=seed))
-    needed = int(re.search(r"of about (\d+) per rank, and more if", str(refusal.value))[1])
+    needed = int(re.search(r"about \S+ GiB \((\d+) bytes\) per rank, and more if", str(refusal.value))[1])
     plan = plan_of(tight_task(host_memory_bytes=round(1.1 * needed), seed=seed))
     assert max(plan.host_memory_bytes) <= 1.1 * needed
 
 
 def test_too_little_host_memory_is_refused_with_the_amount():
-    with pytest.raises(DoesNotFitError, match=r"no plan with tables in host memory.* and have 1000; raise host_mem"):
+    with pytest.raises(DoesNotFitError, match=r"no plan with tables in host memory.* and have 1000 bytes; allow"):
         plan_of(tight_task(host_memory_bytes=1000))
 
 

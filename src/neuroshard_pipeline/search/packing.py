@@ -1,15 +1,19 @@
 """Packs shards by bytes alone, splits tables until they fit, and constructs the errors for tasks that do not fit."""
 
 import heapq
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, IntArray
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import largest_row_shards
 from neuroshard_pipeline.search.units import Unit, units_of
+from neuroshard_pipeline.tables.table import ShardingType, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: If no left-over shard can be halved, a round halves the largest twentieth of the shards that can be halved.
@@ -61,6 +65,16 @@ def _pack_where_allowed(sizes: Sequence[int], limits: Sequence[int], allowed: Bo
     return ranks, left_over
 
 
+@dataclass(frozen=True)
+class _Need:
+    """Least bytes of a unit, whatever sharding type it gets: of all its shards, and of the largest one (`shard`)."""
+
+    unit: Unit
+    total: int
+    largest: int
+    shard: str
+
+
 def check_room(task: ShardingTask, memory: MemoryModel) -> None:
     """Refuse a task that does not fit, however its tables are split by columns.
 
@@ -69,50 +83,106 @@ def check_room(task: ShardingTask, memory: MemoryModel) -> None:
             more than these ranks have; or a table has a shard that needs more than any rank allowed for it has, even if
             the table is split as far and as evenly as allowed.
     """
-    limits = memory.limits(task)
-    units = units_of(task)
-    for unit in units:
-        _check_narrowest(unit, task, memory, limits)
-    needed = sum(unit.bytes(unit.width, task, memory) for unit in units)
-    if needed > sum(limits):
-        raise DoesNotFitError(
-            f"{task.task_id}: the tables need {needed} bytes but the {task.world_size} ranks have {sum(limits)}: "
-            f"{needed - sum(limits)} bytes are missing; {_remedy(task, memory)}"
-        )
-    _check_pinned(units, task, memory, limits)
+    for reason in _shortfalls(task, memory, _needs(task, memory)):
+        raise DoesNotFitError(f"{task.task_id}: {reason}")
 
 
-def _check_narrowest(unit: Unit, task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Refuse a unit if no rank allowed for it has memory for its widest shard after the finest and most even split."""
-    width = unit.finest[0]
-    narrowest = unit.bytes(width, task, memory)
-    roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
-    if narrowest <= roomiest:
-        return
-    rows = " + ".join(str(task.tables[index].num_embeddings) for index in unit.members)
-    allowed = "" if unit.ranks is None else f" of those allowed for it, {list(unit.ranks)},"
-    raise DoesNotFitError(
-        f"{task.task_id}: table {unit.name!r} does not fit: even a shard of {width} columns "
-        f"needs {narrowest} bytes, {narrowest - roomiest} more than any rank{allowed} has (at most {roomiest}); "
-        f"give every rank at least {narrowest} bytes or reduce the table's {rows} rows"
-        + (", or loosen its constraints" if task.constraints else "")
+def does_not_fit(
+    task: ShardingTask,
+    memory: MemoryModel,
+    types: Mapping[str, Sequence[ShardingType]] | None = None,
+    reason: str = "the search found no packing",
+) -> DoesNotFitError:
+    """The error of a sharder that has found no plan with the sharding types that every table may have (`_needs`).
+
+    `reason` is stated if neither the total memory nor a single table shows that the task cannot fit. The remedy is then
+    a rank with room for its share of all bytes and one more shard, because such a rank always has room for the next.
+    """
+    needs = _needs(task, memory, types)
+    needed, limits = sum(need.total for need in needs), memory.limits(task)
+    enough = needed // task.world_size + 1 + max(need.largest for need in needs)
+    reason = (
+        f"{reason}, although the tables fill only {100 * needed / max(1, sum(limits)):.1f} % of the memory of the "
+        f"{task.world_size} ranks; use "
+        + (f"ranks of about {_of_rank(enough, memory)}" if enough > max(limits) else "ranks with more memory")
+        + (", more ranks, or looser constraints" if task.constraints else ", or more ranks")
     )
+    return DoesNotFitError(f"{task.task_id}: {next(_shortfalls(task, memory, needs), reason)}")
 
 
-def _check_pinned(units: Sequence[Unit], task: ShardingTask, memory: MemoryModel, limits: Sequence[int]) -> None:
-    """Refuse units that are restricted to a set of ranks, or to a part of it, if they do not fit there together."""
-    pinned = [unit for unit in units if unit.ranks is not None]
-    masks = [sum(1 << rank for rank in unit.ranks or ()) for unit in pinned]
-    sizes = [unit.bytes(unit.width, task, memory) for unit in pinned]
-    for ranks, mask in dict(zip([unit.ranks or () for unit in pinned], masks, strict=True)).items():
-        inside = [index for index, other in enumerate(masks) if not other & ~mask]
-        needed, room = sum(sizes[index] for index in inside), sum(limits[rank] for rank in ranks)
+def _needs(
+    task: ShardingTask, memory: MemoryModel, types: Mapping[str, Sequence[ShardingType]] | None = None
+) -> list[_Need]:
+    """What every unit needs if its tables may have these types; by default, only columns are split."""
+    scope = " (this sharder cuts columns only; neuroshard_plus with a step cost model also cuts rows)" * (types is None)
+    found = []
+    for unit in units_of(task):
+        table, width = task.tables[unit.members[0]], unit.finest[0]
+        own = ("column_wise",) if types is None else types[table.name]
+        cuts = [(unit.bytes(width, task, memory), f"a shard of {width} columns{scope}")] * ("column_wise" in own)
+        for name, shard in largest_row_shards(table, task).items() if own != ("column_wise",) else ():
+            if name in own:
+                text = f"a shard of {shard.num_rows} rows and {shard.embedding_dim} columns ({name})"
+                cuts.append((memory.shard_bytes(shard, task), text))
+        replica = 0 if cuts else memory.shard_bytes(whole(table, "data_parallel"), task)
+        total = replica * task.world_size or unit.bytes(unit.width, task, memory)
+        found.append(_Need(unit, total, *min(cuts, default=(replica, "a replica (data_parallel)"))))
+    return found
+
+
+def _of_rank(count: int, memory: MemoryModel) -> str:
+    """Text for the memory of a rank of which shards may use `count` bytes."""
+    return memory_text(math.ceil(count / (1.0 - memory.reserve_fraction)) if memory.reserve_fraction else count)
+
+
+def _shortfalls(task: ShardingTask, memory: MemoryModel, needs: Sequence[_Need]) -> Iterator[str]:
+    """Why a task cannot fit, the reason that asks for most memory per rank first; nothing if it may fit."""
+    limits, needed, count = memory.limits(task), sum(need.total for need in needs), task.world_size
+    missing, share, given = needed - sum(limits), -(-needed // count), max(task.memory_limits)
+    if max(need.largest for need in needs) > share:
+        yield from _too_large_shards(task, memory, needs)
+    if missing > 0:
+        yield (
+            f"the tables need {memory_text(needed)} but the {count} ranks have {memory_text(sum(limits))}"
+            + (f" beside the reserve of {memory.reserve_fraction:.1%}" if memory.reserve_fraction else "")
+            + f": {memory_text(missing)} are missing, {memory_text(-(-missing // count))} per rank; use ranks of at "
+            + f"least {_of_rank(share, memory)}"
+            + (" on average" if min(task.memory_limits) < given else "")
+            + f", or at least {-(-needed // max(1, *limits))} ranks of {memory_text(given)}"
+        )
+    yield from _too_large_shards(task, memory, needs)
+    yield from _too_full_ranks(needs, limits)
+
+
+def _too_large_shards(task: ShardingTask, memory: MemoryModel, needs: Sequence[_Need]) -> Iterator[str]:
+    """A reason for every unit whose largest shard fits no rank allowed for it, the largest of these shards first."""
+    limits = memory.limits(task)
+    for need in sorted(needs, key=lambda each: -each.largest):
+        unit = need.unit
+        roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
+        if need.largest <= roomiest:
+            continue
+        rows = " + ".join(str(task.tables[index].num_embeddings) for index in unit.members)
+        allowed = "" if unit.ranks is None else f" of those allowed for it, {list(unit.ranks)},"
+        yield (
+            f"table {unit.name!r} does not fit: even {need.shard} needs {memory_text(need.largest)}, "
+            f"{memory_text(need.largest - roomiest)} more than any rank{allowed} has (at most {memory_text(roomiest)})"
+            f"; use ranks of at least {_of_rank(need.largest, memory)} or reduce the table's {rows} rows"
+            + (", or loosen its constraints" if task.constraints else "")
+        )
+
+
+def _too_full_ranks(needs: Sequence[_Need], limits: Sequence[int]) -> Iterator[str]:
+    """A reason for every set of ranks on which the units that may not lie elsewhere do not fit together."""
+    for ranks in dict.fromkeys(need.unit.ranks for need in needs if need.unit.ranks is not None):
+        inside = [need for need in needs if need.unit.ranks is not None and {*need.unit.ranks} <= {*ranks}]
+        needed, room = sum(need.total for need in inside), sum(limits[rank] for rank in ranks)
         if needed > room:
-            count = sum(len(pinned[index].members) for index in inside)
-            raise DoesNotFitError(
-                f"{task.task_id}: the {count} tables that may lie on ranks {list(ranks)} only, among them "
-                f"{pinned[inside[0]].name!r}, need {needed} bytes but these ranks have {room}: {needed - room} bytes "
-                f"are missing; allow more ranks for some of them"
+            count = sum(len(need.unit.members) for need in inside)
+            yield (
+                f"the {count} tables that may lie on ranks {list(ranks)} only, among them {inside[0].unit.name!r}, "
+                f"need {memory_text(needed)} but these ranks have {memory_text(room)}: {memory_text(needed - room)} "
+                "are missing; allow more ranks for some of them"
             )
 
 
@@ -161,50 +231,34 @@ def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> 
 
 def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
     """The error for shards without a rank although the ranks together have enough bytes for the whole tables."""
-    task = problem.task
-    name = problem.units[int(problem.unit[left_over[0]])].name
-    missing = int(problem.bytes[left_over].sum())
-    return DoesNotFitError(
-        f"{task.task_id}: no arrangement was found for {len(left_over)} of the shards, {missing} bytes in all, among "
-        f"them one of table {name!r} ({int(problem.bytes[left_over[0]])} bytes), although no shard "
-        f"can be halved any more; {_remedy(task, problem.memory)}"
+    sizes, name = problem.bytes[left_over].tolist(), problem.units[int(problem.unit[left_over[0]])].name
+    reason = (
+        f"no arrangement was found for {len(left_over)} of the shards, {memory_text(sum(sizes))} in all, among them "
+        f"one of table {name!r} ({memory_text(sizes[0])}), and no shard can be halved by columns any more"
     )
-
-
-def _remedy(task: ShardingTask, memory: MemoryModel) -> str:
-    """Remedies for a message: more memory, an approximate number of ranks, or looser constraints."""
-    return (
-        f"raise memory_bytes, or use about {ranks_needed(task, memory)} ranks of {max(memory.limits(task))} bytes each"
-        + (", or loosen the constraints" if task.constraints else "")
-    )
+    return does_not_fit(problem.task, problem.memory, reason=reason)
 
 
 def whole_tables_do_not_fit(problem: Problem, reason: str) -> DoesNotFitError:
     """The error of a sharder that places whole tables only."""
     return DoesNotFitError(
-        f"{problem.task.task_id}: {reason}; use a sharder that splits tables, such as neuroshard, or raise memory_bytes"
+        f"{problem.task.task_id}: {reason}; use a sharder that splits tables, such as neuroshard, or ranks with more "
+        "memory"
     )
 
 
 def no_rank_for_every_table(problem: Problem, sharder: str, tries: str) -> DoesNotFitError:
     """The error of a sharder that has tried several placements of whole tables, none of which fits."""
-    sizes = problem.bytes[problem.whole_tables]
-    largest = int(sizes.argmax())
-    reason = (
-        f"{sharder} did not place all tables in any of {tries}; the largest, {problem.units[largest].name!r}, needs "
-        f"{sizes[largest]} bytes, and the rank with most memory has {problem.limits.max()}"
+    return whole_tables_do_not_fit(
+        problem, f"{sharder} did not place all tables in any of {tries}; {largest_table(problem)}"
     )
-    return whole_tables_do_not_fit(problem, reason)
 
 
-def ranks_needed(task: ShardingTask, memory: MemoryModel) -> int:
-    """Approximate number of ranks that the task needs when its tables are split as far as allowed.
-
-    Every rank is given the memory of the task's largest rank. Constraints that name ranks are ignored.
-    """
-    limit = max(memory.limits(task))
-    sizes = [unit.bytes(width, task, memory) for unit in units_of(task) for width in unit.finest]
-    ranks = max(1, -(-sum(sizes) // limit))
-    while pack_by_size(sizes, [limit] * ranks)[1]:
-        ranks += max(1, ranks // 50)
-    return ranks
+def largest_table(problem: Problem) -> str:
+    """What the largest table needs and what the rank with most memory has."""
+    sizes = problem.bytes[problem.whole_tables].tolist()
+    name, most = problem.units[sizes.index(max(sizes))].name, int(problem.limits.max())
+    return (
+        f"the largest table, {name!r}, needs {memory_text(max(sizes))}, and the rank with most memory has "
+        f"{memory_text(most)}"
+    )

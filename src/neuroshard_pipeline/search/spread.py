@@ -166,11 +166,11 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     group_ms = 0.0 if prices is None else prices.groups_ms([whole(table) for table in tables], spread.shards)
     if not spread.types:
         return Problem(task, models, problem.memory, np.full(task.world_size, group_ms), prices)
+    if not tables:
+        return None
     left = problem.limits - problem.memory.bytes_of_ranks(spread.shards, spread.ranks, task)
     if (left < 1).any():
         raise DoesNotFitError(f"{task.task_id}: rank {int(left.argmin())} has no memory left beside spread tables")
-    if not tables:
-        return None
     rest = replace(
         task,
         tables=tables,
@@ -191,6 +191,16 @@ def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placeme
     return Placement(tuple(shards[index] for index in ordered), tuple(ranks[index] for index in ordered))
 
 
+def largest_row_shards(table: Table, task: ShardingTask) -> dict[ShardingType, Shard]:
+    """The largest shard of a table for every type that cuts rows; types with fewer ranks to cut over come first."""
+    width = table.embedding_dim
+    block = -(-width // task.num_hosts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+    kinds: tuple[ShardingType, ...] = ("table_row_wise", "grid_shard", "row_wise", "host_row_wise")
+    ranks = {kind: task.world_size if kind == "row_wise" else task.ranks_per_host for kind in kinds}
+    rows = {kind: -(-table.num_embeddings // ranks[kind]) for kind in kinds}
+    return {kind: Shard(table, 0, block if kind == "grid_shard" else width, 0, rows[kind], kind) for kind in kinds}
+
+
 def _host_blocks(
     types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask
 ) -> list[list[Shard]]:
@@ -201,7 +211,7 @@ def _host_blocks(
         if sharding_type == "table_row_wise":
             blocks.append(row_shards(table, sharding_type, task.ranks_per_host))
         elif sharding_type == "grid_shard":
-            width = -(-table.embedding_dim // task.num_hosts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+            width = largest_row_shards(table, task)[sharding_type].embedding_dim
             for at in range(0, table.embedding_dim, width):
                 columns = min(width, table.embedding_dim - at)
                 blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))

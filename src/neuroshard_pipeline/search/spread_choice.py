@@ -25,10 +25,9 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import spread_tables
+from neuroshard_pipeline.search.spread import largest_row_shards, spread_tables
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
-from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, ShardingType, Table
+from neuroshard_pipeline.tables.table import ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Sharding types that a table may have in a problem.
@@ -205,15 +204,7 @@ def best_cut(
         None if no possible type makes the shards small enough for a rank.
     """
     most = max(memory.limits(task))
-    block = -(-table.embedding_dim // task.num_hosts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
-    trials: dict[ShardingType, tuple[int, int]] = {
-        "table_row_wise": (task.ranks_per_host, table.embedding_dim),
-        "grid_shard": (task.ranks_per_host, block),
-        "row_wise": (task.world_size, table.embedding_dim),
-    }
-    for sharding_type, (ranks, columns) in trials.items():
-        if sharding_type in types:
-            first = row_shards(table, sharding_type, ranks, 0, columns)[0]
-            if memory.shard_bytes(first, task) <= most:
-                return sharding_type
+    for sharding_type, largest in largest_row_shards(table, task).items():
+        if sharding_type in types and memory.shard_bytes(largest, task) <= most:
+            return sharding_type
     return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.memory import OUTPUT_BYTES
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Placement
@@ -121,8 +121,8 @@ class EmbarkSharder:
         name = problem.units[problem.unit[first]].name
         return DoesNotFitError(
             f"{problem.task.task_id}: {self.name} found no rank for {len(without_rank)} shards, among them one of "
-            f"table {name!r} ({problem.bytes[first]} bytes), although every table is split as far as allowed; "
-            "use neuroshard, which also packs by size, or raise memory_bytes"
+            f"table {name!r} ({memory_text(int(problem.bytes[first]))}), although every table is split as far as "
+            "allowed; use neuroshard, which also packs by size, or ranks with more memory"
         )
 
 

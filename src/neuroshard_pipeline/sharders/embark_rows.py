@@ -16,6 +16,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.memory import OUTPUT_BYTES
+from neuroshard_pipeline.search.packing import does_not_fit, largest_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit
@@ -186,11 +187,9 @@ class EmbarkRows:
 
 def no_room(problem: Problem, sharder: str) -> DoesNotFitError:
     """The error for a task that has no placement, whether small tables are replicated or not."""
-    sizes = problem.bytes[problem.whole_tables]
-    largest = int(sizes.argmax())
-    return DoesNotFitError(
-        f"{problem.task.task_id}: {sharder} found no placement with whole tables, ranges of rows as short as TorchRec "
-        f"can make them, and replicas of small tables; the largest table, {problem.units[largest].name!r}, needs "
-        f"{sizes[largest]} bytes, and the rank with most memory has {problem.limits.max()}; use neuroshard_plus, which "
-        "also splits columns, or raise memory_bytes"
+    reason = (
+        f"{sharder} found no placement with whole tables, ranges of rows as short as TorchRec can make them, and "
+        f"replicas of small tables; {largest_table(problem)} (neuroshard_plus also splits columns)"
     )
+    types = {table.name: usable_types(table, problem) for table in problem.task.tables}
+    return does_not_fit(problem.task, problem.memory, types, reason)

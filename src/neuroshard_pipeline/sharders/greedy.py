@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_pipeline.errors import memory_text
 from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
@@ -53,8 +54,9 @@ class GreedySharder:
             if not with_room:
                 most_free = max(limits[rank] - used[rank] for rank in allowed)
                 reason = (
-                    f"{self.name} found no rank for table {problem.units[index].name!r}: it needs {sizes[index]} bytes "
-                    f"and no allowed rank has more than {most_free} left: {sizes[index] - most_free} bytes are missing"
+                    f"{self.name} found no rank for table {problem.units[index].name!r}: it needs "
+                    f"{memory_text(sizes[index])} and no allowed rank has more than {memory_text(most_free)} left: "
+                    f"{memory_text(sizes[index] - most_free)} are missing"
                 )
                 raise whole_tables_do_not_fit(problem, reason)
             rank = min(with_room, key=lambda r: (loads[r], used[r]))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neuroshard_pipeline.errors import DoesNotFitError, PlanError
+from neuroshard_pipeline.errors import DoesNotFitError, PlanError, memory_text
 from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.packing import pack_by_size
@@ -46,11 +46,11 @@ def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesN
     if needed is None:
         return refusal
     if given is None:
-        remedy = f"or allow tables in host memory: host_memory_bytes of about {needed} per rank, and more if the tables"
-        remedy += " cannot be shared evenly among the ranks"
+        remedy = f"or allow tables in host memory (host_memory_gib or host_memory_bytes): about {memory_text(needed)} "
+        remedy += "per rank, and more if the tables cannot be shared evenly among the ranks"
     else:
-        remedy = "no plan with tables in host memory was found either; if all ranks share them evenly, they need about"
-        remedy += f" {needed} bytes there per rank, and have {given}; raise host_memory_bytes"
+        remedy = "no plan with tables in host memory was found either; if all ranks share them evenly, they need about "
+        remedy += f"{memory_text(needed)} there per rank, and have {memory_text(given)}; allow more host memory"
     return DoesNotFitError(f"{refusal}; {remedy}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
@@ -71,7 +71,8 @@ class MilpSharder:
             else f"found no placement of whole tables in {self.time_limit_seconds:g} s that keeps every rank within "
             "its memory"
         )
-        return whole_tables_do_not_fit(problem, f"{self.name} {found} of at most {problem.limits.max()} bytes")
+        most = memory_text(int(problem.limits.max()))
+        return whole_tables_do_not_fit(problem, f"{self.name} {found} of at most {most}")
 
     def _solve(self, problem: Problem, limits: FloatArray) -> tuple[IntArray | None, bool]:
         """The rank of each unit (U,), or None if no solution was found; and whether the solver proved that none exists.

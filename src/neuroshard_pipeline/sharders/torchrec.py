@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError, memory_text
 from neuroshard_pipeline.search.host_memory import kernel_choices
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
@@ -82,8 +82,8 @@ class TorchRecSharder:
                 if COLUMN_GRANULARITY * num_parts >= widest:
                     message = " ".join(str(error).split())
                     raise DoesNotFitError(
-                        f"{task.task_id}: TorchRec's planner found no plan for ranks of at most {max(limits)} bytes: "
-                        f"{message}"
+                        f"{task.task_id}: TorchRec's planner found no plan for ranks of at most "
+                        f"{memory_text(max(limits))}: {message}"
                     ) from error
                 num_parts *= 2
 

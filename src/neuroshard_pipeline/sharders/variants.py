@@ -15,7 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.errors import DoesNotFitError, TooLargeError
+from neuroshard_pipeline.search.packing import does_not_fit
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import placement_cost_ms
@@ -65,8 +66,11 @@ def best_variants(
                 solved = whole_step_placements(changed, search, local, rng, count)
                 found += [replace(placement, task=variant) for placement in solved]
                 found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:count]
-    if refusal is not None and not found:
-        raise with_host_memory_remedy(refusal, problem)
+    if isinstance(refusal, TooLargeError) and not found:
+        raise refusal
+    if not found:
+        types = {table.name: usable_types(table, problem) for table in problem.task.tables}
+        raise with_host_memory_remedy(does_not_fit(problem.task, problem.memory, types), problem)
     return found
 
 

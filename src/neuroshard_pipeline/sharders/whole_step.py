@@ -163,17 +163,13 @@ def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], searc
 def _starts(problem: Problem, choice: SpreadChoice, search: SearchParams) -> list[_Start]:
     """Starting points of the column search for the most promising sets of spread tables, the cheapest first."""
     found: list[_Start] = []
-    refusal: DoesNotFitError | None = None
     ranked = choice.candidates()
     limit_ms, most = ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS
     for candidate in _distinct(ranked, limit_ms, most):
-        try:
+        with suppress(DoesNotFitError):
             found.append(_start(problem, candidate.types, search))
-        except DoesNotFitError as error:
-            refusal = refusal or error
     if not found:
-        assert refusal is not None
-        found = [_with_more_cuts(problem, dict(ranked[0].types), search, refusal)]
+        found = [_with_more_cuts(problem, dict(ranked[0].types), search)]
     found.sort(key=lambda start: start.cost)
     split = [part for start in found[: 1 if _is_large(problem) else len(found)] for part in _presplit(start, search)]
     return sorted([*found, *split], key=lambda start: start.cost)
@@ -221,16 +217,16 @@ def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
     return [replace(start, state=state, cost=state.cost) for state in states]
 
 
-def _with_more_cuts(
-    problem: Problem, types: dict[str, ShardingType], search: SearchParams, refusal: DoesNotFitError
-) -> _Start:
+def _with_more_cuts(problem: Problem, types: dict[str, ShardingType], search: SearchParams) -> _Start:
     """The starting point in which the rows of more tables are cut, the largest first, until all others fit.
 
     Args:
         problem: the problem of all tables.
         types: spread tables, beside which the other tables do not fit; the types of more tables are added.
         search: parameters of the search.
-        refusal: why they do not fit; raised if cutting rows does not help.
+
+    Raises:
+        DoesNotFitError: cutting rows does not help.
     """
     task = problem.task
     largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
@@ -239,8 +235,6 @@ def _with_more_cuts(
         if cut is None:
             continue
         types[table.name] = cut
-        try:
+        with suppress(DoesNotFitError):
             return _start(problem, types, search)
-        except DoesNotFitError:
-            continue
-    raise refusal
+    return _start(problem, types, search)
