@@ -19,6 +19,8 @@ ifeq ($(wildcard conf/$(ENV)),)
 $(error ENV=$(ENV): there is no folder conf/$(ENV); use one of $(filter-out logging.yml local test,$(notdir $(wildcard conf/*))))
 endif
 comma := ,
+# The folders of data/, and of data/<environment>/, that runs write.
+LAYERS := 02_intermediate 03_primary 04_feature 06_models 07_model_output 08_reporting
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -39,7 +41,7 @@ help:
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make gpu-check  one minute on a machine with a GPU: a table of what works there, with remedies"
 	@echo "make prune  delete stored measurements that the campaigns of ENV do not use, after asking"
-	@echo "make clean  remove everything that runs have written below data/ (tables in data/01_raw stay)"
+	@echo "make clean  empty the folders of data/ that runs write, 02_intermediate to 08_reporting (01_raw and others stay)"
 
 # On a GPU, the checks of the machine come first; exit code 2 means that no campaign can run.
 run: announce $(VENV)/.run
@@ -151,7 +153,7 @@ $(VENV)/.test: constraints.txt pyproject.toml | $(VENV)/.created
 	@touch $(VENV)/.run $(VENV)/.docs $@
 
 clean:
-	find data -mindepth 2 -not -path 'data/01_raw*' -not -name .gitkeep -delete
+	find $(foreach layer,$(LAYERS),$(wildcard data/$(layer) data/*/$(layer))) -mindepth 1 -not -name .gitkeep -delete
 
 # Trains the cost models that the package ships for the modelled GPUs (conf/a100, conf/h100, conf/h200).
 shipped-models: $(VENV)/.run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 
 import pytest
@@ -53,3 +55,22 @@ def test_an_environment_without_a_folder_is_refused_before_anything_is_installed
 def test_both_builds_of_fbgemm_are_pinned_to_one_version():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     assert pins["fbgemm-gpu"] == pins["fbgemm-gpu-cpu"]
+
+
+def test_clean_empties_the_folders_that_runs_write_and_no_others(tmp_path):
+    kept = ["data/01_raw/a.csv", "data/own/my_tables.csv", "data/mine.csv", "data/02_intermediate/.gitkeep"]
+    written = ["data/04_feature/costs/x.parquet", "data/h100/06_models/m.pt", "data/08_reporting/report.html"]
+    for name in (*kept, *written):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "conf/base").mkdir(parents=True)
+    subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
+    assert all((tmp_path / name).exists() for name in kept)
+    assert not any((tmp_path / name).exists() for name in written)
+
+
+def test_every_folder_that_the_catalog_writes_is_cleaned():
+    folders = re.findall(r"data_root}}/(\w+)", "".join(path.read_text() for path in (ROOT / "conf").rglob("*.yml")))
+    layers = re.search(r"^LAYERS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert set(layers) == set(folders)

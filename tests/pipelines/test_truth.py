@@ -9,8 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import run_pipeline
+from kedro.validation.exceptions import ParameterValidationError
 from torchrec_bridge.needs_torchrec import QUIET
 
+from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -45,3 +47,17 @@ def test_tasks_are_those_of_the_search_on_fewer_ranks(finished_run, tmp_path):
     drawn = tasks_from_frame(pd.read_parquet(newest(tmp_path, "03_primary/sharding_tasks.parquet")))[0]
     assert (drawn.task_id, drawn.world_size) == ("4-ranks-000", 4)
     assert task == replace(drawn, world_size=2, memory_bytes=2 * drawn.memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": {"rounds": 1}}, r"truth\.steps[\s\S]*rounds\s+Input should be greater than or equal to 2"),
+        ({"task": {"world_size": 3, "drawn_for_ranks": 3}}, "truth.task.world_size 3 must divide .*batch_size"),
+    ],
+)
+def test_steps_that_cannot_be_compared_are_refused_before_plans_are_made(finished_run, changes, words):
+    plans = set((finished_run / "07_model_output").rglob("truth_*"))
+    with pytest.raises((ParameterValidationError, TaskError), match=words):
+        run_pipeline(finished_run, "truth", params={"truth": changes})
+    assert set((finished_run / "07_model_output").rglob("truth_*")) == plans

@@ -62,8 +62,10 @@ class TruthStepParams(StepParams):
     """How the steps of sharders' plans are timed and compared.
 
     Attributes:
+        rounds: at least 2, because the costs in even and in odd rounds are compared.
         quantile: the quantile of a plan's timed steps that counts as its cost. Cost models are fitted to lower
             quartiles, 0.25; other programs on the same cores disturb a low quantile less than the median, 0.5.
     """
 
+    rounds: int = Field(ge=2)
     quantile: float = Field(ge=0, le=1)

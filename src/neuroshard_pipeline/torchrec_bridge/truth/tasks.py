@@ -5,6 +5,7 @@ from dataclasses import replace
 import pandas as pd
 
 from neuroshard_pipeline.augment import ShardingTaskParams, sharding_tasks
+from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.frames import tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.torchrec_bridge.truth.params import TruthTaskParams
 
@@ -23,7 +24,15 @@ def truth_tasks(pool: pd.DataFrame, drawing: ShardingTaskParams, params: TruthTa
 
     Returns:
         One row per table of a task, like the dataset `augment.sharding_tasks`.
+
+    Raises:
+        TaskError: a batch cannot be divided equally among the ranks.
     """
+    if drawing.batch_size % params.world_size:
+        raise TaskError(
+            f"truth.task.world_size {params.world_size} must divide augment.sharding_tasks.batch_size "
+            f"{drawing.batch_size}; give another number of ranks"
+        )
     counts = {
         "world_sizes": (params.drawn_for_ranks,),
         "tasks_per_world_size": (params.num_tasks,),
