@@ -25,6 +25,7 @@ MOST_LINES_OF_THE_PACKAGE = 21_500 + sum(
         "whole cost of a step, all sharding types: prices, search, TorchRec, rivals, truth, steps in the lab": 7_750,
         "options of a task (half precision, replica groups), tables in host memory": 1_900,
         "tiers of sequence tables: popularity, search, TorchRec module with optimizer state, drift, report": 5_000,
+        "early refusals of tables, constraints, parameters and options that cannot be planned or exported": 500,
     }.values()
 )
 
