@@ -15,7 +15,8 @@ ONCE = (1.0, *(0.0,) * 16)
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"name": " "}, "name is empty"),
+        ({"name": " "}, "name must be a string that is not empty"),
+        ({"name": 3}, "table 3: the name must be a string"),
         ({"num_embeddings": 0}, "num_embeddings 0"),
         ({"num_embeddings": 2**41}, "num_embeddings 2199023255552"),
         ({"num_embeddings": 10.0}, "not a whole number"),

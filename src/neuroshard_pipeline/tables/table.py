@@ -221,7 +221,7 @@ def scale_rows(table: Table, row_scale: float) -> Table:
 def _table_problems(table: Table) -> Iterator[str]:
     """Descriptions of impossible values, in the order of the fields."""
     if not isinstance(table.name, str) or not table.name.strip():
-        yield "the name is empty; give every table a unique name"
+        yield "the name must be a string that is not empty; give every table a unique name"
     yield from _count_problems("num_embeddings", table.num_embeddings, MAX_NUM_EMBEDDINGS)
     yield from _count_problems("embedding_dim", table.embedding_dim, MAX_EMBEDDING_DIM)
     if table.embedding_dim % COLUMN_GRANULARITY:

@@ -1,7 +1,7 @@
 """Sharding tasks: the tables, ranks and memory that a plan is made for."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from numbers import Integral
@@ -93,12 +93,14 @@ class ShardingTask:
         )
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tables, Iterable):
+            raise TaskError(f"{self.task_id}: tables must be a sequence of Table objects, not {self.tables!r:.60}")
         object.__setattr__(self, "tables", tuple(self.tables))
         if isinstance(self.memory_bytes, Sequence) and not isinstance(self.memory_bytes, str):
             limits = (int(limit) if isinstance(limit, Integral) else limit for limit in self.memory_bytes)
             object.__setattr__(self, "memory_bytes", tuple(limits))
         of_profiles = (problem for table in self.tables for problem in profile_problems(table, self.batch_size))
-        for problem in chain(_task_problems(self), of_profiles):
+        for problem in chain(_type_problems(self), _task_problems(self), of_profiles):
             raise TaskError(f"{self.task_id}: {problem}")
 
     @property
@@ -162,10 +164,20 @@ def task_from_tables(
     return ShardingTask(scaled, world_size, batch_size, memory_bytes, task_id=task_id)
 
 
-def _task_problems(task: ShardingTask) -> Iterator[str]:
-    """Descriptions of impossible values; each check assumes that the checks before it have passed."""
+def _type_problems(task: ShardingTask) -> Iterator[str]:
+    """Descriptions of values of a wrong type, where no other check names it."""
+    for field in ("pipelines_input_dist", "tiers", "index_dedup"):
+        if not isinstance(getattr(task, field), bool):
+            yield f"{field} {getattr(task, field)!r:.60} must be True or False"
+    for field in ("task_id", "comm_precision"):
+        if not isinstance(getattr(task, field), str):
+            yield f"{field} {getattr(task, field)!r:.60} must be a string"
     if not isinstance(task.constraints, Constraints):
         yield f"constraints {task.constraints!r:.60} must be made with Constraints(...) or read_constraints(path)"
+
+
+def _task_problems(task: ShardingTask) -> Iterator[str]:
+    """Descriptions of impossible values; each check assumes that the checks before it have passed."""
     for table in (each for each in task.tables if not isinstance(each, Table)):
         yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
     limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
