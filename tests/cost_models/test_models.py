@@ -219,3 +219,9 @@ def test_shipped_models_have_no_versions():
 def test_the_error_about_a_missing_folder_names_the_shipped_models(tmp_path):
     with pytest.raises(CostModelError, match=r"nowhere: no such folder.*a100, h100, h200"):
         load_cost_models(tmp_path / "nowhere")
+
+
+def test_a_file_in_place_of_the_folder_is_refused_as_such(tmp_path):
+    (tmp_path / "models.txt").touch()
+    with pytest.raises(CostModelError, match=r"models\.txt: is not a folder; train"):
+        load_cost_models(tmp_path / "models.txt")

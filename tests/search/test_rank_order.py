@@ -137,8 +137,26 @@ def test_column_wise_shards_move_and_shards_of_other_types_stay(sharding_type):
 
 
 def test_bandwidths_become_costs_of_a_byte():
-    cost = ms_per_byte_of([[np.inf, 50.0], [25.0, np.inf]])
+    cost = ms_per_byte_of([[0.0, 50.0], [25.0, np.nan]], 2)  # the diagonal has no effect
     np.testing.assert_allclose(cost, [[0, 1 / 50e6], [1 / 25e6, 0]])  # 50 GB/s are 50e6 bytes per ms
+
+
+@pytest.mark.parametrize(
+    ("gb_per_s", "message"),
+    [
+        (np.zeros((2, 2)), "from rank 0 to rank 1 is 0"),
+        ([[1.0, 2.0], [-3.0, 1.0]], "from rank 1 to rank 0 is -3"),
+        ([[1.0, np.nan], [1.0, 1.0]], "from rank 0 to rank 1 is nan"),
+        (np.ones((3, 3)), r"shape \(3, 3\), but 2 ranks need \(2, 2\)"),
+        (None, r"shape \(\)"),
+        ("x", "'x' must be a matrix of numbers"),
+        ([[1.0], [1.0, 2.0]], "must be a matrix of numbers"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_impossible_bandwidths_are_refused_by_the_name_of_the_argument(gb_per_s, message):
+    with pytest.raises(PlanError, match=f"gb_per_s .*{message}"):
+        ms_per_byte_of(gb_per_s, 2)
 
 
 def test_one_line_states_the_gain_of_an_order():

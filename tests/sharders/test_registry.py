@@ -9,7 +9,14 @@ from search.tasks import random_task
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.cost_models.models import load_cost_models
-from neuroshard_pipeline.errors import CostModelError, DoesNotFitError, NeuroShardError, TableFileError, TaskError
+from neuroshard_pipeline.errors import (
+    CostModelError,
+    DoesNotFitError,
+    NeuroShardError,
+    PlanError,
+    TableFileError,
+    TaskError,
+)
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
@@ -54,6 +61,27 @@ def test_arguments_of_another_type_are_refused_with_what_to_pass():
         shard(some_tasks()[0], None)
     with pytest.raises(TaskError, match=r"task \[.* must be made with ShardingTask"):
         shard(list(some_tasks()[0].tables), small_models())
+    plan = shard(some_tasks()[0], small_models(), "random")
+    with pytest.raises(PlanError, match="plan ShardingTask"):
+        ns.ordered_by_links(plan.task, np.ones((3, 3)), small_models())
+    with pytest.raises(CostModelError, match="models 'h100'"):
+        ns.ordered_by_links(plan, np.ones((plan.task.world_size,) * 2), "h100")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *({"seed": seed} for seed in (-1, 1.5, "x", None, True)),
+        *({"sharder": name} for name in (None, 3, ["random"])),
+        {"params": {}},
+        {"params": "fast"},
+        {"policies": "data/06_models"},
+    ],
+)
+def test_every_argument_of_a_wrong_type_is_named_in_one_error(argument):
+    ((name, value),) = argument.items()
+    with pytest.raises(NeuroShardError, match=re.escape(f"{name} {value!r}")):
+        shard(some_tasks()[0], small_models(), **argument)
 
 
 @pytest.mark.parametrize("name", SHARDERS)

@@ -159,10 +159,9 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
         folders = [shipped_folder(str(path)) / name for name in (*MODEL_NAMES, STEP_MODEL_NAME)]
         return _loaded(folders[0], folders[1], folders[2] if folders[2].is_dir() else None)
     if not Path(str(path)).is_dir():  # str: the error names what is no path, such as None
-        raise CostModelError(
-            f"{path}: no such folder; train cost models with: {COMMAND}, or name shipped ones: "
-            f"{', '.join(shipped_names())}"
-        )
+        problem = "is not a folder" if Path(str(path)).exists() else "no such folder"
+        shipped = ", ".join(shipped_names())
+        raise CostModelError(f"{path}: {problem}; train cost models with: {COMMAND}, or name shipped ones: {shipped}")
     compute, comm = (version_folder(Path(path) / name, version) for name in MODEL_NAMES)
     return _loaded(compute, comm, _step_folder(Path(path) / STEP_MODEL_NAME, version))
 

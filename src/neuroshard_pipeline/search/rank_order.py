@@ -27,9 +27,23 @@ _MS_PER_BYTE_AT_1_GB_PER_S = 1e-6
 _MEAN_WEIGHT = 1e-6
 
 
-def ms_per_byte_of(gb_per_s: ArrayLike) -> FloatArray:
-    """(W, W) ms per byte between ranks, from bandwidths in GB/s (10**9 bytes per second)."""
-    return _MS_PER_BYTE_AT_1_GB_PER_S / np.asarray(gb_per_s, dtype=float)
+def ms_per_byte_of(gb_per_s: ArrayLike, world_size: int) -> FloatArray:
+    """(W, W) ms per byte between ranks, from bandwidths in GB/s (10**9 bytes per second); 0 on the diagonal.
+
+    Raises:
+        PlanError: the matrix is not (W, W), or a bandwidth outside its diagonal is not a number above 0.
+    """
+    try:
+        links = np.array(gb_per_s, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"gb_per_s {gb_per_s!r:.60} must be a matrix of numbers, one row per rank") from error
+    if links.shape != (world_size, world_size):
+        raise PlanError(f"gb_per_s has shape {links.shape}, but {world_size} ranks need ({world_size}, {world_size})")
+    np.fill_diagonal(links, np.inf)
+    for sender, receiver in np.argwhere(~(links > 0)):
+        value = links[sender, receiver]
+        raise PlanError(f"gb_per_s from rank {sender} to rank {receiver} is {value:g}; give GB/s above 0, such as 48.5")
+    return _MS_PER_BYTE_AT_1_GB_PER_S / links
 
 
 def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int) -> float:

@@ -4,6 +4,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated
 
 import numpy as np
@@ -17,6 +18,7 @@ from neuroshard_pipeline.errors import (
     CostModelError,
     DoesNotFitError,
     NeuroShardError,
+    PlanError,
     TaskError,
     did_you_mean,
 )
@@ -78,8 +80,12 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
     """
     if name not in SHARDERS:
         known = ", ".join(SHARDERS)
-        raise NeuroShardError(f"sharder {name!r} is unknown; use one of {known}{did_you_mean(name, SHARDERS)}")
-    settings = settings or SharderSettings()
+        raise NeuroShardError(f"sharder {name!r} is unknown; use one of {known}{did_you_mean(str(name), SHARDERS)}")
+    settings = SharderSettings() if settings is None else settings
+    if not isinstance(settings, SharderSettings):
+        raise NeuroShardError(f"params {settings!r:.60} must be SharderSettings(...)")
+    if not isinstance(policies, Policies):
+        raise NeuroShardError(f"policies {policies!r:.60} must be trained policies, as load_policies returns them")
     rivals = settings.rivals
     if name in LEARNED:
         return PolicySharder(policies.of(name), rivals.policy_rollouts)
@@ -113,7 +119,7 @@ def shard(
         models: cost models, as `load_cost_models` returns them.
         sharder: one of `SHARDERS`.
         params: settings of the sharders and of the memory model. None means those of conf/base/parameters_search.yml.
-        seed: seed of sharders that draw random numbers.
+        seed: seed of sharders that draw random numbers, a whole number of at least 0.
         policies: trained policies, as `load_policies` returns them, for the sharders that need one.
 
     Returns:
@@ -122,9 +128,9 @@ def shard(
     Raises:
         DoesNotFitError: the sharder found no plan within the memory limits.
         ConstraintError: the sharder cannot respect a constraint of the task.
-        NeuroShardError: the sharder is unknown, or lacks its policy or extra; or `task` or `models` is something else.
+        NeuroShardError: the sharder is unknown, or lacks its policy or extra; or another argument is of a wrong type.
     """
-    settings = params or SharderSettings()
+    settings = SharderSettings() if params is None else params
     made = make_sharder(sharder, settings, policies)
     problem = _problem(task, models, settings.memory)
     return _explained_plan(problem, made.shard(problem, _generator(seed, task.task_id, sharder)), sharder)
@@ -141,7 +147,7 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
     Args:
         plan: any plan.
         gb_per_s: (W, W) measured bandwidth in GB/s, from the rank of the row to the rank of the column. The diagonal
-            must be positive, but has no effect.
+            has no effect.
         models: cost models that predict the cost of the new order.
 
     Returns:
@@ -149,8 +155,12 @@ def ordered_by_links(plan: Plan, gb_per_s: ArrayLike, models: Models) -> Plan:
 
     Raises:
         PlanError: the matrix has another shape, or a bandwidth is not positive.
+        NeuroShardError: `plan` or `models` is something else.
     """
-    ordered = order_ranks(plan, ms_per_byte_of(gb_per_s))
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan {plan!r:.60} must be a plan, as shard returns it")
+    _check_models(models)
+    ordered = order_ranks(plan, ms_per_byte_of(gb_per_s, plan.task.world_size))
     problem = Problem(plan.task, models, plan.memory)
     return _explained_plan(problem, Placement(ordered.shards, ordered.ranks), plan.sharder)
 
@@ -163,9 +173,13 @@ def on_hosts_of(models: Models, task: ShardingTask) -> ShardingTask:
 def _problem(task: ShardingTask, models: Models, memory: MemoryModel) -> Problem:
     if not isinstance(task, ShardingTask):
         raise TaskError(f"task {task!r:.60} must be made with ShardingTask(...)")
+    _check_models(models)
+    return Problem(on_hosts_of(models, task), models, memory)
+
+
+def _check_models(models: Models) -> None:
     if not hasattr(models, "comm"):
         raise CostModelError(f"models {models!r:.60} must be cost models, as load_cost_models returns them")
-    return Problem(on_hosts_of(models, task), models, memory)
 
 
 def _explained_plan(problem: Problem, placement: Placement, sharder: str) -> Plan:
@@ -275,4 +289,6 @@ def _attempt(
 
 def _generator(seed: int, task_id: str, sharder: str) -> np.random.Generator:
     """The random generator of one task and sharder."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise NeuroShardError(f"seed {seed!r:.60} must be a whole number of at least 0")
     return np.random.default_rng([seed, zlib.crc32(task_id.encode()), zlib.crc32(sharder.encode())])

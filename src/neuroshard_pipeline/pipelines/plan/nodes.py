@@ -68,7 +68,7 @@ def search_plan(
     if gb_per_s is None:
         return found, ""
     ordered = ordered_by_links(found, gb_per_s, models)
-    return ordered, order_text(found, ordered, ms_per_byte_of(gb_per_s))
+    return ordered, order_text(found, ordered, ms_per_byte_of(gb_per_s, params.world_size))
 
 
 def explain_plan(plan: Plan, order: str) -> str:
