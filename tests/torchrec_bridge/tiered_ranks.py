@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,9 @@ def _trained(
         for each in optimizers:
             each.step()
     tolerance = 1e-3 if case.comm_precision == "fp32" else 1e-2
+    for use in (optimizer_state, lambda of: load_optimizer_state(of, {})):
+        with pytest.raises(PlanError, match="is no module with tiers"):
+            use(module_of(parallel).pooled)
     check_optimizer_state(module_of(parallel).sequence, unsharded, optimizers[0], tolerance)
     check_state(parallel, unsharded, tolerance)
     return losses, list(calls)
@@ -109,6 +113,9 @@ def resumed(rank: int, world_size: int, before: Case, after: list[Case]) -> list
     expected = _steps(first, rank, world_size, STEPS)
     with pytest.raises(PlanError, match=r"the state 'all_tiers\.momentum1' is missing; it must have"):
         load_optimizer_state(first, {})
+    for rate in (math.nan, -1.0, math.inf, "0.1"):
+        with pytest.raises(PlanError, match=f"learning_rate {rate!r} must be"):
+            first.set_learning_rate(rate)
     with pytest.raises(PlanError, match="a state for every column shard of a row"):
         optimizer_state(_sequence(replace(before, sharding_type="column_wise"), groups, seed=0))
     part = slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)

@@ -3,8 +3,10 @@
 Tiers are parts of a table's rows by popularity: hot rows on every rank, host rows on every host, cold rows sharded.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import torch
@@ -163,7 +165,13 @@ class TieredModule(TieredState, ShardedModule[TieredIds, LookedUp, Any, TieredCo
         return CombinedOptimizer([]) if self.cold is None else self.cold.fused_optimizer
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Set the learning rate of all rows from the next step on."""
+        """Set the learning rate of all rows from the next step on.
+
+        Raises:
+            PlanError: the rate is not a finite number of at least 0.
+        """
+        if not isinstance(learning_rate, Real) or not 0 <= learning_rate < math.inf:  # or NaN
+            raise PlanError(f"learning_rate {learning_rate!r} must be a finite number of at least 0")
         for optimizer in (self.fused_optimizer, *(each for own in self.tiers for each in own.optimizers)):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate

@@ -41,10 +41,12 @@ def optimizer_state(module: TieredState) -> OptimizerState:
     The states are in host memory. Those of a table are (R,) with row-wise Adagrad, and (R, D) with Adagrad.
 
     Raises:
-        PlanError: the optimizer is not supported, or row-wise Adagrad updates column shards of cold rows.
+        PlanError: the module has no tiers, its optimizer is not supported, or row-wise Adagrad updates column shards of
+            cold rows.
     """
+    every_state = list(_stored(module))  # raises all errors before the first collective
     found: OptimizerState = {parts.key: {} for parts in module.parts}
-    for parts, name, stored in _stored(module):
+    for parts, name, stored in every_state:
         whole = whole_rows(parts, stored)
         found[parts.key][name] = whole[:, 0] if stored.width == 1 else whole
     return found
@@ -69,6 +71,11 @@ def load_optimizer_state(module: TieredState, state: Mapping[str, Mapping[str, t
 
 def _stored(module: TieredState) -> Iterator[tuple[TableParts, str, StoredRows]]:
     """Every state of every table, with its name."""
+    if not isinstance(module, TieredState):
+        raise PlanError(
+            f"{type(module).__name__} is no module with tiers (put_tiers replaces only collections that have tiers in "
+            "the plan); if TorchRec sharded it, save and load the state of its fused_optimizer"
+        )
     weights = {} if module.cold is None else module.cold.state_dict()
     states = {} if module.cold is None else module.cold.fused_optimizer.state_dict()["state"]
     for parts in module.parts:
