@@ -18,6 +18,9 @@ newest = $$(ls $(DATA)/06_models/$(1) 2>/dev/null | tail -1)
 ifeq ($(wildcard conf/$(ENV)),)
 $(error ENV=$(ENV): there is no folder conf/$(ENV); use one of $(filter-out logging.yml local test,$(notdir $(wildcard conf/*))))
 endif
+ifeq ($(filter same-results,$(MAKECMDGOALS))$(BEFORE),same-results)
+$(error BEFORE is missing; name the commit to compare with, as in: make same-results BEFORE=HEAD~1)
+endif
 comma := ,
 # The folders of data/, and of data/<environment>/, that runs write.
 LAYERS := 02_intermediate 03_primary 04_feature 06_models 07_model_output 08_reporting

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from griffe import Docstring, DocstringSectionKind
 from kedro.config import OmegaConfigLoader
 from kedro.framework.startup import bootstrap_project
 from kedro.pipeline.node import Node
@@ -26,6 +26,11 @@ from neuroshard_pipeline.lab.device import DeviceParams, KernelParams
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.step import StepParams
 from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
+
+try:
+    from griffe import Docstring, DocstringSectionKind
+except ModuleNotFoundError:
+    sys.exit("griffe is not installed; install the extra `docs`: pip install -e '.[docs]', or run: make docs")
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf" / "base"
@@ -246,7 +251,9 @@ def page() -> str:
 
 def main() -> None:
     """Write the page to the path that the command line names."""
-    Path(sys.argv[1]).write_text(page())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="the page to write")
+    parser.parse_args().path.write_text(page())
 
 
 if __name__ == "__main__":

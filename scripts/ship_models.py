@@ -5,6 +5,7 @@ Run it after the training, once for each of the environments a100, h100 and h200
     kedro run --env h100 --pipeline pretrain && python scripts/ship_models.py h100
 """
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -12,11 +13,12 @@ from pathlib import Path
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.cost_models.checkpoint import version_folder
 from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder
+from neuroshard_pipeline.errors import NeuroShardError
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def main(environment: str) -> None:
+def ship(environment: str) -> None:
     """Replace the shipped models, and print the new ones. A step cost model that was not trained is removed."""
     trained = ROOT / "data" / environment / "06_models"
     names = [name for name in (*MODEL_NAMES, STEP_MODEL_NAME) if name in MODEL_NAMES or (trained / name).is_dir()]
@@ -31,5 +33,17 @@ def main(environment: str) -> None:
     print(load_cost_models(environment))
 
 
+def main() -> None:
+    """Ship the models of the environment that the command line names."""
+    files = (ROOT / "conf").glob("*/globals.yml")
+    environments = sorted(path.parent.name for path in files if "shipped_models" in path.read_text())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environment", choices=environments, help="the environment of the training")
+    try:
+        ship(environment := parser.parse_args().environment)
+    except NeuroShardError as error:
+        sys.exit(f"{error} --env {environment}")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -5,20 +5,20 @@
 Device and cluster are those of the shipped compute and communication cost models.
 """
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 import yaml
 
 from neuroshard_pipeline.cost_models import ComputeCostModel
 from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, step_model_of_hardware
-from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder
+from neuroshard_pipeline.cost_models.shipped import MODEL_NAMES, STEP_MODEL_NAME, shipped_folder, shipped_names
 
 PARAMETERS = Path(__file__).resolve().parents[1] / "conf/base/parameters_train.yml"
 
 
-def main(name: str) -> None:
+def ship(name: str) -> None:
     """Replace one shipped step cost model, and print its errors."""
     params = ModelledStepParams(**yaml.safe_load(PARAMETERS.read_text())["train"]["modelled_steps"])
     hardware = ComputeCostModel.load(shipped_folder(name) / MODEL_NAMES[0]).provenance["hardware"]
@@ -29,6 +29,13 @@ def main(name: str) -> None:
     print(name, {part: round(error, 3) for part, error in model.errors.items()})
 
 
+def main() -> None:
+    """Ship the step cost models of the GPUs that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=shipped_names(), metavar="GPU", help="%(choices)s")
+    for name in parser.parse_args().names:
+        ship(name)
+
+
 if __name__ == "__main__":
-    for each in sys.argv[1:]:
-        main(each)
+    main()

@@ -52,6 +52,16 @@ def test_an_environment_without_a_folder_is_refused_before_anything_is_installed
     assert "ENV=nonsense: there is no folder conf/nonsense; use one of a100 base" in done.stderr
 
 
+def test_a_comparison_with_no_commit_is_refused_before_anything_is_installed():
+    make = ["make", "--dry-run", "same-results", "BEFORE="]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "make same-results BEFORE=" in done.stderr
+    assert "worktree add --detach .same-results HEAD" in commands("same-results", "BEFORE=HEAD")
+
+
 def test_both_builds_of_fbgemm_are_pinned_to_one_version():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     assert pins["fbgemm-gpu"] == pins["fbgemm-gpu-cpu"]
