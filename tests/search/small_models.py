@@ -55,7 +55,10 @@ class SmallComputeModel:
 
 
 class SmallCommModel:
-    """The cost of a rank rises with its own dimension sum, those of all ranks, and its wait for the last rank."""
+    """The cost of a rank rises with its own dimension sum, those of all ranks, and its wait for the last rank.
+
+    A single rank pays nothing, as in `CommCostModel`.
+    """
 
     def __init__(self, seed: int):
         rng = np.random.default_rng(seed)
@@ -68,7 +71,7 @@ class SmallCommModel:
 
     def backward_ms(self, dim_sums, batch_size):  # noqa: ARG002
         largest = np.asarray(dim_sums, dtype=np.float64).max(axis=-1, keepdims=True)
-        return self._volume_ms(dim_sums) + 0.3 * self.worst * largest
+        return self._volume_ms(dim_sums) + 0.3 * self.worst * largest * (np.shape(dim_sums)[-1] > 1)
 
     def forward_interval_ms(self, dim_sums, start_skew_ms, batch_size):
         return self.forward_ms(dim_sums, start_skew_ms, batch_size)[..., None] * (0.9, 1.2)
@@ -78,7 +81,8 @@ class SmallCommModel:
 
     def _volume_ms(self, dim_sums):
         dims = np.asarray(dim_sums, dtype=np.float64)
-        return self.own * dims + self.worst * np.sqrt((dims**2).mean(axis=-1, keepdims=True)) + 0.1
+        cost_ms = self.own * dims + self.worst * np.sqrt((dims**2).mean(axis=-1, keepdims=True)) + 0.1
+        return cost_ms * (dims.shape[-1] > 1)
 
 
 @dataclass(frozen=True)
