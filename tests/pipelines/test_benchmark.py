@@ -109,6 +109,16 @@ def test_a_suite_whose_plans_cannot_be_measured_is_compared_by_predicted_costs(b
     assert "No plan of this suite was measured." in newest(benchmark_run, "08_reporting/benchmark.html").read_text()
 
 
+def test_a_benchmark_without_learned_sharders_needs_no_policies(finished_run, tmp_path):
+    (tmp_path / "06_models").mkdir()
+    for model in ("compute_cost_model", "comm_cost_model"):
+        (tmp_path / "06_models" / model).symlink_to(finished_run / "06_models" / model)
+    settings = {"suites": {"names": ["paper_4"]}, "contest": {"sharders": ["lookup_greedy", "neuroshard"]}}
+    run_pipeline(tmp_path, "benchmark", params={"benchmark": settings})
+    verdicts = json.loads(newest(tmp_path, "08_reporting/benchmark_verdicts.json").read_text())
+    assert list(verdicts["suites"]["paper_4"]["sharders"]) == ["lookup_greedy", "neuroshard"]
+
+
 def test_a_killed_run_loses_no_stored_record(benchmark_run, tmp_path):
     """The run is killed while it solves, then while it measures; stored records are neither lost nor made again."""
     data_root = tmp_path / "data"

@@ -111,6 +111,22 @@ def test_a_sharder_without_its_policy_is_refused(finished_run):
     assert "train_policies" in problem
 
 
+def test_a_benchmark_needs_policies_only_of_the_learned_sharders_in_its_contest(finished_run, tmp_path):
+    (tmp_path / "06_models").mkdir()
+    for model in ("compute_cost_model", "comm_cost_model"):
+        (tmp_path / "06_models" / model).symlink_to(finished_run / "06_models" / model)
+    for sharders in (["lookup_greedy", "neuroshard"], ["dreamshard", "neuroshard"]):
+        contest = {"benchmark": {"contest": {"sharders": sharders}, "suites": {"names": ["paper_4"]}}}
+        found = problems(tmp_path, "benchmark", contest)
+        learned = [name for name in sharders if name == "dreamshard"]
+        assert len(found) == len(learned)
+        assert all("dreamshard" in each and "autoshard" not in each for each in found)
+        assert all(
+            f"run `kedro run --env test --pipeline train_policies --params data_root={tmp_path}`" in each
+            for each in found
+        )
+
+
 def test_all_input_files_are_checked_at_once(finished_run, tmp_path):
     (tmp_path / "links.csv").write_text("1,x\n3,1\n")
     (tmp_path / "constraints.yml").write_text("tables: {a: {pin: [0]}}")

@@ -8,7 +8,7 @@ import pandas as pd
 from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.evaluation.verdicts import best_rival, find_pair
 from neuroshard_pipeline.report.benchmark_table import noise_note, suite_note, suite_table, suite_verdict
-from neuroshard_pipeline.report.facts import nested_rows
+from neuroshard_pipeline.report.facts import busy_note, hardware_rows, nested_rows
 from neuroshard_pipeline.report.figures import comparisons, cost_against_time, performance_profile
 from neuroshard_pipeline.report.formats import MISSING
 from neuroshard_pipeline.report.page import render_page
@@ -37,10 +37,11 @@ def render_benchmark(
         "benchmark.html",
         figures,
         headlines=headlines(verdicts),
+        busy_note=busy_note(hardware),
         noise=noise_note(hardware),
         confidence=f"{100 * verdicts['confidence']:g}",
         suites=[_suite(name, verdict) for name, verdict in verdicts["suites"].items()],
-        hardware_rows=nested_rows(hardware),
+        hardware_rows=hardware_rows(hardware),
         lineage_rows=nested_rows(lineage),
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from neuroshard_pipeline.report.facts import busy_note
 from neuroshard_pipeline.report.formats import MISSING, fixed, plural
 from neuroshard_pipeline.report.sharder_summary import origin_note
 from neuroshard_pipeline.report.terminal import aligned_table
@@ -12,7 +13,7 @@ _STEP_PLACE = 6
 
 
 def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
-    """The benchmark as text: for every suite a table and one sentence (`suite_verdict`), then the noise floor.
+    """The benchmark as text: for every suite a table and one sentence (`suite_verdict`), then notes on noise.
 
     Args:
         verdicts: `benchmark.verdicts`.
@@ -22,7 +23,7 @@ def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) ->
         f"== {suite}\n{aligned_table(suite_table(verdict))}\n\n{suite}: {suite_verdict(verdict)}"
         for suite, verdict in verdicts["suites"].items()
     ]
-    return "\n\n".join([*parts, noise_note(hardware)])
+    return "\n\n".join([*parts, f"{noise_note(hardware)} {busy_note(hardware)}".strip()])
 
 
 def suite_table(verdict: Mapping[str, Any]) -> list[list[str]]:

@@ -35,6 +35,8 @@ _NUMBERS = {"r2": ".3f", "kendall_tau": ".3f", "n_test": ",", "count": ","}
 #: For each of the paper's three parts of the embedding cost, the model of `train.metrics` that predicts it.
 _MODEL_OF_PART = {"compute": "compute", "backward_comm": "comm_backward", "forward_comm": "comm_forward"}
 
+_LOAD = "cores used by other programs"
+
 #: Columns of the table of sharding types: a whole table is column-wise with a single shard.
 _TYPE_COLUMNS = ("whole", *SHARDING_TYPES)
 
@@ -140,11 +142,18 @@ def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _load_facts(share: float | None) -> dict[str, str]:
-    return {} if share is None else {"cores used by other programs": percent(share)}
+    return {} if share is None else {_LOAD: percent(share)}
+
+
+def hardware_rows(hardware: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+    """`nested_rows` of a description of hardware; the shares of the cores that other programs used are percentages."""
+    shares = (hardware.get("other_programs") or {}).items()
+    shown = {_LOAD: {name: percent(share) for name, share in shares if share is not None}} if shares else {}
+    return nested_rows({key: hardware[key] for key in hardware if key != "other_programs"} | shown)
 
 
 def busy_note(hardware: Mapping[str, Any]) -> str:
-    """A sentence if other programs used many of the cores while the cost models' samples were measured, or nothing."""
+    """A sentence if other programs used many of the cores while the samples of a campaign were measured, or nothing."""
     return "".join(f"{caveat.capitalize()}." for caveat in busy_machine(hardware))
 
 

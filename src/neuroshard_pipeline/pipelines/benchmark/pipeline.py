@@ -13,6 +13,7 @@ from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODE
 from neuroshard_pipeline.report import benchmark_table, render_benchmark
 from neuroshard_pipeline.sharders.policies.policy import Policies
 
+#: Maps every learned sharder to its trained policy, which loads as None if no run has trained it.
 POLICIES = {"autoshard": "policies.autoshard", "dreamshard": "policies.dreamshard"}
 SUITES = [
     f"params:{name}"

@@ -31,6 +31,7 @@ from neuroshard_pipeline.measurement.modelled import require_device
 from neuroshard_pipeline.pipelines import plan_measurement
 from neuroshard_pipeline.pipelines.augment import nodes as augment
 from neuroshard_pipeline.pipelines.benchmark import nodes as benchmark
+from neuroshard_pipeline.pipelines.benchmark.pipeline import POLICIES
 from neuroshard_pipeline.pipelines.drift import nodes as drift
 from neuroshard_pipeline.pipelines.measure import nodes as measure
 from neuroshard_pipeline.pipelines.params import ContestParams, PlanParams
@@ -167,8 +168,12 @@ def _contest_in_workers(run: PlannedRun, node: Node) -> Problems:
 
 def _benchmark_contest(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, BenchmarkSharderParams)
-    others = [sharder for sharder in params.sharders if sharder not in LEARNED]  # LEARNED need policies as inputs
+    others = [sharder for sharder in params.sharders if sharder not in LEARNED]
     yield from _sharder_problems(run, f"{name}.sharders", others)
+    learned = [sharder for sharder in params.sharders if sharder in LEARNED]
+    if untrained := " and ".join(sharder for sharder in learned if run.lacks(POLICIES[sharder])):
+        train = run.command("train_policies")
+        yield f"{name}.sharders: no policy is trained for {untrained}; run {train} first, or leave out {untrained}"
 
 
 def _executor(run: PlannedRun, node: Node) -> Problems:

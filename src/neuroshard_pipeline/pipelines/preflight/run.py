@@ -43,6 +43,11 @@ class PlannedRun:
         """The nodes of a namespace that call one of `functions`."""
         return [node for node in self.pipeline.nodes if node.namespace == namespace and node.func in functions]
 
+    def lacks(self, dataset: str) -> bool:
+        """Whether the run reads a dataset that has no version, and no version of it is pinned."""
+        stored: Any = self.catalog.get(dataset)
+        return dataset in self.pipeline.inputs() and not (stored.exists() or stored._version.load)
+
     def world_sizes(self, dataset: str) -> set[int]:
         """World sizes of the samples or tasks in a dataset, which an earlier run or a node of this run makes."""
         makers = [node for node in self.pipeline.nodes if dataset in node.outputs]
