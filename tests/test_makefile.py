@@ -1,4 +1,4 @@
-"""What `make` would do, without doing it."""
+"""What `make` would do, without doing it; `make clean` runs in a temporary folder."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def explain(error: Exception) -> str | None:
 
 
 def _unknown_name(kind: str, name: str) -> str:
-    """The message about a `name` (of a node), `namespace` or `dataset` that is not in the pipeline of a run."""
+    """The message about a node (`kind` is then `name`), a namespace or a dataset that a run does not have."""
     shown = f"{'node' if kind == 'name' else kind} {name!r}"
     names: dict[str, set[str]] = {
         each: flow.datasets() if kind == "dataset" else {str(getattr(node, kind)) for node in flow.nodes}

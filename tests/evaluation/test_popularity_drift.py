@@ -152,7 +152,7 @@ def test_the_rows_with_the_most_counted_ids_are_popular_in_the_source(source):
 
 
 def test_a_plan_without_tiers_is_refused_with_the_true_reason(source, models):
-    """One id per sample is so little to send that no tiers pay; the last task has tables that tiers would suit."""
+    """In the last case, the table may be cut into tiers, but one id per sample is so little that none pays."""
     day = {source.table.name: [ids[:BATCH] for ids in a_day(source)[source.table.name]]}
     task = ShardingTask([source.table], WORLD, BATCH, 2**30, local_world_size=LOCAL)
     pooled = replace(source.table, pooling="sum", popularity=None)

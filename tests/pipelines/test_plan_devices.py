@@ -33,7 +33,9 @@ def test_a_plan_for_modelled_gpus_is_stored_for_the_hosts_of_its_task(
 
 def test_tables_in_host_memory_need_a_plan_for_gpus(finished_run):
     task = {"tables": TABLES, "host_memory_gib": 1, "sharder": "size_lookup_greedy"}
-    with pytest.raises(PlanError, match=r"host memory of GPUs.* search\.torchrec\.compute_device=cuda"):
+    with pytest.raises(
+        PlanError, match=r"host memory only if GPUs .*search\.torchrec\.compute_device.* set it to cuda"
+    ):
         run_pipeline(finished_run, "plan", params={"plan": {"task": task}})
     for_gpus = {"plan": {"task": task}, "search": {"torchrec": {"compute_device": "cuda"}}}
     run_pipeline(finished_run, "plan", params=for_gpus)

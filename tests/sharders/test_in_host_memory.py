@@ -69,7 +69,7 @@ def test_a_task_without_host_memory_says_how_much_would_do():
     with pytest.raises(DoesNotFitError, match=f"or allow tables in host memory.* about {amount} per rank, and more if"):
         plan_of(task)
     assert plan_of(replace(task, host_memory_bytes=needed)).host_memory_bytes == (needed, needed)
-    with pytest.raises(DoesNotFitError, match=rf"about {amount} there per rank, and have .*\({needed - 1} bytes\)"):
+    with pytest.raises(DoesNotFitError, match=rf"about {amount} of host memory, but has .*\({needed - 1} bytes\)"):
         plan_of(replace(task, host_memory_bytes=needed - 1))
 
 
@@ -83,7 +83,7 @@ def test_a_tenth_more_than_the_named_amount_is_enough_if_tables_must_be_cut_by_r
 
 
 def test_too_little_host_memory_is_refused_with_the_amount():
-    with pytest.raises(DoesNotFitError, match=r"no plan with tables in host memory.* and have 1000 bytes; allow"):
+    with pytest.raises(DoesNotFitError, match=r"no plan with tables in host memory.* but has 1000 bytes; allow"):
         plan_of(tight_task(host_memory_bytes=1000))
 
 

@@ -158,7 +158,7 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
             raise CostModelError(f"the shipped cost models {path} have no versions; leave out version={version!r}")
         folders = [shipped_folder(str(path)) / name for name in (*MODEL_NAMES, STEP_MODEL_NAME)]
         return _loaded(folders[0], folders[1], folders[2] if folders[2].is_dir() else None)
-    if not Path(str(path)).is_dir():  # str: the error names what is no path, such as None
+    if not Path(str(path)).is_dir():  # a value that is not a path, such as None, gets into the error
         problem = "is not a folder" if Path(str(path)).exists() else "no such folder"
         shipped = ", ".join(shipped_names())
         raise CostModelError(f"{path}: {problem}; train cost models with: {COMMAND}, or name shipped ones: {shipped}")

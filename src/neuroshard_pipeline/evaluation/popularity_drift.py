@@ -242,7 +242,7 @@ def _why_no_tiers(plan: Plan, models: Models) -> str:
     if models.step is None or plan.sharder != "neuroshard_plus":
         return f"{plan.sharder} cannot make any with these cost models; use neuroshard_plus and a step cost model"
     if not cuttable_tables(task):
-        return "no sequence table may be cut: tables in host memory or not in fp32, and constraints, prevent it"
+        return "no sequence table may be cut: each is in host memory, is not in fp32, or has constraints that forbid it"
     return "the search found none that make a step cheaper"
 
 

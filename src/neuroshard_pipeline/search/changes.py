@@ -40,7 +40,7 @@ _NUM_EXACT_RANKS = 2**19
 
 
 def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedChange, ...]:
-    """The cheapest allowed change of a placement, and the cheapest forbidden one if it is cheaper by `LEAST_SHOWN_MS`.
+    """The cheapest allowed change of a placement, and the cheapest forbidden one if it saves `LEAST_SHOWN_MS` or more.
 
     Changes are the moves of the local search that take load off the busiest ranks: relocations, swaps, splits, shifts
     of columns and merges. Tables that are not column-wise stay as they are. Only for the most promising changes is a

@@ -95,8 +95,8 @@ def does_not_fit(
 ) -> DoesNotFitError:
     """The error of a sharder that has found no plan with the sharding types that every table may have (`_needs`).
 
-    `reason` is stated if neither the total memory nor a single table shows that the task cannot fit. The remedy is then
-    a rank with room for its share of all bytes and one more shard, because such a rank always has room for the next.
+    `reason` is stated if `_shortfalls` does not show that the task cannot fit. The remedy is then ranks with room for
+    an equal share of all bytes and the largest shard: while shards are left, one of these ranks has room for the next.
     """
     needs = _needs(task, memory, types)
     needed, limits = sum(need.total for need in needs), memory.limits(task)

@@ -192,7 +192,7 @@ def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placeme
 
 
 def largest_row_shards(table: Table, task: ShardingTask) -> dict[ShardingType, Shard]:
-    """The largest shard of a table for every type that cuts rows; types with fewer ranks to cut over come first."""
+    """The largest shard of a table for every type that cuts rows, in the order in which `best_cut` prefers them."""
     width = table.embedding_dim
     block = -(-width // task.num_hosts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
     kinds: tuple[ShardingType, ...] = ("table_row_wise", "grid_shard", "row_wise", "host_row_wise")

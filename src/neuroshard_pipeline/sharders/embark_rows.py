@@ -188,8 +188,8 @@ class EmbarkRows:
 def no_room(problem: Problem, sharder: str) -> DoesNotFitError:
     """The error for a task that has no placement, whether small tables are replicated or not."""
     reason = (
-        f"{sharder} found no placement with whole tables, ranges of rows as short as TorchRec can make them, and "
-        f"replicas of small tables; {largest_table(problem)} (neuroshard_plus also splits columns)"
+        f"{largest_table(problem)}; {sharder} (which does not split columns; neuroshard_plus does) found no placement "
+        "with whole tables, ranges of rows as short as TorchRec can make them, and replicas of small tables"
     )
     types = {table.name: usable_types(table, problem) for table in problem.task.tables}
     return does_not_fit(problem.task, problem.memory, types, reason)

@@ -49,8 +49,10 @@ def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesN
         remedy = f"or allow tables in host memory (host_memory_gib or host_memory_bytes): about {memory_text(needed)} "
         remedy += "per rank, and more if the tables cannot be shared evenly among the ranks"
     else:
-        remedy = "no plan with tables in host memory was found either; if all ranks share them evenly, they need about "
-        remedy += f"{memory_text(needed)} there per rank, and have {memory_text(given)}; allow more host memory"
+        remedy = (
+            "no plan with tables in host memory was found either; if all ranks share them evenly, a rank needs about "
+        )
+        remedy += f"{memory_text(needed)} of host memory, but has {memory_text(given)}; allow more"
     return DoesNotFitError(f"{refusal}; {remedy}")
 
 

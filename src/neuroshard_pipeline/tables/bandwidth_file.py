@@ -24,7 +24,7 @@ def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
     Raises:
         TableFileError: the file is unreadable or does not hold W x W bandwidths; the message names file and remedy.
     """
-    path = Path(str(path))  # str: the error names what is no path, such as None
+    path = Path(str(path))  # a value that is not a path, such as None, gets into the error
     reader = csv.reader(read_text(path).splitlines())
     try:
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]

@@ -48,7 +48,7 @@ def read_constraints(path: str | Path) -> Constraints:
     Raises:
         TableFileError: the file is unreadable or invalid; the message names the file and the first error.
     """
-    path = Path(str(path))  # str: the error names what is no path, such as None
+    path = Path(str(path))  # a value that is not a path, such as None, gets into the error
     if path.suffix.lower() not in _SUFFIXES:
         raise TableFileError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(_SUFFIXES)}; write YAML or JSON")
     text = read_text(path)

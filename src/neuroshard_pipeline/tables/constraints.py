@@ -88,7 +88,7 @@ class Constraints:
         max_shards: largest number of shards that the columns of any table are split into, or None for any number.
         sharding_types: the only types that any table may have, as in `TableConstraint`. A table whose own constraint
             names types, too, may have the types that both allow.
-        where: what errors about these constraints begin with: the file that they come from and `: `, or nothing.
+        where: the file that the constraints come from and `: `, or nothing. Errors of a task state it before a problem.
     """
 
     tables: Sequence[TableConstraint] = ()
@@ -177,7 +177,7 @@ def constraint_problems(
 
 
 def no_type_left(constraints: Constraints, table: Table, hindrances: Mapping[ShardingType, str]) -> str:
-    """Says that all `sharding_types` of a table have hindrances (`type_hindrances`), and which types have none."""
+    """Says why a table can have none of the types that its constraints allow, and which other types it could have."""
     listed = constraints.of(table.name).sharding_types
     reasons = "; ".join(f"{name}: {why}" for name, why in hindrances.items() if listed is None or name in listed)
     free = " or ".join(name for name, why in hindrances.items() if not why)

@@ -125,7 +125,7 @@ class Table:
 
     @property
     def has_profile(self) -> bool:
-        """Whether the reuse profile is known; otherwise `profile.with_profile` gives a default profile."""
+        """Whether there is a reuse profile, known or assumed; `profile.with_profile` gives a default one."""
         return self.reuse is not None
 
     @property

@@ -30,7 +30,7 @@ def read_tables(path: str | Path) -> list[Table]:
     Raises:
         TableFileError: the file is missing or invalid; the message names the file, the problem and the remedy.
     """
-    records = read_records(Path(str(path)))  # str: the error names what is no path, such as None
+    records = read_records(Path(str(path)))  # a value that is not a path, such as None, gets into the error
     check_columns(records, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
     return tables_of_records(records)
 

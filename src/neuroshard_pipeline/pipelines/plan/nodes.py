@@ -19,7 +19,7 @@ from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
 
 
 def read_task(params: PlanParams) -> ShardingTask:
-    """Read the user's tables, constraints and ids, and build the sharding task, if TorchRec can have its tables."""
+    """Read the user's tables, constraints and ids, and build the task; refuse tables that TorchRec cannot hold."""
     tables = read_tables(params.tables)
     if params.ids is not None:
         names = "plan.task.num_batches or plan.task.batch_size"
@@ -59,9 +59,9 @@ def search_plan(
     uses_host_memory = task.host_memory_bytes is not None or any(table.is_in_host_memory for table in task.tables)
     if uses_host_memory and (export.compute_device or device_of(models.compute)) == "cpu":
         raise PlanError(
-            f"{task.task_id}: TorchRec keeps tables only in the host memory of GPUs, but the plan is for the CPUs that "
-            "the cost models were measured on; set search.torchrec.compute_device=cuda, or plan with --env h100, or "
-            "leave out plan.task.host_memory_gib and the compute_kernel of tables"
+            f"{task.task_id}: TorchRec can keep tables in host memory only if GPUs train them, but this plan is for "
+            "CPUs (search.torchrec.compute_device; by default the device of the cost models); set it to cuda, use "
+            "--env h100, or leave out plan.task.host_memory_gib and the compute_kernel of tables"
         )
     gb_per_s = None if params.links is None else read_bandwidths(params.links, params.world_size)
     found = shard(task, models, params.sharder, settings, params.seed)
