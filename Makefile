@@ -44,7 +44,7 @@ help:
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make gpu-check  one minute on a machine with a GPU: a table of what works there, with remedies"
 	@echo "make prune  delete stored measurements that the campaigns of ENV do not use, after asking"
-	@echo "make clean  empty the folders of data/ that runs write, 02_intermediate to 08_reporting (01_raw and others stay)"
+	@echo "make clean  empty the folders that runs of any environment write: 02_intermediate to 08_reporting (01_raw stays)"
 
 # On a GPU, the checks of the machine come first; exit code 2 means that no campaign can run.
 run: announce $(VENV)/.run

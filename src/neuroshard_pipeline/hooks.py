@@ -79,7 +79,7 @@ class ParameterHooks:
 
 
 def _refuse_wrong_values(parameters: dict[str, Any], read: set[str]) -> None:
-    """Refuse wrong types of the parameters in `_TYPES`, and single values for all others that nodes read: groups."""
+    """Refuse wrong types of the parameters in `_TYPES`, and single values for other parameters, which are groups."""
     paths = [name.split(".") for name in {"lab", *read} - set(_TYPES)]
     groups = {".".join(path[: depth + 1]): _GROUP for path in paths for depth in range(len(path))}
     for name, adapter in sorted((groups | _TYPES).items(), key=itemgetter(0)):  # a group precedes what is in it

@@ -88,7 +88,7 @@ class Constraints:
         max_shards: largest number of shards that the columns of any table are split into, or None for any number.
         sharding_types: the only types that any table may have, as in `TableConstraint`. A table whose own constraint
             names types, too, may have the types that both allow.
-        where: the file that the constraints come from and `: `, or nothing. Errors of a task state it before a problem.
+        where: prefix of a task's error messages about these constraints: the file that they come from, or empty.
     """
 
     tables: Sequence[TableConstraint] = ()

@@ -82,8 +82,8 @@ def plan_to_json(
             from every table's name to the name of its collection. Cold tiers may be listed under the name of the whole
             table. None stands for `sparse_arch.embedding_bag_collection` (as in TorchRec's DLRM), or, by kind, for
             `weighted_embedding_bag_collection` and `embedding_collection` beside it. If tables of several of these
-            kinds would have the same path, only the first kind keeps it (pooled, then weighted, then sequence tables),
-            and the path of another kind gets `_` and the name of the kind.
+            kinds would have the same path, only the first kind keeps it (pooled, then weighted, then sequence tables);
+            the paths of the others get the suffix `_weighted_embedding_bag_collection` or `_embedding_collection`.
 
     Raises:
         PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, no
