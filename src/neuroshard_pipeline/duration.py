@@ -44,7 +44,7 @@ def estimate_minutes(expected_s: Mapping[str, float], budgeted_s: Mapping[str, f
 
     Args:
         expected_s: seconds by stage on the reference machine.
-        budgeted_s: seconds by stage to which time budgets limit measurements. A slow machine measures fewer rounds of
+        budgeted_s: for each stage, the seconds to which its time budgets limit it. A slow machine measures fewer rounds of
             visits, but at least half of them (`measurement.time_budget`), so that a stage takes at least half as long
             as without a limit.
         slowdown: how many times slower this machine is than the reference machine.
