@@ -44,9 +44,9 @@ def estimate_minutes(expected_s: Mapping[str, float], budgeted_s: Mapping[str, f
 
     Args:
         expected_s: seconds by stage on the reference machine.
-        budgeted_s: for each stage, the seconds to which its time budgets limit it. A slow machine measures fewer rounds of
-            visits, but at least half of them (`measurement.time_budget`), so that a stage takes at least half as long
-            as without a limit.
+        budgeted_s: for each stage, the seconds to which its time budgets limit it. A slow machine measures fewer rounds
+            of visits, but at least half of them (`measurement.time_budget`), so that a stage takes at least half as
+            long as without a limit.
         slowdown: how many times slower this machine is than the reference machine.
     """
     full_s = {stage: seconds * slowdown for stage, seconds in expected_s.items()}
