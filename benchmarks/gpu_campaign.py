@@ -112,7 +112,8 @@ def run(args: argparse.Namespace) -> None:
     for key, record in ComputeCampaign(params, args.seed).run(samples, stored(folder)):
         store(record, folder / f"{key}{_SUFFIX}")
         late = args.max_seconds and time.monotonic() - started > args.max_seconds
-        if late and not record["replica"].any():  # after repeats for the noise floor it goes on: they give no costs
+        # A record of repeats serves the noise floor alone. The campaign ends after a record that has costs.
+        if late and not record["replica"].any():
             break
     records = stored(folder)
     rows = load_rows(records, name_of(ComputeCampaign(params, args.seed).identity()))
