@@ -23,8 +23,8 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 from neuroshard_pipeline.search.room import require_room
 
-#: Bytes that a greedy run needs for a rank beside its sum of embeddings: five numbers in `greedy_runs.Runs` and in the
-#: price of the run.
+#: Bytes that a greedy run needs for a rank beside its sum of shard embeddings: five numbers in `greedy_runs.Runs` and
+#: in the price of the run.
 _OTHER_BYTES_PER_RUN_AND_RANK = 8 * 5
 
 #: Largest number of ranks that is searched. 10 tables on 10,000 ranks took half a minute on one core.

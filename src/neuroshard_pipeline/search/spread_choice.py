@@ -174,9 +174,10 @@ def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArra
 
 
 def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) -> dict[str, ShardingType]:
-    """The tables that cannot be column-wise and are not replicas on all ranks, and the type that cuts their rows.
+    """The tables whose rows must be cut, and the type that cuts them.
 
-    A table is left out if no type that it may have cuts it into shards that fit a rank.
+    They are host tiers, tables that may be neither column-wise nor replicas, and tables of which even the narrowest
+    column shard fits no rank. A table is left out if no type that it may have cuts it into shards that fit a rank.
     """
     finest = problem.numbers((index, unit.finest[0]) for index, unit in enumerate(problem.units))
     least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[finest].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The optimizer's state of tables with tiers under the names, and in the row order, of the unsharded tables.
+"""The optimizer's state of tables with tiers, with the names and in the row order of the unsharded tables.
 
 States have the names that TorchRec's fused optimizers use, such as `items.momentum1` of the table `items`. SGD has no
 state.
