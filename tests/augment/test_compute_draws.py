@@ -1,4 +1,4 @@
-"""Compute samples as the paper draws them: complete, within the memory, unchanged if more samples are drawn."""
+"""Compute samples as the paper draws them cover all tables, fit into the memory, and stay if more samples are drawn."""
 
 import pandas as pd
 import pytest

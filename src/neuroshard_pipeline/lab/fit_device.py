@@ -51,7 +51,8 @@ _SHORT_WEIGHT = 0.4
 _RANGE_WEIGHT = 0.1  # of the distance from the middle of the range
 _INLIER = 0.1  # relative errors above this count linearly
 
-#: What remains of a published backward pass without the two kernels of `reduction`.
+#: What remains of a published backward pass without its part `reduction`, two kernels that add up gradients and update
+#: rows.
 _PREPARATION = "preparation"
 
 
