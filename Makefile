@@ -10,7 +10,7 @@ TEST_WORKERS ?= logical
 EXTRA := $(if $(filter cuda,$(ENV)),cuda,cpu)
 VENV := .venv$(if $(filter cuda,$(EXTRA)),-cuda)
 BIN := $(VENV)/bin
-BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-campaign-length bench-refine bench-two-hosts
+BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-campaign-length bench-two-hosts
 # Where the environment keeps its data: conf/<env>/globals.yml
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
 # The newest version of a model, which is a timestamp; empty if there is no version.

@@ -15,8 +15,7 @@ aims of the project are met. Parts:
     .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
 
 It takes six to eight minutes per seed for 5,600 compute samples, on 2 cores with other load. With `--samples` and
-`--epochs` it is a quick check of the program, and its figures say nothing about the models. `bench_refine.py` is the
-benchmark of refinement.
+`--epochs` it is a quick check of the program, and its figures say nothing about the models.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuroshard_pipeline.augment import paper_settings
 from neuroshard_pipeline.evaluation.anchors import (
     NO_ANCHORS,
     AnchorParams,
@@ -15,10 +16,10 @@ from neuroshard_pipeline.evaluation.anchors import (
     drifts_of_parts,
     evenly_spaced,
     fit_drifts,
-    measure_as_at_first,
 )
 from neuroshard_pipeline.evaluation.drift import without_drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
+from neuroshard_pipeline.tables.frames import comm_samples_to_frame
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -95,29 +96,6 @@ def test_collectives_are_anchored_rank_by_rank():
     assert drifts["backward_ms"].ratio == pytest.approx(1.1)
 
 
-def test_anchors_are_measured_among_the_samples_and_left_out_of_their_costs():
-    new, anchors, seen = samples(30, "rank"), samples(10), []
-
-    def measure(mixed):
-        seen.extend(sample.sample_id for sample in mixed)
-        return costs_of(mixed, np.full(len(mixed), 1.3))
-
-    costs, drifts = measure_as_at_first(new, (anchors, costs_of(anchors, np.ones(10))), measure)
-    assert sorted(costs["sample_id"]) == sorted(sample.sample_id for sample in new)
-    assert sorted(seen) == sorted(sample.sample_id for sample in (*new, *anchors))
-    assert drifts["forward_ms"].ratio == pytest.approx(1.3)
-    places = [place for place, name in enumerate(seen) if name.startswith("compute")]
-    assert np.diff(places).max() <= 5
-    assert costs[["forward_ms", "backward_ms"]].to_numpy() == pytest.approx(1.0)  # the drift is removed
-
-
-def test_nothing_is_measured_if_there_is_no_sample():
-    anchors = samples(3)
-    costs, drifts = measure_as_at_first([], (anchors, costs_of(anchors, np.ones(3))), lambda _: pytest.fail("measured"))
-    assert costs.empty
-    assert drifts == {}
-
-
 def test_a_collective_that_failed_on_one_rank_is_not_chosen():
     of = [CommSample(f"comm-{index}", 32, (8, 16), (0.0, 0.0)) for index in range(2)]
     costs = costs_of([of[0], of[0], of[1], of[1]], 1.0).assign(rank=[0, 1, 0, 1])
@@ -131,7 +109,9 @@ def test_both_kinds_are_chosen_and_only_world_sizes_that_are_measured_anyway():
     collectives = [CommSample(f"comm-{world}", 32, (8,) * world, (0.0,) * world) for world in (2, 3)]
     costs = costs_of(lookups, np.arange(1.0, 21.0))
     comm_costs = costs_of(collectives, 1.0).assign(rank=0)
-    first = MeasuredSamples.of(pool, (lookups, costs), (collectives, comm_costs))
+    rows = [(sample.sample_id, sample.batch_size, "a", 16) for sample in lookups]
+    frame = pd.DataFrame(rows, columns=["sample_id", "batch_size", "table", "embedding_dim"])
+    first = MeasuredSamples(pool, frame, paper_settings(frame), costs, comm_samples_to_frame(collectives), comm_costs)
     params = AnchorParams(compute_samples=5, comm_samples=5)
     chosen = choose_anchors(first, params, [3])
     assert len(chosen.compute) == 5

@@ -220,15 +220,13 @@ def test_a_plan_for_a_users_tables(finished_run):
 def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap()
     in_memory = {"report.inputs", "plan.sharding_task", "plan.found", "plan.order_in_words", "augment.public_tables"}
-    in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark", "refine") for name in SHARED_IN_MEMORY}
+    in_memory |= {f"{stage}.{name}" for stage in ("search", "benchmark") for name in SHARED_IN_MEMORY}
     in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check", "truth") for name in SHARED_IN_MEMORY[:2]}
-    in_memory |= {f"{stage}.first_campaign" for stage in ("search", "train", "refine")}
-    in_memory |= {f"{stage}.refined_samples" for stage in ("train", "refine")}
+    in_memory |= {f"{stage}.first_campaign" for stage in ("search", "train")}
     in_memory |= {"search.chosen_anchors", "search.solved_plans", "measure.compute_summary", "measure.comm_summary"}
     in_memory |= {f"benchmark.{name}" for name in ("suite_settings", "trained_policies", "jobs")}
     in_memory |= {f"benchmark.{name}" for name in ("solved_plans", "chosen_plans")}
-    in_memory |= {f"refine.{name}" for name in ("known_samples", "new_samples", "measured_samples")}
-    in_memory |= {f"train.{name}" for name in ("training_data", "is_refined", "group_metrics")}
+    in_memory |= {"train.group_metrics"}
     in_memory |= {"train.measured_steps", "train.found_step_model"}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")} | {"truth.solutions"}

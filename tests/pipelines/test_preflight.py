@@ -34,7 +34,7 @@ def problems(
 
 
 @pytest.mark.parametrize(
-    "name", ["__default__", "pretrain", "measure", "train", "search", "plan", "refine", "train_check", "train_policies"]
+    "name", ["__default__", "pretrain", "measure", "train", "search", "plan", "train_check", "train_policies"]
 )
 def test_a_good_run_has_no_problems(finished_run, name):
     assert problems(finished_run, name) == []
@@ -62,7 +62,6 @@ def test_only_the_nodes_that_run_are_checked(finished_run):
     ("name", "params", "setting"),
     [
         ("search", {"search": {"comm": {"backend": "nccl"}}}, "search.comm.backend='nccl'"),
-        ("refine", {"measure": {"comm": {"backend": "nccl"}}}, "measure.comm.backend='nccl'"),
         ("train_check", {"train_check": {"training": {"backend": "nccl"}}}, "train_check.training.backend='nccl'"),
         ("truth", {"truth": {"steps": {"backend": "nccl"}}}, "truth.steps.backend='nccl'"),
     ],
@@ -146,7 +145,6 @@ def test_all_input_files_are_checked_at_once(finished_run, tmp_path):
         ("measure", {"measure": {"compute": {"backend": "modelled"}}}, "needs recording.modelled_device"),
         ("train_check", {"train_check": {"task": {"criteo_file": "day_9"}}}, "train_check.task.criteo_file='day_9'"),
         ("train_check", {"train_check": {"task": {"tables": "no.csv"}}}, "no.csv: no such file"),
-        ("refine", {"measure": {"compute": {"backend": "recorded"}}}, "compute backend 'recorded' cannot measure"),
     ],
 )
 def test_a_missing_file_or_an_unusable_backend_is_refused(finished_run, name, params, word):

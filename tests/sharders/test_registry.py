@@ -20,7 +20,7 @@ from neuroshard_pipeline.errors import (
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
-from neuroshard_pipeline.sharders.registry import SHORTLISTING, shard, shortlist, solve_all
+from neuroshard_pipeline.sharders.registry import shard, solve_all
 from sharders.policy_makers import untrained_policies
 
 #: `torchrec_fitted` stands for both sharders with TorchRec's planner; they have tests of their own (`test_torchrec`).
@@ -139,36 +139,10 @@ def test_a_task_that_cannot_fit_is_an_error():
         shard(some_tasks()[2], small_models())
 
 
-@pytest.mark.parametrize("name", SHORTLISTING)
-def test_a_shortlist_is_the_plan_followed_by_different_ones(name):
-    task, models = some_tasks()[0], small_models()
-    plans = shortlist(task, models, name, QUICK, seed=0, count=4)
-    assert 1 < len(plans) <= 4
-    chosen = shard(task, models, name, QUICK)
-    assert (plans[0].shards, plans[0].ranks) == (chosen.shards, chosen.ranks)
-    held = {
-        tuple(
-            sorted(
-                (part.table.name, part.embedding_dim, rank) for part, rank in zip(plan.shards, plan.ranks, strict=True)
-            )
-        )
-        for plan in plans
-    }
-    assert len(held) == len(plans)
-    costs = [plan.predicted_cost_ms for plan in plans]
-    assert costs == sorted(costs)
-
-
-def test_a_sharder_without_a_search_offers_no_runners_up():
-    with pytest.raises(NeuroShardError, match="'random' offers no runners-up; use one of neuroshard, neuroshard_plus"):
-        shortlist(some_tasks()[0], small_models(), "random", QUICK, seed=0, count=2)
-
-
 def test_all_ways_to_plan_put_ranks_on_the_hosts_of_the_models_cluster():
     """The shipped models of the H100 are those of a cluster with eight ranks per host."""
     task, models = random_task(np.random.default_rng(0), 8, 16, 0.4), load_cost_models("h100")
     name = "neuroshard"
-    plans = [shard(task, models, name, QUICK), *shortlist(task, models, name, QUICK, seed=0, count=1)]
-    plans += solve_all([task], [name], models, QUICK).plans
+    plans = [shard(task, models, name, QUICK), *solve_all([task], [name], models, QUICK).plans]
     assert task.local_world_size is None
-    assert [plan.task for plan in plans] == [dataclasses.replace(task, local_world_size=8)] * 3
+    assert [plan.task for plan in plans] == [dataclasses.replace(task, local_world_size=8)] * 2

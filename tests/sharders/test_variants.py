@@ -14,8 +14,8 @@ from neuroshard_pipeline.search.price import price_plan, priced
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders import neuroshard, registry
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.sharders.variants import best_variants
-from neuroshard_pipeline.sharders.whole_step import whole_step_placements
+from neuroshard_pipeline.sharders.variants import best_variant
+from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
 SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 20}), WEIGHTS_AND_OPTIMIZER)
@@ -32,55 +32,47 @@ def halving(problem: Problem) -> list[ShardingTask]:
     return [scaled(problem.task, factor) for factor in (4.0, 0.5)]
 
 
-def found(task: ShardingTask, makers, count: int = 1, seed: int = 0):
+def found(task: ShardingTask, makers, seed: int = 0):
     problem = Problem(task, step_models(), SETTINGS.memory)
     rng = np.random.default_rng(seed)
-    return problem, best_variants(problem, SETTINGS.search, SETTINGS.local_search, rng, count, makers)
+    return problem, best_variant(problem, SETTINGS.search, SETTINGS.local_search, rng, makers)
 
 
-def test_without_variants_the_placements_are_those_of_the_search():
-    problem, placements = found(TASK, [lambda _: []], 3)
+def test_without_variants_the_placement_is_that_of_the_search():
+    problem, placement = found(TASK, [lambda _: []])
     rng = np.random.default_rng(0)
-    assert placements == whole_step_placements(problem, SETTINGS.search, SETTINGS.local_search, rng, 3)
+    assert placement == whole_step_placement(problem, SETTINGS.search, SETTINGS.local_search, rng)
 
 
 def test_the_cheapest_variant_is_chosen_and_priced_as_a_task_of_its_own():
-    problem, (best,) = found(TASK, [halving])
+    problem, best = found(TASK, [halving])
     assert best.task == scaled(TASK, 0.5)
     plan = price_plan(problem, best, "plus")
     assert plan.task is best.task
     assert plan == priced(plan, problem.models)
-    assert plan.predicted_cost_ms < price_plan(problem, found(TASK, [])[1][0], "plus").predicted_cost_ms
+    assert plan.predicted_cost_ms < price_plan(problem, found(TASK, [])[1], "plus").predicted_cost_ms
 
 
 def test_each_maker_starts_from_the_best_variant_before_its_turn():
-    _, (best,) = found(TASK, [halving, halving])
+    _, best = found(TASK, [halving, halving])
     assert best.task == scaled(scaled(TASK, 0.5), 0.5)
-
-
-def test_the_shortlist_has_placements_of_the_task_and_a_variant_in_order_of_cost():
-    problem, placements = found(TASK, [halving], 50)
-    costs = [price_plan(problem, placement, "plus").predicted_cost_ms for placement in placements]
-    assert costs == sorted(costs)
-    assert {None, scaled(TASK, 0.5)} <= {placement.task for placement in placements}
 
 
 def test_a_task_that_does_not_fit_may_have_a_variant_that_does():
     tight = replace(TASK, memory_bytes=1000)
     with pytest.raises(DoesNotFitError):
         found(tight, [halving])
-    _, (best,) = found(tight, [lambda problem: [replace(problem.task, memory_bytes=2**40)]])
+    _, best = found(tight, [lambda problem: [replace(problem.task, memory_bytes=2**40)]])
     assert best.task.memory_bytes == 2**40
 
 
 def test_plans_of_the_registry_belong_to_the_variant(monkeypatch):
-    monkeypatch.setattr(neuroshard, "best_variants", partial(best_variants, makers=[halving]))
+    monkeypatch.setattr(neuroshard, "best_variant", partial(best_variant, makers=[halving]))
     expected, models = scaled(TASK, 0.5), step_models()
     plan = registry.shard(TASK, models, "neuroshard_plus", SETTINGS)
     assert plan.task == expected
     assert {shard.table for shard in plan.shards} == set(expected.tables)
     assert plan.rejected
-    assert [p.task for p in registry.shortlist(TASK, models, "neuroshard_plus", SETTINGS, 0, 1)] == [expected]
     assert [p.task for p in registry.solve_all([TASK], ["neuroshard_plus"], models, SETTINGS).plans] == [expected]
     ordered = registry.ordered_by_links(plan, np.ones((2, 2)), models)
     assert ordered.task == expected

@@ -10,8 +10,8 @@ from neuroshard_pipeline.cost_models.metrics import Metrics, held_out_accuracy, 
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING
 
-#: The two groups of the random held-out samples: samples of generated tables, drawn as in the paper or chosen by
-#: `refine`, and samples of tables that were derived from those of the pool (`augment.variation`).
+#: The two groups of the random held-out samples: samples of generated tables, drawn as in the paper, and
+#: samples of tables that were derived from those of the pool (`augment.variation`).
 GENERATED_TABLES, DERIVED_TABLES = "generated_tables", "derived_tables"
 
 

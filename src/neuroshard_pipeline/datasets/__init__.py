@@ -7,7 +7,6 @@ from neuroshard_pipeline.datasets.atomic import (
     AtomicTextDataset,
 )
 from neuroshard_pipeline.datasets.folder import CostModelDataset, JSONFolderDataset
-from neuroshard_pipeline.datasets.optional import OptionalParquetDataset
 from neuroshard_pipeline.datasets.records import RecordFolderDataset
 from neuroshard_pipeline.datasets.tables import TableFileDataset
 
@@ -18,7 +17,6 @@ __all__ = [
     "AtomicTextDataset",
     "CostModelDataset",
     "JSONFolderDataset",
-    "OptionalParquetDataset",
     "RecordFolderDataset",
     "TableFileDataset",
 ]

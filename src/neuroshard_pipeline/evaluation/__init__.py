@@ -9,7 +9,7 @@ Measuring plans:
 - `plan_samples`: the samples that are measured for plans; `measure_plans`: the three campaigns that measure plans
 - `anchors`: training samples that are measured again with the plans; `drift`: how much slower or faster the machine has
   become, estimated from the anchors
-- `measured_samples`: samples with their costs; `refinement`: samples of good plans, measured for the training data
+- `measured_samples`: samples with their costs
 
 Comparing:
 

@@ -1,12 +1,12 @@
 """Anchors: samples of the first campaign that are measured again to estimate the machine's drift.
 
 A campaign measures many samples; each is a lookup kernel of one rank, or a collective. The first campaign
-measured the training data. A later one measures plans, or more training data, minutes or days afterwards, when a shared
-machine may have changed speed. Anchors are measured among its samples; their costs in both campaigns give the drift.
+measured the training data. A later one measures plans, minutes or days afterwards, when a shared machine may have
+changed speed. Anchors are measured among its samples; their costs in both campaigns give the drift.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from neuroshard_pipeline.evaluation.drift import Drift, fit_drift, without_drift
+from neuroshard_pipeline.evaluation.drift import Drift, fit_drift
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, ComputeSample
@@ -115,31 +115,6 @@ def among(samples: Sequence[AnySample], anchors: Sequence[AnySample]) -> list[An
     places = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (samples, anchors)])
     together = [*samples, *anchors]
     return [together[place] for place in np.argsort(places, kind="stable")]
-
-
-def measure_as_at_first(
-    samples: Sequence[Sample],
-    anchors: tuple[Sequence[Sample], pd.DataFrame],
-    measure: Callable[[Sequence[Sample]], pd.DataFrame],
-) -> tuple[pd.DataFrame, dict[str, Drift]]:
-    """Measure samples and anchors in one campaign and remove the machine's drift from the costs.
-
-    Args:
-        samples: new samples, none of them an anchor.
-        anchors: samples of the first campaign and their costs in it.
-        measure: returns, for a list of samples, `sample_id, forward_ms, backward_ms, error` and for collectives `rank`.
-
-    Returns:
-        The costs of `samples`, converted to costs of the first campaign, and the drift of every direction (an empty
-        dictionary if there are no samples).
-    """
-    chosen, first_costs = anchors
-    if not samples:
-        return first_costs.head(0), {}
-    costs = measure(among(samples, chosen))
-    is_anchor = costs["sample_id"].isin({anchor.sample_id for anchor in chosen})
-    drifts = fit_drifts(first_costs, costs[is_anchor])
-    return without_drift(costs[~is_anchor].reset_index(drop=True), drifts), drifts
 
 
 def fit_drifts(first: pd.DataFrame, later: pd.DataFrame) -> dict[str, Drift]:

@@ -1,4 +1,4 @@
-"""The two kinds of campaigns that measure plans and further training samples: of lookups, and of collectives.
+"""The two kinds of campaigns that measure plans: of lookups, and of collectives.
 
 A campaign measures many samples. A sample is what one measurement runs: one lookup kernel of a rank, one collective, or
 a pair of all-to-alls (forward and backward).
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import CampaignSummary, CommCampaign, ComputeCampaign, describe_hardware
 from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
@@ -47,16 +46,3 @@ class Campaigns:
     def costs_are(self) -> dict[str, str]:
         """Origin of the costs: `measured`, `recorded` or `modelled`, for `compute` and `comm`."""
         return {"compute": self.compute.params.costs_are, "comm": self.comm.params.costs_are}
-
-    def require_measuring(self) -> None:
-        """Refuse a compute backend that can only look up samples that were recorded before.
-
-        Raises:
-            MeasurementError: the backend is `recorded`; the message names the backends that measure.
-        """
-        if self.compute.params.backend == "recorded":
-            raise MeasurementError(
-                "compute backend 'recorded' cannot measure the shards that a search chooses; "
-                "run refine on a machine that can measure lookups, with measure.compute.backend fbgemm_cpu or "
-                "fbgemm_cuda (environments base and cuda)"
-            )

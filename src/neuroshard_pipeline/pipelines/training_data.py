@@ -1,7 +1,4 @@
-"""Nodes that gather measured samples: the first campaign, and what the pipeline refine has measured in addition.
-
-The first campaign consists of the samples of the augment stage with the costs of the measure stage.
-"""
+"""The node that gathers the first campaign: the samples of the augment stage with the costs of the measure stage."""
 
 from kedro.pipeline import Node
 
@@ -16,17 +13,8 @@ FIRST_CAMPAIGN = {
     "comm_samples": "augment.comm_samples",
     "comm_costs": "measure.comm_costs",
 }
-#: Datasets `refine.<name>` in the order of `MeasuredSamples`. `refine.newest_<name>` reads the same files; it is
-#: empty if there is no version.
-REFINED = ("compute_samples", "compute_sample_settings", "compute_costs", "comm_samples", "comm_costs")
 
 
 def first_campaign_node() -> Node:
     """Datasets of the first campaign → `first_campaign`."""
     return Node(MeasuredSamples, list(FIRST_CAMPAIGN), "first_campaign", name="gather_first_campaign")
-
-
-def refined_samples_node() -> Node:
-    """`table_pool`, and `refined_<name>` for every name of `REFINED` → `refined_samples`."""
-    inputs = ["table_pool", *(f"refined_{name}" for name in REFINED)]
-    return Node(MeasuredSamples, inputs, "refined_samples", name="gather_refined_samples")

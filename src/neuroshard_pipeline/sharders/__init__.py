@@ -14,6 +14,6 @@ published sharders with which this project's sharders are compared.
 - `usable_types`: the sharding types among which sharders may choose
 - `milp`: integer programming
 - `policies`: `autoshard` and `dreamshard`, the learned rivals
-- `registry`: `SHARDERS`, `make_sharder`, `shard` (one task), `shortlist` (with runners-up), `solve_all` (all sharders
+- `registry`: `SHARDERS`, `make_sharder`, `shard` (one task), `solve_all` (all sharders
   on all tasks), `ordered_by_links` (one plan on unequal links)
 """

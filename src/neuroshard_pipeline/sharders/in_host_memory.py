@@ -19,8 +19,8 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Searches a problem; returns its best placements.
-Search = Callable[[Problem], list[Placement]]
+#: Searches a problem; returns its best placement.
+Search = Callable[[Problem], Placement]
 
 
 def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
@@ -33,10 +33,11 @@ def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
     found: list[Placement] = []
     for variant in host_memory_tasks(problem.task, problem.memory):
         try:
-            placements = _searched(problem, variant, search)
+            placement = _searched(problem, variant, search)
         except DoesNotFitError:
             continue
-        found += [replace(placement, task=variant) for placement in placements]
+        if placement is not None:
+            found.append(replace(placement, task=variant))
     return found
 
 
@@ -56,32 +57,29 @@ def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesN
     return DoesNotFitError(f"{refusal}; {remedy}")
 
 
-def _searched(problem: Problem, variant: ShardingTask, search: Search) -> list[Placement]:
-    """The best placements of a variant within host memory; empty if there are none even with tables bound to ranks.
+def _searched(problem: Problem, variant: ShardingTask, search: Search) -> Placement | None:
+    """The placement of a variant within host memory; None if there is none even with tables bound to ranks.
 
     Raises:
         DoesNotFitError: the variant does not fit GPU memory.
     """
     free = _within_host_memory(problem, variant, search)
-    if free:
+    if free is not None:
         return free
     bound = _bound(variant, problem.memory)
-    return [] if bound is None else _within_host_memory(problem, bound, search)
+    return None if bound is None else _within_host_memory(problem, bound, search)
 
 
-def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) -> list[Placement]:
-    """The placements that the search finds for a task, without those that exceed the host memory of a rank."""
-
-    def fits(placement: Placement) -> bool:
-        used = problem.memory.host_bytes_of_ranks(placement.shards, placement.ranks, task)
-        return bool(used.max() <= (task.host_memory_bytes or 0))
-
+def _within_host_memory(problem: Problem, task: ShardingTask, search: Search) -> Placement | None:
+    """The placement that the search finds for a task, None if it exceeds the host memory of a rank."""
     try:
-        return [placement for placement in search(Problem(task, problem.models, problem.memory)) if fits(placement)]
+        placement = search(Problem(task, problem.models, problem.memory))
     except DoesNotFitError:
         raise
     except PlanError:  # the search priced a plan that exceeds the host memory of a rank
-        return []
+        return None
+    used = problem.memory.host_bytes_of_ranks(placement.shards, placement.ranks, task)
+    return placement if used.max() <= (task.host_memory_bytes or 0) else None
 
 
 def _bound(task: ShardingTask, memory: MemoryModel) -> ShardingTask | None:

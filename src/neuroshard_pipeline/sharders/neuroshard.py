@@ -10,7 +10,7 @@ from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import require_column_wise
-from neuroshard_pipeline.sharders.variants import best_variants
+from neuroshard_pipeline.sharders.variants import best_variant
 
 
 @dataclass(frozen=True)
@@ -43,22 +43,10 @@ class NeuroShard:
             DoesNotFitError: the task does not fit the memory of its ranks, or is too large for the search.
             ConstraintError: constraints forbid `column_wise` for a table, and the search can use no other type.
         """
-        return self.shortlist(problem, rng, 1)[0]
-
-    def shortlist(self, problem: Problem, rng: np.random.Generator, count: int) -> list[Placement]:
-        """The placement of `shard` and at most `count - 1` runners-up, in ascending order of predicted cost.
-
-        The runners-up are other sets of column shards that the beam search kept, or plans in which rounds of the local
-        search ended; with a step cost model, also plans of variants of the task.
-
-        Raises:
-            DoesNotFitError: the task does not fit the memory of its ranks, or is too large for the search.
-            ConstraintError: constraints forbid `column_wise` for a table, and the search can use no other type.
-        """
         if self.local_search is not None and problem.models.step is not None:
-            return best_variants(problem, self.search, self.local_search, rng, count)
+            return best_variant(problem, self.search, self.local_search, rng)
         require_column_wise(problem.task, self.name)
         found = beam_search(problem, self.search)
         if self.local_search is not None:
             found = local_search(found[0], problem, self.local_search, rng)
-        return [problem.placement(state.kinds, state.ranks) for state in found[:count]]
+        return problem.placement(found[0].kinds, found[0].ranks)

@@ -44,14 +44,13 @@ from neuroshard_pipeline.tables.task import ShardingTask, on_hosts
 #: Names of the sharders that need a trained policy.
 LEARNED: tuple[str, ...] = tuple(NETWORKS)
 
-#: Names of the sharders that can also return the runners-up of their search.
-SHORTLISTING: tuple[str, ...] = ("neuroshard", "neuroshard_plus")
-
 #: Names of the sharders that need the extra `torchrec`.
 TORCHREC: tuple[str, ...] = ("torchrec", "torchrec_fitted")
 
+_SEARCHES = ("neuroshard", "neuroshard_plus")
+
 #: Names of all sharders.
-SHARDERS: tuple[str, ...] = ("random", *GREEDY_WEIGHTS, *TORCHREC, "embark", "milp", *SHORTLISTING, *LEARNED)
+SHARDERS: tuple[str, ...] = ("random", *GREEDY_WEIGHTS, *TORCHREC, "embark", "milp", *_SEARCHES, *LEARNED)
 
 
 def _known(name: str) -> str:
@@ -185,35 +184,6 @@ def _check_models(models: Models) -> None:
 def _explained_plan(problem: Problem, placement: Placement, sharder: str) -> Plan:
     problem = problem.of(placement)
     return price_plan(problem, placement, sharder, rejected_changes(problem, placement))
-
-
-def shortlist(
-    task: ShardingTask, models: Models, sharder: str, settings: SharderSettings, seed: int, count: int
-) -> list[Plan]:
-    """The plan of a sharder and the runners-up of its search.
-
-    Args:
-        task: as in `shard`.
-        models: cost models.
-        sharder: one of `SHORTLISTING`.
-        settings: settings of the searches and of the memory model.
-        seed: as in `shard`.
-        count: largest number of plans.
-
-    Returns:
-        Plans with their predicted cost, without rejected changes; the first has the placement that `shard` returns.
-
-    Raises:
-        DoesNotFitError: the sharder found no plan within the memory limits.
-        ConstraintError: the sharder cannot respect a constraint of the task.
-        NeuroShardError: the sharder cannot return runners-up.
-    """
-    made = make_sharder(sharder, settings) if sharder in SHORTLISTING else None
-    if not isinstance(made, NeuroShard):
-        raise NeuroShardError(f"sharder {sharder!r} offers no runners-up; use one of {', '.join(SHORTLISTING)}")
-    problem = _problem(task, models, settings.memory)
-    found = made.shortlist(problem, _generator(seed, task.task_id, sharder), count)
-    return [price_plan(problem, placement, sharder) for placement in found]
 
 
 @dataclass(frozen=True)

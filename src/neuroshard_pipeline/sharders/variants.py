@@ -24,7 +24,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.tier_choice import tier_variants
 from neuroshard_pipeline.sharders.in_host_memory import host_memory_placements, with_host_memory_remedy
 from neuroshard_pipeline.sharders.usable_types import usable_types
-from neuroshard_pipeline.sharders.whole_step import whole_step_placements
+from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Returns promising variants of a problem's task, without the task itself; none if the choice does not arise.
@@ -34,18 +34,17 @@ Maker = Callable[[Problem], list[ShardingTask]]
 MAKERS: tuple[Maker, ...] = (partial(tier_variants, usable=usable_types),)
 
 
-def best_variants(
+def best_variant(
     problem: Problem,
     search: SearchParams,
     local: LocalSearchParams,
     rng: np.random.Generator,
-    count: int,
     makers: Sequence[Maker] = MAKERS,
-) -> list[Placement]:
-    """At most `count` placements of the task and of its variants, in ascending order of predicted cost.
+) -> Placement:
+    """The placement of lowest predicted cost of the task and of its variants.
 
-    If no maker returns a variant, these are the placements of `whole_step_placements`. A task that does not fit GPU
-    memory has placements with tables in host memory instead, if it allows them.
+    If no maker returns a variant, it is that of `whole_step_placement`. A task that does not fit GPU memory has a
+    placement with tables in host memory instead, if it allows them.
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.
@@ -54,24 +53,23 @@ def best_variants(
     found: list[Placement] = []
     refusal: DoesNotFitError | None = None
     try:
-        found = whole_step_placements(problem, search, local, rng, count)
+        found = [whole_step_placement(problem, search, local, rng)]
     except DoesNotFitError as error:
         refusal = error
-        found = host_memory_placements(problem, lambda asked: whole_step_placements(asked, search, local, rng, count))
-        found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:count]
+        found = host_memory_placements(problem, lambda asked: whole_step_placement(asked, search, local, rng))
+        found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:1]
     for make in makers:
         for variant in make(problem.of(found[0]) if found else problem):
             with suppress(DoesNotFitError):
                 changed = Problem(variant, problem.models, problem.memory)
-                solved = whole_step_placements(changed, search, local, rng, count)
-                found += [replace(placement, task=variant) for placement in solved]
-                found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:count]
+                solved = replace(whole_step_placement(changed, search, local, rng), task=variant)
+                found = sorted([*found, solved], key=lambda placement: _priced_ms(problem, placement))[:1]
     if isinstance(refusal, TooLargeError) and not found:
         raise refusal
     if not found:
         types = {table.name: usable_types(table, problem) for table in problem.task.tables}
         raise with_host_memory_remedy(does_not_fit(problem.task, problem.memory, types), problem)
-    return found
+    return found[0]
 
 
 def _priced_ms(problem: Problem, placement: Placement) -> float:

@@ -74,13 +74,13 @@ class _Start:
     cost: float
 
 
-def whole_step_placements(
-    problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator, count: int
-) -> list[Placement]:
-    """At most `count` placements, in ascending order of the cost that the local search predicts for them.
+def whole_step_placement(
+    problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator
+) -> Placement:
+    """The placement of lowest cost that the local search predicts, improved further except in large tasks.
 
-    That cost sums both halves of a step, without waits between them. Except in large tasks, the first placement is
-    improved further (`search.host_blocks`, `search.halves`).
+    That cost sums both halves of a step, without waits between them (`search.host_blocks` and `search.halves` improve
+    the placement further).
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
@@ -102,13 +102,8 @@ def whole_step_placements(
         searched = _worth_improving(problem, searched)
     improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
     best, states = _cheapest(problem, improved)
-    if best.columns is None:
-        found = [joined(problem, None, best.spread)]
-    else:
-        found = [_placement(problem, best, [state]) for state in states[:count]]
-    if is_large:
-        return found
-    return [balanced_halves(problem, improved_on_hosts(problem, found[0], usable_types)), *found[1:]]
+    found = _placement(problem, best, states)
+    return found if is_large else balanced_halves(problem, improved_on_hosts(problem, found, usable_types))
 
 
 def _improved(

@@ -16,7 +16,7 @@ from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.curve_points import points_of_text, points_text
 from neuroshard_pipeline.tables.lookups import first_shard, lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.samples import TRAINING, CommSample, ComputeSample
+from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import (
     COLUMN_GRANULARITY,
     POPULARITY_COLUMN,
@@ -235,22 +235,6 @@ def _compute_sample(
     """The sample that the kernel of one rank sees."""
     seen = tuple(lookup_shard(shard, batch_size, world_size) for shard in shards)
     return ComputeSample(sample_id, lookup_batch_size(shards[0], batch_size, world_size), seen, optimizer)
-
-
-def compute_samples_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
-    """`sample_id, batch_size, table, embedding_dim`, one row per shard of a sample."""
-    rows = [
-        (sample.sample_id, sample.batch_size, shard.table.name, shard.embedding_dim)
-        for sample in samples
-        for shard in sample.shards
-    ]
-    return pd.DataFrame(rows, columns=["sample_id", "batch_size", "table", "embedding_dim"])
-
-
-def compute_settings_to_frame(samples: Sequence[ComputeSample]) -> pd.DataFrame:
-    """`sample_id, optimizer, purpose`, one row per sample; every sample gets the purpose `training`."""
-    rows = [(sample.sample_id, sample.optimizer, TRAINING) for sample in samples]
-    return pd.DataFrame(rows, columns=["sample_id", "optimizer", "purpose"])
 
 
 def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:

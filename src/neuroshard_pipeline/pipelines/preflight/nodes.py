@@ -43,7 +43,6 @@ from neuroshard_pipeline.pipelines.preflight.measuring import (
     gpu_problems,
 )
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
-from neuroshard_pipeline.pipelines.refine import nodes as refine
 from neuroshard_pipeline.pipelines.search import nodes as search
 from neuroshard_pipeline.pipelines.train_check import nodes as train_check
 from neuroshard_pipeline.pipelines.truth import nodes as truth
@@ -130,15 +129,6 @@ def _plan_campaigns(run: PlannedRun, node: Node) -> Problems:
         yield from comm_problems(
             run, _set_by(name, changes, of_comm.model_fields_set), comm, _measured_world_sizes(run, node)
         )
-
-
-def _refine_campaigns(run: PlannedRun, node: Node) -> Problems:
-    yield from _refusals(lambda: refine.state_campaigns(*(run.catalog[name].load() for name in node.inputs)))
-    if run.nodes_of(node.namespace, {refine.measure}):
-        yield from _compute_samples(run, node)
-        name, params = run.given(node, CommMeasureParams)
-        if params.backend != "topology":
-            yield from comm_problems(run, lambda field: f"{name}.{field}", params, run.world_sizes("refine.tasks"))
 
 
 def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
@@ -278,7 +268,6 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     measure.measure_comm: _comm_samples,
     measure.measure_steps: _steps,
     plan_measurement.state_campaigns: _plan_campaigns,
-    refine.state_campaigns: _refine_campaigns,
     search.solve_tasks: _contest_in_workers,
     SuiteSettings: _suites,
     BenchmarkJobs.of: _benchmark_contest,

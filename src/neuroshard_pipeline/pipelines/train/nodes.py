@@ -20,7 +20,6 @@ from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, is
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
-from neuroshard_pipeline.evaluation.refinement import training_data
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import fit_step_costs as fit_measured_steps
 from neuroshard_pipeline.workers import WorkerParams
@@ -30,15 +29,8 @@ Json = dict[str, Any]
 _STEP_DATA = ("measure.step_plans", "measure.step_costs", "measure.reduction_costs", "measure.hardware")
 
 
-def join_refined(first: MeasuredSamples, refined: MeasuredSamples) -> tuple[MeasuredSamples, bool]:
-    """Return the samples of the first campaign (stage measure) and of refine, and whether refine added any."""
-    data = training_data(first, refined)
-    return data, len(data.sample_ids) > len(first.sample_ids)
-
-
 def train_compute(
     data: MeasuredSamples,
-    is_refined: bool,
     params: ComputeTrainParams,
     executor: WorkerParams,
     hardware: Json,
@@ -50,7 +42,7 @@ def train_compute(
         data.table_pool,
         data.compute_costs,
         params,
-        provenance("compute", is_refined, hardware, lineage),
+        provenance("compute", hardware, lineage),
         data.compute_settings,
         executor,
     )
@@ -66,11 +58,10 @@ def evaluate_by_group(
 
 
 def train_comm(
-    data: MeasuredSamples, is_refined: bool, params: CommTrainParams, hardware: Json, lineage: Json
+    data: MeasuredSamples, params: CommTrainParams, hardware: Json, lineage: Json
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
     """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
-    origin = provenance("comm", is_refined, hardware, lineage)
-    return train_comm_model(data.comm_samples, data.comm_costs, params, origin)
+    return train_comm_model(data.comm_samples, data.comm_costs, params, provenance("comm", hardware, lineage))
 
 
 def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Json, Json]:
@@ -120,14 +111,11 @@ def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([compute, comm], ignore_index=True)
 
 
-def provenance(campaign: str, is_refined: bool, hardware: Json, lineage: Json) -> Json:
+def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
     """Return hardware, noise floor, data versions and training run of a model; `campaign` is `compute` or `comm`."""
     versions = {**lineage["inputs"], **lineage["outputs"]}
     trained_on = ["augment.table_pool", "measure.hardware", f"augment.{campaign}_samples", f"measure.{campaign}_costs"]
     used = {name: versions[name] for name in trained_on if name in versions}
-    if is_refined:
-        for name in (f"{campaign}_samples", f"{campaign}_costs"):
-            used[f"refine.{name}"] = versions.get(f"refine.{name}") or versions[f"refine.newest_{name}"]
     return {
         "hardware": hardware,
         "noise_floor": hardware["noise_floor"][campaign],

@@ -3,30 +3,19 @@
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.train import nodes
-from neuroshard_pipeline.pipelines.training_data import (
-    FIRST_CAMPAIGN,
-    REFINED,
-    first_campaign_node,
-    refined_samples_node,
-)
+from neuroshard_pipeline.pipelines.training_data import FIRST_CAMPAIGN, first_campaign_node
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
 
 _STEP_FRAMES = ("step_tasks", "step_plans", "step_costs")
 
 
-def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
-    """Samples and costs → cost models and their accuracy on held-out samples.
-
-    Args:
-        refined: prefix of the datasets named in `REFINED`. The default selects the newest version that the pipeline
-            refine has stored, if any; `refine.` selects the version of this run. Each holds all earlier samples.
-    """
+def create_pipeline() -> Pipeline:
+    """Samples and costs → cost models and their accuracy on held-out samples."""
     return Pipeline(
-        [first_campaign_node(), refined_samples_node(), *_training(), *_steps(), *_merging()],
+        [first_campaign_node(), *_training(), *_steps(), *_merging()],
         namespace="train",
         inputs={
             **FIRST_CAMPAIGN,
-            **{f"refined_{name}": f"{refined}{name}" for name in REFINED},
             "reduction_samples": "augment.reduction_samples",
             "reduction_costs": "measure.reduction_costs",
             **{name: f"measure.{name}" for name in _STEP_FRAMES},
@@ -38,18 +27,16 @@ def create_pipeline(refined: str = "refine.newest_") -> Pipeline:
 
 
 def _training() -> list[Node]:
-    data = ["training_data", "is_refined"]
     return [
-        Node(nodes.join_refined, ["first_campaign", "refined_samples"], data, name="join_refined"),
         Node(
             nodes.train_compute,
-            [*data, "params:compute", "params:executor", "hardware", "lineage"],
+            ["first_campaign", "params:compute", "params:executor", "hardware", "lineage"],
             ["compute_cost_model", "compute_metrics", "compute_held_out"],
             name="train_compute",
         ),
         Node(
             nodes.train_comm,
-            [*data, "params:comm", "hardware", "lineage"],
+            ["first_campaign", "params:comm", "hardware", "lineage"],
             ["comm_cost_model", "comm_metrics", "comm_held_out"],
             name="train_comm",
         ),
@@ -61,7 +48,7 @@ def _training() -> list[Node]:
         ),
         Node(
             nodes.evaluate_by_group,
-            ["compute_cost_model", "training_data", "compute_held_out"],
+            ["compute_cost_model", "first_campaign", "compute_held_out"],
             ["group_metrics", "judged"],
             name="evaluate_by_group",
         ),
