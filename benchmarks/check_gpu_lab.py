@@ -3,13 +3,14 @@
     python benchmarks/check_gpu_lab.py                                  # fbgemm_lookups.csv and collectives.csv
     python benchmarks/check_gpu_lab.py --lookups A.csv --collectives B.csv
     python benchmarks/check_gpu_lab.py --only lookups --worst 20
+    python benchmarks/check_gpu_lab.py --only steps                     # steps.yml, to which nothing is fitted
     python benchmarks/check_gpu_lab.py --fit                            # lab.kernels of conf/base/parameters_lab.yml
 
-The check has two halves, lookups and collectives. Each prints median and 90th percentile of the relative error: per
-source, per device, per size class, and over all points predicted in the same way. Points whose source is in
-data/01_raw/published are predicted by a model that was fitted without their source (for collectives, without their
-publisher), other points by the shipped numbers. Collectives are also predicted by a fit to other sizes on the same
-cluster. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. Takes one minute on one core.
+The check has three parts: lookups, collectives, and whole steps. The first two print median and 90th percentile of the
+relative error: per source, per device, per size class, and over all points predicted in the same way. Points whose
+source is in data/01_raw/published are predicted by a model that was fitted without their source (for collectives,
+without their publisher), other points by the shipped numbers. Collectives are also predicted by a fit to other sizes on
+the same cluster. Exits with 1 if an aim is missed, and with 2 if a file cannot be read. Takes two minutes on one core.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gpu_lab_collectives import check_collectives
 from gpu_lab_lookups import check_lookups, fitted_kernels
 from gpu_lab_points import Check
+from gpu_lab_steps import PUBLISHED as STEPS
+from gpu_lab_steps import check_steps, steps_table
 
 from neuroshard_pipeline.errors import NeuroShardError
 
@@ -34,9 +37,11 @@ PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "publis
 
 
 def print_check(check: Check, worst: int) -> bool:
-    """Print the tables of one half; returns whether an aim is missed."""
+    """Print the tables of one part; returns whether an aim is missed."""
     print(f"\n{check.title}\n{'=' * len(check.title)}")
-    if check.points:
+    if check.title.startswith("Steps"):
+        print(f"\n{steps_table(check)}")
+    elif check.points:
         for by in (["how", "source"], ["how", "device"], ["how", "size"], ["how"]):
             print(f"\n{check.table(by).to_string(float_format='{:.3f}'.format)}")
     for reason, rows in Counter(check.skipped).items():
@@ -58,11 +63,12 @@ def print_check(check: Check, worst: int) -> bool:
 
 
 def main() -> int:
-    """Run the halves that the command line asks for."""
+    """Run the parts that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lookups", type=Path, default=PUBLISHED / "fbgemm_lookups.csv")
     parser.add_argument("--collectives", type=Path, default=PUBLISHED / "collectives.csv")
-    parser.add_argument("--only", choices=["lookups", "collectives"], help="run one half")
+    parser.add_argument("--only", choices=["lookups", "collectives", "steps"], help="run one part")
+    parser.add_argument("--steps", type=Path, default=STEPS)
     parser.add_argument("--fit", action="store_true", help="print lab.kernels fitted to fbgemm_lookups.csv, and stop")
     parser.add_argument("--by-repository", action="store_true", help="lookups: leave out whole repositories in turn")
     parser.add_argument("--worst", type=int, default=10, help="number of the largest errors to list")
@@ -71,9 +77,13 @@ def main() -> int:
         print("\n".join(f"    {name}: {value:.4g}" for name, value in fitted_kernels().model_dump().items()))
         return 0
     lookups = partial(check_lookups, by_repository=arguments.by_repository)
-    halves = {"lookups": (lookups, arguments.lookups), "collectives": (check_collectives, arguments.collectives)}
+    parts = {
+        "lookups": (lookups, arguments.lookups),
+        "collectives": (check_collectives, arguments.collectives),
+        "steps": (check_steps, arguments.steps),
+    }
     missed = False
-    for name, (check, path) in halves.items():
+    for name, (check, path) in parts.items():
         if arguments.only in (None, name):
             missed |= print_check(check(path), arguments.worst)
     return int(missed)

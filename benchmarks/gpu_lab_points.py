@@ -17,6 +17,7 @@ STATISTICS = {
     "p90": lambda errors: float(np.quantile(errors, 0.9)),
     "median factor": lambda errors: float(np.median(errors)),
     "worst factor": lambda errors: float(np.max(errors)),
+    "worst error": lambda errors: float(np.max(errors)),
 }
 
 

@@ -9,9 +9,9 @@ the first term is added all the same. Before a lookup, FBGEMM maps the ids of al
 them, finds the distinct rows that the cache lacks, sorts these by cache set, and exchanges them with rows in the cache
 [fbgemm_gpu split_embeddings_cache, `lru_cache_populate`].
 
-Nothing here overlaps with other work: the trainer does not prefetch. No published time was measured with a cache in
-its steady state. The times of recsys-examples on H100 are those of the first 100 batches, which fetch 65 % of their
-distinct rows even if the cache has room for all of them (`cache_fetch_share` in `lab.device`).
+Nothing here overlaps with other work: the trainer does not prefetch. The lookups of recsys-examples on H100 are those
+of the first 100 batches, which fetch 65 % of their distinct rows even if the cache has room for all of them
+(`cache_fetch_share` in `lab.device`).
 """
 
 import numpy as np
