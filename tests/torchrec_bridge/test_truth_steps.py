@@ -135,5 +135,5 @@ def test_a_rank_that_fails_is_reported_with_its_plans():
     table = Table("a.b", 10, 4, 1.0)
     task = ShardingTask([table], world_size=2, batch_size=2, memory_bytes=2**20)
     plan = Plan(task, (whole(table),), (0,), "dotted", compute_device="cpu")
-    with pytest.raises(RankError, match=r"task: the measurement under the plans of dotted stopped: worker \d failed"):
+    with pytest.raises(RankError, match=r"task: the measurement under the plan of dotted stopped: worker \d failed"):
         measure_steps([plan], task_batches([plan], PARAMS), PARAMS)

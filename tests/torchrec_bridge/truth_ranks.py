@@ -13,22 +13,31 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds, ShardedEmbeddings, unsharded_embeddings
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.steps import durations
+from neuroshard_pipeline.torchrec_bridge.virtual.log import RankLog
 
 #: The rows of every feature, as nested lists.
 Rows = dict[str, list[list[float]]]
 
 
 def trained_rows(
-    rank: int, world_size: int, plan: Plan, batches: Sequence[Batch], params: StepParams
+    rank: int, world_size: int, plan: Plan, batches: Sequence[Batch], params: StepParams, log: RankLog | None = None
 ) -> tuple[list[dict[str, float]], Rows]:
-    """Run one step per batch from equal weights; return the times, and the rows of this rank's part of batch 0."""
+    """Run one step per batch from equal weights; return the times, and the rows of this rank's part of batch 0.
+
+    A virtual rank has a log.
+    """
     device = torch.device("cpu")
     share = plan.task.batch_size // world_size
     part = slice(rank * share, (rank + 1) * share)
     ids = [RankIds(plan.task.tables, batch.ids, part, device) for batch in batches]
-    embeddings = ShardedEmbeddings(plan, params, device)
+    embeddings = ShardedEmbeddings(plan, params, device, log and log.now)
     _fill(embeddings.collections)
-    times = [embeddings.step(each) for each in ids]
+    times = []
+    for each in ids:
+        times.append(durations(embeddings.step(each)))
+        if log is not None:
+            log.finish()
     return times, _rows_of(embeddings.collections, ids[0].keyed())
 
 

@@ -19,6 +19,9 @@ from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import LocalTeam, settle_on_core
 
+#: The ranks are forked from a process that has imported TorchRec, which takes several seconds of a core.
+_TORCHREC = ("torchrec", "torch.distributed.optim")
+
 
 class RankError(NeuroShardError):
     """The ranks cannot start, or one of them failed."""
@@ -70,7 +73,7 @@ def rank_team(
             set_up,
             lambda: (*arguments, f"{folder}/{uuid.uuid4().hex}"),
             spawn=params.backend == "nccl",
-            preload=PRELOAD,
+            preload=[*PRELOAD, *_TORCHREC],
         )
         try:
             yield team
@@ -79,7 +82,12 @@ def rank_team(
 
 
 def join_ranks(
-    rank: int, world_size: int, params: RankParams, store_file: str, ranks_per_host: int | None = None
+    rank: int,
+    world_size: int,
+    params: RankParams,
+    store_file: str,
+    ranks_per_host: int | None = None,
+    backend: str | None = None,
 ) -> torch.device:
     """Join the process group, in the process of a rank, and return the rank's device.
 
@@ -89,6 +97,7 @@ def join_ranks(
         params: how the ranks run.
         store_file: path of the file through which the ranks find each other.
         ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
+        backend: another backend of torch.distributed than that of `params`.
     """
     warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
     for name in ("torch.fx", "torchrec"):
@@ -104,7 +113,7 @@ def join_ranks(
         if params.threads == 1:
             settle_on_core(rank, world_size)
     dist.init_process_group(
-        params.backend,
+        backend or params.backend,
         store=dist.FileStore(store_file, world_size),
         rank=rank,
         world_size=world_size,

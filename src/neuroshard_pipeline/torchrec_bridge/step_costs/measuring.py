@@ -6,6 +6,7 @@ from itertools import groupby
 import pandas as pd
 
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.torchrec_bridge.ranks import RankError
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     BACKWARD_PARTS,
@@ -43,7 +44,10 @@ def measure_step_costs(
     frames = []
     for _, own in groupby(plans, key=lambda plan: plan.task.world_size):
         of_world = list(own)
-        frames.append(_quartiles(measure_steps(of_world, task_batches(of_world, params), params, progress)))
+        steps = measure_steps(of_world, task_batches(of_world, params), params, progress)
+        for error in steps["error"].dropna():
+            raise RankError(error)
+        frames.append(_quartiles(steps))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
 
 

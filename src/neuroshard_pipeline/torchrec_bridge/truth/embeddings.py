@@ -4,7 +4,7 @@ Shapes: B samples of this rank, D the sum of the widths of all features of a mod
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from neuroshard_pipeline.tables.ids import TableIds, feature_lengths
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.steps import Span
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config, feature_names
@@ -90,30 +91,39 @@ def ids_of_features(ids: TableIds, num_features: int) -> list[TableIds]:
     return [TableIds(ids.indices[feature == at], np.concatenate([[0], np.cumsum(own)])) for at, own in enumerate(dealt)]
 
 
-class Stopwatch:
-    """Milliseconds between marks. Every mark waits for the device."""
+#: Gives the moment now, after all work of the device: a time in ms, or the number of a mark of a virtual rank.
+Clock = Callable[[], float]
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.parts: dict[str, float] = {}
-        self._start = self._last = self.now()
 
-    def now(self) -> float:
-        """The time in ms, after all work of the device."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+def device_clock(device: torch.device) -> Clock:
+    """The time in ms, after all work of the device."""
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         return 1000.0 * time.perf_counter()
+
+    return now
+
+
+class Stopwatch:
+    """Spans of time between marks."""
+
+    def __init__(self, now: Clock) -> None:
+        self.now = now
+        self.spans: list[Span] = []
+        self._start = self._last = now()
 
     def mark(self, part: str) -> None:
         """Add the time since the last mark to `part`."""
         now = self.now()
-        self.parts[part] = self.parts.get(part, 0.0) + now - self._last
+        self.spans.append((part, self._last, now))
         self._last = now
 
     @property
-    def total_ms(self) -> float:
-        """The time between the start and the last mark."""
-        return self._last - self._start
+    def total(self) -> Span:
+        """The span between the start and the last mark."""
+        return "step_ms", self._start, self._last
 
 
 class ShardedEmbeddings:
@@ -123,9 +133,10 @@ class ShardedEmbeddings:
         plan: the plan.
         params: learning rate of the tables and kind of device. The optimizer is that of the plan's task.
         device: the device of this rank.
+        now: the clock of this rank, by default that of its device.
     """
 
-    def __init__(self, plan: Plan, params: StepParams, device: torch.device) -> None:
+    def __init__(self, plan: Plan, params: StepParams, device: torch.device, now: Clock | None = None) -> None:
         unsharded = unsharded_embeddings(plan.task.tables)
         optimizer = OPTIMIZER_CLASSES[plan.task.optimizer]
         apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})
@@ -138,7 +149,7 @@ class ShardedEmbeddings:
             init_data_parallel=False,
         )
         self.collections = [sharded.module[name] for name in unsharded]
-        self._device = device
+        self._now = now or device_clock(device)
         replicas = [
             weight
             for path, collection in zip(unsharded, self.collections, strict=True)
@@ -146,11 +157,11 @@ class ShardedEmbeddings:
         ]
         self._dense = optimizer(replicas, lr=params.learning_rate) if replicas else None
 
-    def step(self, ids: RankIds) -> dict[str, float]:
-        """Wait for all ranks, run one step, and return the milliseconds of the whole step and of its parts."""
+    def step(self, ids: RankIds) -> list[Span]:
+        """Wait for all ranks, run one step, and return the spans of the whole step and of its parts."""
         keyed = ids.keyed()
         dist.barrier()
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(self._now)
         contexts = [collection.create_context() for collection in self.collections]
         sent = [c.input_dist(*of) for c, *of in zip(self.collections, contexts, keyed, strict=True)]
         received = [sizes.wait().wait() for sizes in sent]
@@ -166,9 +177,9 @@ class ShardedEmbeddings:
             start = watch.now()
             self._dense.step()
             self._dense.zero_grad()
-            watch.parts["dense_optimizer_ms"] = watch.now() - start
+            watch.spans.append(("dense_optimizer_ms", start, watch.now()))
         watch.mark("backward_ms")
-        return {"dense_optimizer_ms": 0.0, **watch.parts, **lookups.parts, "step_ms": watch.total_ms}
+        return [*watch.spans, *lookups.spans, watch.total]
 
 
 def _rows(output: KeyedTensor | dict[str, JaggedTensor]) -> list[torch.Tensor]:
@@ -203,9 +214,9 @@ class LookupBackward:
         self._end[at] = self._watch.now()
 
     @property
-    def parts(self) -> Mapping[str, float]:
-        """The sum over all lookups, as the part `lookup_backward_ms` of a step."""
-        return {"lookup_backward_ms": sum(self._end) - sum(self._start)}
+    def spans(self) -> list[Span]:
+        """A span of the part `lookup_backward_ms` for every lookup."""
+        return [("lookup_backward_ms", *of) for of in zip(self._start, self._end, strict=True)]
 
 
 def _nodes_below(node: Any) -> Iterator[Any]:

@@ -1,4 +1,7 @@
-"""Times steps of TorchRec's embedding module under many plans, with one process per rank."""
+"""Times steps of TorchRec's embedding module under many plans, with one process per rank.
+
+The clock is that of this machine, or that of virtual ranks (`torchrec_bridge.virtual`).
+"""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,21 +9,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError, join_ranks, rank_team
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, drawn_batches
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
-from neuroshard_pipeline.workers import TeamFailedError
+from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
+from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
+from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 #: Parts of a step in the order in which they run; they add up to `step_ms`.
 STEP_PARTS = ("input_dist_ms", "lookup_forward_ms", "output_dist_ms", "backward_ms")
 #: Parts of `backward_ms`; the rest of it is the backward of the output dist, and the reduction of dense gradients.
 BACKWARD_PARTS = ("lookup_backward_ms", "dense_optimizer_ms")
 
-_COLUMNS = ["task_id", "sharder", "round", "step", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS, "timed"]
+#: Parts of `step_ms` on virtual ranks: CPU time, and times in which the rank stands still.
+REPLAYED_PARTS = ("computed_ms", "transfer_ms", "waiting_ms")
 
-Row = dict[str, Any]
+_COLUMNS = ["task_id", "sharder", "round", "step", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS, "timed", "error"]
+
+#: A part of a step, and two moments of the rank's clock between which it ran.
+Span = tuple[str, float, float]
+#: A row of the result without times; the spans of the parts of the step; and the log of a virtual rank.
+Step = tuple[dict[str, Any], list[Span], StepLog | None]
 
 
 class Group(NamedTuple):
@@ -44,41 +58,91 @@ def measure_steps(
     batches_by_task: Mapping[str, Sequence[Batch]],
     params: StepParams,
     progress: Callable[[Sequence[Group]], Iterable[Group]] = iter,
+    networks: Mapping[str, Network] | None = None,
 ) -> pd.DataFrame:
     """Time steps of TorchRec's embedding module alone under every plan.
 
     A step distributes the ids of one batch, looks up and pools the rows, distributes the pooled rows, and runs the
     backward pass with gradients of ones, and the optimizer. The ranks wait for each other before every step.
-    Plans of a task take turns; at most `params.most_plans_held` plans are held at the same time.
+    Plans of a task take turns; at most `params.most_plans_held` plans are held at the same time. If a rank fails, the
+    plans of its group are tried again one by one.
 
     Args:
         plans: plans of any tasks with equal numbers of ranks and hosts; the pairs of task and sharder are unique.
         batches_by_task: the global batches of every task, by `task_id`, such as `task_batches` returns them.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
+        networks: with networks, by name, the ranks are virtual (`torchrec_bridge.virtual`). The clock is then the CPU
+            time of every rank and the modelled time of collectives, and every step has rows for every network.
 
     Returns:
         One row per step and rank: `task_id, sharder, round, step, rank`; `step_ms`, the time of the whole step; its
         parts `STEP_PARTS` and `BACKWARD_PARTS`; `timed`, which is False for warm-up steps. `output_dist_ms` is the
         forward of the output dist. A part includes the time in which its collectives wait for other ranks.
+        With networks, `network` and `REPLAYED_PARTS`. A plan under which a rank failed has one row, without times,
+        whose `error` says why.
 
     Raises:
-        RankError: a plan cannot be measured, alone or with the others, the machine has too few GPUs, or a rank failed.
+        RankError: a plan cannot be measured with the others, the machine has too few GPUs, or every plan failed.
     """
     world_size = _check(plans, batches_by_task)
+    arguments = (world_size, plans[0].task.local_world_size, params, networks is not None)
     frames = []
-    with rank_team(world_size, set_up_rank, (world_size, plans[0].task.local_world_size, params), params) as team:
+    with rank_team(world_size, set_up_rank, arguments, params) as team:
         for group in progress(list(_groups(plans, batches_by_task, params.most_plans_held))):
-            try:
-                answers = team.ask(group, params.timeout_s)
-            except TeamFailedError as problem:
-                names = ", ".join(plan.sharder for plan in group.plans)
-                raise RankError(
-                    f"{group.plans[0].task.task_id}: the measurement under the plans of {names} stopped: {problem}; "
-                    "the worker's number is its rank"
-                ) from problem
-            frames += [pd.DataFrame(rows).assign(rank=rank) for rank, rows in enumerate(answers)]
-    return pd.concat(frames, ignore_index=True)[_COLUMNS]
+            frames += _frames(group, team, params, networks)
+    frame = pd.concat(frames, ignore_index=True)
+    if frame["error"].notna().all():
+        raise RankError(f"no plan could be measured; {frame['error'].iloc[0]}")
+    return frame[[*_COLUMNS, *(("network", *REPLAYED_PARTS) if networks is not None else ())]]
+
+
+def _frames(
+    group: Group, team: LocalTeam, params: StepParams, networks: Mapping[str, Network] | None
+) -> list[pd.DataFrame]:
+    """The rows of the plans of a group."""
+    try:
+        answers = team.ask(group, params.timeout_s)
+    except TeamFailedError as problem:
+        if len(group.plans) > 1:
+            alone = [Group((plan,), group.batches) for plan in group.plans]
+            return [frame for each in alone for frame in _frames(each, team, params, networks)]
+        (plan,) = group.plans
+        error = (
+            f"{plan.task.task_id}: the measurement under the plan of {plan.sharder} stopped: {problem}; the worker's "
+            "number is its rank"
+        )
+        return [pd.DataFrame([{"task_id": plan.task.task_id, "sharder": plan.sharder, "timed": True, "error": error}])]
+    return [pd.DataFrame(rows).reindex(columns=[*rows[0], "error"]) for rows in _rows(answers, networks)]
+
+
+def _rows(answers: Sequence[Sequence[Step]], networks: Mapping[str, Network] | None) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a group's steps, from the steps of every rank; with networks, by network."""
+    if networks is None:
+        yield [{**row, "rank": rank, **durations(spans)} for rank, own in enumerate(answers) for row, spans, _ in own]
+    for name, network in (networks or {}).items():
+        yield [
+            {
+                **row,
+                "rank": rank,
+                "network": name,
+                **durations(spans, times.marks_ms),
+                **{part: getattr(times, part) for part in REPLAYED_PARTS},
+            }
+            for of_ranks in zip(*answers, strict=True)
+            for rank, ((row, spans, _), times) in enumerate(
+                zip(of_ranks, replayed([log for *_, log in of_ranks if log is not None], network), strict=True)
+            )
+        ]
+
+
+def durations(spans: Iterable[Span], marks_ms: Sequence[float] | None = None) -> dict[str, float]:
+    """Milliseconds of every part of a step, from the spans of times in ms or, with `marks_ms`, of numbers of marks."""
+    found = dict.fromkeys(BACKWARD_PARTS, 0.0)
+    for part, start, end in spans:
+        ms = end - start if marks_ms is None else marks_ms[int(end)] - marks_ms[int(start)]
+        found[part] = found.get(part, 0.0) + ms
+    return found
 
 
 def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]) -> int:
@@ -119,40 +183,50 @@ def _groups(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]
 
 
 def set_up_rank(
-    rank: int, world_size: int, local_world_size: int | None, params: StepParams, store_file: str
-) -> Callable[[Group], list[Row]]:
+    rank: int, world_size: int, local_world_size: int | None, params: StepParams, is_virtual: bool, store_file: str
+) -> Callable[[Group], list[Step]]:
     """Join the process group; the returned function measures one group of plans."""
-    device = join_ranks(rank, world_size, params, store_file, local_world_size)
+    device, log = torch.device("cpu"), None
+    if is_virtual:
+        log = join_virtual_ranks(rank, world_size, params, store_file, local_world_size)
+    else:
+        device = join_ranks(rank, world_size, params, store_file, local_world_size)
     from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds, ShardedEmbeddings
 
     gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 
-    def measure(group: Group) -> list[Row]:
+    def measure(group: Group) -> list[Step]:
         gc.collect()  # the modules of the last group contain reference cycles
         share = group.plans[0].task.batch_size // world_size
         part = slice(rank * share, (rank + 1) * share)
         tables = group.plans[0].task.tables
         batches = [RankIds(tables, batch.ids, part, device) for batch in group.batches]
-        modules = [ShardedEmbeddings(plan, params, device) for plan in group.plans]
-        return list(_turns(group.plans, modules, batches, params))
+        modules = [ShardedEmbeddings(plan, params, device, log and log.now) for plan in group.plans]
+        return [
+            (row, modules[at].step(batches[row["step"] % len(batches)]), log and log.finish())
+            for at, row in _turns(group.plans, params)
+        ]
 
     return measure
 
 
-def _turns(plans: Sequence[Plan], modules: Sequence[Any], batches: Sequence[Any], params: StepParams) -> Iterator[Row]:
-    """Run the rounds of one group on this rank; the order of turns is the same on all ranks."""
+def _turns(plans: Sequence[Plan], params: StepParams) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The steps of the rounds of one group: the number of the plan, and what a row says of the step.
+
+    The order of turns is the same on all ranks.
+    """
     rng = np.random.default_rng(params.seed)
     steps = params.warmup_steps + params.steps_per_round
     for number in range(params.rounds):
         for at in rng.permutation(len(plans)).tolist():
             for step in range(steps):
-                total = number * steps + step
-                times = modules[at].step(batches[total % len(batches)])
-                yield {
-                    "task_id": plans[at].task.task_id,
-                    "sharder": plans[at].sharder,
-                    "round": number,
-                    "step": total,
-                    "timed": step >= params.warmup_steps,
-                    **times,
-                }
+                yield (
+                    at,
+                    {
+                        "task_id": plans[at].task.task_id,
+                        "sharder": plans[at].sharder,
+                        "round": number,
+                        "step": number * steps + step,
+                        "timed": step >= params.warmup_steps,
+                    },
+                )

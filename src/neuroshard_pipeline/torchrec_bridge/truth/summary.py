@@ -97,7 +97,7 @@ def _plan_costs(slowest: pd.DataFrame, plans: Sequence[Plan], quantile: float) -
     rows = []
     for plan in plans:
         task_id, predicted = plan.task.task_id, plan.predicted_cost_ms
-        measured = measured_ms[task_id, plan.sharder]
+        measured = measured_ms.get((task_id, plan.sharder), np.nan)
         placed = task_id, frozenset(zip(plan.shards, plan.ranks, strict=True))
         rows.append(
             {

@@ -1,0 +1,178 @@
+"""A process group of torch.distributed that hands every collective to gloo and logs it."""
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+
+from neuroshard_pipeline.host import usable_cores
+from neuroshard_pipeline.torchrec_bridge.ranks import RankError, RankParams, join_ranks
+from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, RankLog
+
+_BACKEND = "virtual"
+_Size = Callable[..., int]
+
+
+def join_virtual_ranks(
+    rank: int, world_size: int, params: RankParams, store_file: str, ranks_per_host: int | None = None
+) -> RankLog:
+    """Join a group of virtual ranks, in the process of a rank; the arguments are those of `ranks.join_ranks`.
+
+    Returns:
+        The log, which is off until the first call of its `now`.
+
+    Raises:
+        RankError: the backend is not gloo, or a rank has several threads.
+    """
+    if params.backend != "gloo" or params.threads != 1:
+        raise RankError(
+            f"virtual ranks run on CPUs with one thread each, not with backend {params.backend} and threads "
+            f"{params.threads}; set backend to gloo and threads to 1"
+        )
+    cores = len(usable_cores())
+    log = RankLog(f"{store_file}-core-{rank % cores}" if world_size > cores else None)
+
+    def make(options: Any, _: Any) -> LoggedGroup:
+        return LoggedGroup(options, log)
+
+    dist.Backend.register_backend(_BACKEND, make, extended_api=True, devices=["cpu"])
+    join_ranks(rank, world_size, params, store_file, ranks_per_host, f"cpu:{_BACKEND}")
+    return log
+
+
+@final
+class LoggedWork(dist.Work):
+    """A collective that was started."""
+
+    def __init__(self, work: dist.Work, log: RankLog, index: int) -> None:
+        super().__init__()
+        self._work, self._log, self._index = work, log, index
+        self._is_waited = False
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+        """Wait until the collective is done."""
+        if not self._is_waited:
+            self._log.wait(self._index)
+            self._is_waited = True
+        with self._log.away():
+            return self._work.wait(timeout)
+
+    def get_future(self) -> Any:
+        """A future of the results, which are there already. The log has the wait at the end of the backward pass.
+
+        DistributedDataParallel waits for this future in C++ at the end of the backward pass. A rank that waits there
+        would hold its core.
+        """
+        with self._log.away():
+            self._work.wait()
+        if not self._is_waited:
+            self._is_waited = True
+            if torch._C._current_graph_task_id() >= 0:
+                Variable._execution_engine.queue_callback(lambda: self._log.wait(self._index))
+            else:
+                self._log.wait(self._index)
+        return self._work.get_future()
+
+    def is_completed(self) -> bool:
+        """Whether the collective is done."""
+        return self._work.is_completed()
+
+
+class LoggedGroup(dist.ProcessGroup):
+    """Hands collectives to gloo and logs them. torch.distributed calls methods of the names in `_CALLS`.
+
+    Args:
+        options: what torch.distributed gives to a backend.
+        log: the log of this process.
+    """
+
+    def __init__(self, options: Any, log: RankLog) -> None:
+        super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
+        self._gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+        self._log = log
+        self._ranks = tuple(options.global_ranks_in_group or range(options.group_size))
+        self._name, self._desc = str(options.group_id), ""
+
+    def getBackendName(self) -> str:  # noqa: N802, D102
+        return _BACKEND
+
+    def getGroupName(self) -> str:  # noqa: N802, D102
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def group_name(self) -> Any:  # noqa: D102
+        return self._name
+
+    @property
+    def group_desc(self) -> str:  # noqa: D102
+        return self._desc
+
+    def _start(self, kind: str, sent_bytes: Sequence[int], name: str, *arguments: Any, **named: Any) -> LoggedWork:
+        collective = Collective(kind, self._name, self._ranks, tuple(sent_bytes))
+        begun = self._log.start(collective, lambda: getattr(self._gloo, name)(*arguments, **named))
+        return LoggedWork(begun[0], self._log, begun[1])
+
+    def all_to_all_single(
+        self, output: torch.Tensor, given: torch.Tensor, out_splits: list[int], splits: list[int], *opts: Any
+    ) -> LoggedWork:
+        """An exchange of `splits[r]` rows with rank r of the group, or of equal parts if there are no splits."""
+        row_bytes = given.nbytes // max(len(given), 1)
+        sent = [row_bytes * rows for rows in splits] or [given.nbytes // self.size()] * self.size()
+        return self._start("alltoall", sent, "alltoall_base", output, given, out_splits, splits, *opts)
+
+    def alltoall(self, outputs: list[torch.Tensor], given: list[torch.Tensor], *opts: Any) -> LoggedWork:
+        """An exchange of one tensor with every rank of the group."""
+        return self._start("alltoall", [each.nbytes for each in given], "alltoall", outputs, given, *opts)
+
+
+def _bytes(tensors: Any) -> int:
+    """Bytes of a tensor or of nested lists of tensors."""
+    return tensors.nbytes if isinstance(tensors, torch.Tensor) else sum(map(_bytes, tensors))
+
+
+def _first(tensors: Any, *_: Any) -> int:
+    return _bytes(tensors)
+
+
+def _second(_: Any, tensors: Any, *__: Any) -> int:
+    return _bytes(tensors)
+
+
+#: Methods that torch.distributed calls: the method of gloo, the kind of the collective, and the size of its buffer.
+#: torch 2.13 calls `all_gather_single` and `reduce_scatter_single`, and older versions the names with an underscore.
+_CALLS: dict[str, tuple[str, str, _Size]] = {
+    "allreduce": ("allreduce", "all_reduce", _first),
+    "allreduce_coalesced": ("allreduce_coalesced", "all_reduce", _first),
+    "allgather": ("allgather", "all_gather", _first),
+    "all_gather_single": ("_allgather_base", "all_gather", _first),
+    "_allgather_base": ("_allgather_base", "all_gather", _first),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter", _second),
+    "reduce_scatter_single": ("_reduce_scatter_base", "reduce_scatter", _second),
+    "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter", _second),
+    "broadcast": ("broadcast", "broadcast", _first),
+    "reduce": ("reduce", "reduce", _first),
+    "gather": ("gather", "gather", _first),
+    "scatter": ("scatter", "scatter", _first),
+    "barrier": ("barrier", "barrier", lambda *_, **__: 0),
+}
+
+
+def _method(name: str, kind: str, size: _Size) -> Callable[..., LoggedWork]:
+    def start(group: LoggedGroup, *arguments: Any, **named: Any) -> LoggedWork:
+        return group._start(kind, (size(*arguments),), name, *arguments, **named)
+
+    return start
+
+
+LoggedGroup.alltoall_base = LoggedGroup.all_to_all_single  # type: ignore[method-assign, assignment]
+for _called, _how in _CALLS.items():
+    setattr(LoggedGroup, _called, _method(*_how))

@@ -1,0 +1,119 @@
+"""What a rank does in a step: marks, starts and ends of its collectives, and its CPU time between them."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, final
+
+
+class Collective(NamedTuple):
+    """A collective as one rank sees it.
+
+    Attributes:
+        kind: a name of `lab.network.COLLECTIVES`, `broadcast`, `gather`, `scatter`, `reduce` or `barrier`.
+        group: name of the process group; all its ranks start its collectives in the same order.
+        ranks: the ranks of the group.
+        sent_bytes: for an alltoall the bytes to every rank of the group, else one number, the size of the whole
+            buffer (`lab.network`).
+    """
+
+    kind: str
+    group: str
+    ranks: tuple[int, ...]
+    sent_bytes: tuple[int, ...]
+
+
+class Event(NamedTuple):
+    """One entry of a log.
+
+    Attributes:
+        kind: a `mark` of the clock, the `start` of a collective, or the begin of a `wait` until it is done.
+        cpu_s: CPU seconds of the rank since the event before. Time in gloo, and in waiting, does not count.
+        number: number of the mark or of the collective.
+    """
+
+    kind: Literal["mark", "start", "wait"]
+    cpu_s: float
+    number: int
+
+
+class StepLog(NamedTuple):
+    """The log of one rank in one step; it begins with the first mark."""
+
+    events: tuple[Event, ...]
+    collectives: tuple[Collective, ...]
+
+
+@final
+class RankLog:
+    """Logs the steps of this process.
+
+    During a step, the rank holds its core while it computes, and frees it while it waits. Ranks that share a core
+    therefore do not interrupt each other.
+
+    Args:
+        core_file: a path that the ranks of one core have in common, or None if nobody else uses the core.
+    """
+
+    def __init__(self, core_file: str | None) -> None:
+        self._core = os.open(core_file, os.O_RDWR | os.O_CREAT, 0o600) if core_file else None
+        self._is_on = False
+        self._events: list[Event] = []
+        self._collectives: list[Collective] = []
+        self._marks = 0
+        self._last_s = 0.0
+
+    def now(self) -> float:
+        """Mark this moment, and return the number of the mark; the first mark begins a step."""
+        if self._is_on:
+            self._add("mark", self._marks)
+        else:
+            self._take_core()
+            self._is_on, self._events, self._collectives, self._marks = True, [Event("mark", 0.0, 0)], [], 0
+            self._last_s = time.thread_time()
+        self._marks += 1
+        return self._marks - 1
+
+    def finish(self) -> StepLog:
+        """End the step and return its log."""
+        self._is_on = False
+        self._free_core()
+        return StepLog(tuple(self._events), tuple(self._collectives))
+
+    def start(self, collective: Collective, begin: Callable[[], Any]) -> tuple[Any, int]:
+        """Call `begin`, which starts a collective, and return its result and the number of the collective."""
+        self._collectives.append(collective)
+        number = len(self._collectives) - 1
+        self._add("start", number)
+        begun = begin()
+        self._last_s = time.thread_time()
+        return begun, number
+
+    def wait(self, number: int) -> None:
+        """The rank needs the result of a collective from now on."""
+        self._add("wait", number)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The rank does not compute."""
+        if self._is_on:
+            self._free_core()
+        yield
+        if self._is_on:
+            self._take_core()
+        self._last_s = time.thread_time()
+
+    def _add(self, kind: Literal["mark", "start", "wait"], number: int) -> None:
+        now_s = time.thread_time()
+        self._events.append(Event(kind, now_s - self._last_s, number))
+        self._last_s = now_s
+
+    def _take_core(self) -> None:
+        if self._core is not None:
+            fcntl.flock(self._core, fcntl.LOCK_EX)
+
+    def _free_core(self) -> None:
+        if self._core is not None:
+            fcntl.flock(self._core, fcntl.LOCK_UN)

@@ -1,0 +1,125 @@
+"""The times of all ranks in a step, from their logs and a network.
+
+The clock of a rank advances by its CPU time. A rank's collectives run one after the other, as on one network card, and
+beside its computation. The clock stands still where the rank needs a collective that is not done yet.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.torchrec_bridge.ranks import RankError
+from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, StepLog
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
+
+_MS_PER_S = 1e3
+
+
+@dataclass
+class RankTimes:
+    """The times of one rank in a step, in ms from the start of the step.
+
+    Attributes:
+        marks_ms: the times of the marks in its log.
+        computed_ms: CPU time.
+        transfer_ms: time in which the rank stands still for the transfers of its collectives.
+        waiting_ms: time in which it stands still because another rank has not started a collective yet.
+    """
+
+    marks_ms: list[float] = field(default_factory=list)
+    computed_ms: float = 0.0
+    transfer_ms: float = 0.0
+    waiting_ms: float = 0.0
+
+
+class _Start(NamedTuple):
+    """The number of a collective in the log of a rank, and the time at which the rank starts it."""
+
+    number: int
+    ms: float
+
+
+class _Rank:
+    """A rank's progress through its log."""
+
+    def __init__(self, log: StepLog) -> None:
+        self.log, self.times = log, RankTimes()
+        self.clock_ms = 0.0
+        self.wire_free_ms = 0.0
+        self.done: dict[int, tuple[float, float]] = {}  # when the last rank was there, when it is done
+        self._at, self._is_blocked = 0, False
+
+    @property
+    def is_finished(self) -> bool:
+        return self._at == len(self.log.events)
+
+    def next_start(self) -> int | None:
+        """Run to the next start of a collective and return its number; None at the end, or if the rank must wait."""
+        while not self.is_finished:
+            event = self.log.events[self._at]
+            if not self._is_blocked:
+                self.clock_ms += _MS_PER_S * event.cpu_s
+                self.times.computed_ms += _MS_PER_S * event.cpu_s
+            self._is_blocked = event.kind == "wait" and event.number not in self.done
+            if self._is_blocked:
+                return None
+            self._at += 1
+            if event.kind == "start":
+                return event.number
+            if event.kind == "mark":
+                self.times.marks_ms.append(self.clock_ms)
+            else:
+                self._wait(*self.done[event.number])
+        return None
+
+    def _wait(self, all_there_ms: float, done_ms: float) -> None:
+        stood_ms = max(done_ms - self.clock_ms, 0.0)
+        waiting_ms = min(max(all_there_ms - self.clock_ms, 0.0), stood_ms)
+        self.times.waiting_ms += waiting_ms
+        self.times.transfer_ms += stood_ms - waiting_ms
+        self.clock_ms += stood_ms
+
+
+def replayed(logs: Sequence[StepLog], network: Network) -> list[RankTimes]:
+    """The times of every rank in a step.
+
+    Args:
+        logs: the log of every rank; all ranks begin together.
+        network: gives the times of collectives.
+
+    Raises:
+        RankError: the ranks' collectives do not match.
+    """
+    ranks = [_Rank(log) for log in logs]
+    counts: dict[tuple[int, str], int] = defaultdict(int)
+    started: dict[tuple[str, tuple[int, ...], int], dict[int, _Start]] = defaultdict(dict)
+    moved = True
+    while moved:
+        moved = False
+        for number, rank in enumerate(ranks):
+            while (index := rank.next_start()) is not None:
+                moved = True
+                collective = rank.log.collectives[index]
+                key = collective.group, collective.ranks, counts[number, collective.group]
+                counts[number, collective.group] += 1
+                started[key][number] = _Start(index, rank.clock_ms)
+                if len(started[key]) == len(collective.ranks):
+                    _run(ranks, started.pop(key), network)
+    if started or not all(rank.is_finished for rank in ranks):
+        raise RankError("the ranks did not start the same collectives; no time of this step can be given")
+    return [rank.times for rank in ranks]
+
+
+def _run(ranks: Sequence[_Rank], starts: dict[int, _Start], network: Network) -> None:
+    """Run a collective that all its ranks have started."""
+    some, start = next(iter(starts.items()))
+    order = ranks[some].log.collectives[start.number].ranks
+    collectives: list[Collective] = [ranks[number].log.collectives[starts[number].number] for number in order]
+    starts_ms: FloatArray = np.array([max(starts[number].ms, ranks[number].wire_free_ms) for number in order])
+    for number, done_ms in zip(order, network(collectives, starts_ms).tolist(), strict=True):
+        ranks[number].done[starts[number].number] = float(starts_ms.max()), done_ms
+        ranks[number].wire_free_ms = done_ms

@@ -1,0 +1,158 @@
+"""Virtual ranks train like an unsharded module, and replays follow the logs of the ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
+from torchrec_bridge.truth_ranks import unsharded_rows
+from torchrec_bridge.virtual_ranks import set_up_training
+
+from neuroshard_pipeline.lab.network import collective_us
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.ranks import RankError, rank_team
+from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.steps import (
+    BACKWARD_PARTS,
+    REPLAYED_PARTS,
+    STEP_PARTS,
+    measure_steps,
+    task_batches,
+)
+from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, Event, StepLog
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
+
+pytestmark = QUIET
+
+WORLD, PER_HOST = 4, 2
+TABLES = [
+    Table("a", 301, 32, 5.0, num_features=2),
+    Table("b", 50, 4, 1.0),
+    Table("c", 2000, 12, 2.5, module="other", is_weighted=True),
+    Table("s", 90, 8, 1.5, pooling="none"),
+]
+TASK = ShardingTask(TABLES, WORLD, batch_size=32, memory_bytes=2**30, local_world_size=PER_HOST)
+BATCHES = drawn_batches(TABLES, 32, num_batches=2, seed=0)
+PARAMS = StepParams(
+    backend="gloo",
+    threads=1,
+    timeout_s=100,
+    learning_rate=0.05,
+    num_batches=2,
+    rounds=1,
+    warmup_steps=1,
+    steps_per_round=2,
+    most_plans_held=2,
+    seed=0,
+)
+A, B, C, S = TABLES
+
+
+def plan_of(name: str, *placed: tuple[Shard, int]) -> Plan:
+    shards, ranks = zip(*placed, strict=True)
+    return Plan(TASK, shards, ranks, name, compute_device="cpu")
+
+
+PLANS = [
+    plan_of(
+        "columns and replicas",
+        *((Shard(A, 0, 16), 0), (Shard(A, 16, 16), 3), (whole(C), 2), (whole(S), 1)),
+        *((whole(B, "data_parallel"), rank) for rank in range(WORLD)),
+    ),
+    plan_of(
+        "rows",
+        *zip(row_shards(A, "table_row_wise", PER_HOST), (2, 3), strict=True),
+        *zip(row_shards(C, "row_wise", WORLD), range(WORLD), strict=True),
+        *zip(row_shards(S, "row_wise", WORLD), range(WORLD), strict=True),
+        (whole(B), 0),
+    ),
+]
+
+
+@pytest.mark.slow
+def test_virtual_ranks_train_like_an_unsharded_module():
+    expected = unsharded_rows(TASK, BATCHES, PARAMS.learning_rate)
+    with rank_team(WORLD, set_up_training, (WORLD, PER_HOST, BATCHES, PARAMS), PARAMS) as team:
+        for plan in PLANS:
+            answers = team.ask(plan, PARAMS.timeout_s)
+            for feature, rows in expected.items():
+                found = np.concatenate([np.array(own[feature]) for own in answers])
+                np.testing.assert_allclose(found, np.array(rows), rtol=1e-5, atol=1e-5, err_msg=feature)
+
+
+@pytest.mark.slow
+def test_replayed_steps_have_the_rows_of_measured_steps_for_every_network_and_an_error_for_a_plan_that_fails():
+    # A table name with a dot makes torch refuse the module.
+    broken = dataclasses.replace(TASK, tables=[Table("a.b", 10, 4, 1.0)], task_id="broken")
+    plans = [*PLANS, Plan(broken, (whole(broken.tables[0]),), (0,), "dotted", compute_device="cpu")]
+    networks = {name: modelled_network(ethernet(speed, PER_HOST)) for name, speed in (("fast", 100.0), ("slow", 0.1))}
+    frame = measure_steps(plans, task_batches(plans, PARAMS), PARAMS, networks=networks)
+    (error,) = frame["error"].dropna()
+    assert "broken: the measurement under the plan of dotted stopped" in error
+    frame = frame[frame["error"].isna()]
+    assert len(frame) == len(PLANS) * WORLD * 3 * len(networks)
+    np.testing.assert_allclose(frame[list(STEP_PARTS)].sum(axis=1), frame["step_ms"])
+    np.testing.assert_allclose(frame[list(REPLAYED_PARTS)].sum(axis=1), frame["step_ms"])
+    assert (frame[list(BACKWARD_PARTS)].sum(axis=1) < frame["backward_ms"]).all()
+    fast, slow = (frame[frame["network"] == name].reset_index() for name in networks)
+    np.testing.assert_array_equal(fast["computed_ms"], slow["computed_ms"])
+    assert (fast["step_ms"] < slow["step_ms"]).all()
+
+
+def log_of(*events: tuple[str, float, int], collectives: list[Collective]) -> StepLog:
+    return StepLog(tuple(Event(*event) for event in events), tuple(collectives))
+
+
+def test_a_collective_starts_with_its_last_rank_and_runs_beside_computation():
+    gather = Collective("all_gather", "0", (0, 1), (2**20,))
+    both = [
+        log_of(("mark", 0, 0), ("start", 1e-3, 0), ("wait", 50e-3, 0), ("mark", 2e-3, 1), collectives=[gather]),
+        log_of(("mark", 0, 0), ("start", 7e-3, 0), ("wait", 0, 0), ("mark", 3e-3, 1), collectives=[gather]),
+    ]
+    network = network_preset("h100-ib400")
+    transfer_ms = float(collective_us("all_gather", 2**20, 2, 1, network)) / 1e3
+    first, second = replayed(both, modelled_network(network))
+    assert first.marks_ms == pytest.approx([0, 53])  # the collective is done before the rank needs it
+    assert second.marks_ms == pytest.approx([0, 7 + transfer_ms + 3])
+    assert (second.computed_ms, second.transfer_ms, second.waiting_ms) == pytest.approx((10, transfer_ms, 0))
+
+
+def test_a_rank_that_comes_early_waits_and_collectives_of_one_rank_follow_each_other():
+    def network(collectives: list[Collective], starts_ms: np.ndarray) -> np.ndarray:
+        return np.full(len(starts_ms), starts_ms.max() + collectives[0].sent_bytes[0])
+
+    pair, all_ranks = Collective("all_reduce", "pair", (1, 2), (5,)), Collective("all_reduce", "0", (0, 1, 2), (10,))
+    logs = [
+        log_of(("mark", 0, 0), ("start", 1e-3, 0), ("wait", 0, 0), ("mark", 0, 1), collectives=[all_ranks]),
+        *(
+            log_of(
+                *(("mark", 0, 0), ("start", start_s, 0), ("start", 0, 1), ("wait", 0, 0), ("wait", 0, 1)),
+                ("mark", 0, 1),
+                collectives=[pair, all_ranks],
+            )
+            for start_s in (2e-3, 4e-3)
+        ),
+    ]
+    early, *others = replayed(logs, network)
+    assert early.marks_ms == pytest.approx([0, 4 + 5 + 10])
+    assert (early.transfer_ms, early.waiting_ms) == pytest.approx((10, 8))
+    assert [rank.marks_ms[-1] for rank in others] == pytest.approx([19, 19])
+
+
+def test_logs_that_do_not_match_are_refused():
+    logs = [
+        log_of(("mark", 0, 0), ("start", 0, 0), ("wait", 0, 0), collectives=[Collective("barrier", "0", (0, 1), (0,))]),
+        log_of(("mark", 0, 0), collectives=[]),
+    ]
+    with pytest.raises(RankError, match="did not start the same collectives"):
+        replayed(logs, modelled_network(network_preset("h100-ib400")))

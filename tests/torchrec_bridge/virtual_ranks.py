@@ -1,0 +1,25 @@
+"""Jobs of virtual ranks, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchrec_bridge.truth_ranks import Rows, trained_rows
+
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
+
+
+def set_up_training(
+    rank: int, world_size: int, ranks_per_host: int, batches: Sequence[Batch], params: StepParams, store_file: str
+) -> Callable[[Plan], Rows]:
+    """Join the group; the returned function trains a plan and returns the rows of this rank's part of batch 0."""
+    log = join_virtual_ranks(rank, world_size, params, store_file, ranks_per_host)
+
+    def train(plan: Plan) -> Any:
+        return trained_rows(rank, world_size, plan, batches, params, log)[1]
+
+    return train
