@@ -21,7 +21,7 @@ from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
-#: Parts of a step in the order in which they run; they add up to `step_ms`.
+#: Parts of a step in the order in which they run; they add up to `step_ms`. The output dist's is its forward.
 STEP_PARTS = ("input_dist_ms", "lookup_forward_ms", "output_dist_ms", "backward_ms")
 #: Parts of `backward_ms`; the rest of it is the backward of the output dist, and the reduction of dense gradients.
 BACKWARD_PARTS = ("lookup_backward_ms", "dense_optimizer_ms")
@@ -64,23 +64,20 @@ def measure_steps(
 
     A step distributes the ids of one batch, looks up and pools the rows, distributes the pooled rows, and runs the
     backward pass with gradients of ones, and the optimizer. The ranks wait for each other before every step.
-    Plans of a task take turns; at most `params.most_plans_held` plans are held at the same time. If a rank fails, the
-    plans of its group are tried again one by one.
+    The plans of a group take turns. If a rank fails, the plans of its group are tried again one by one.
 
     Args:
         plans: plans of any tasks with equal numbers of ranks and hosts; the pairs of task and sharder are unique.
         batches_by_task: the global batches of every task, by `task_id`, such as `task_batches` returns them.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
-        networks: with networks, by name, the ranks are virtual (`torchrec_bridge.virtual`). The clock is then the CPU
-            time of every rank and the modelled time of collectives, and every step has rows for every network.
+        networks: networks by name make the ranks virtual (`torchrec_bridge.virtual`); every step has rows for each.
 
     Returns:
         One row per step and rank: `task_id, sharder, round, step, rank`; `step_ms`, the time of the whole step; its
-        parts `STEP_PARTS` and `BACKWARD_PARTS`; `timed`, which is False for warm-up steps. `output_dist_ms` is the
-        forward of the output dist. A part includes the time in which its collectives wait for other ranks.
-        With networks, `network` and `REPLAYED_PARTS`. A plan under which a rank failed has one row, without times,
-        whose `error` says why.
+        parts `STEP_PARTS` and `BACKWARD_PARTS`, which include waiting for other ranks; `timed`, False for warm-up
+        steps; `network` and `REPLAYED_PARTS` with networks. A plan under which a rank failed has one row, without
+        times, whose `error` says why.
 
     Raises:
         RankError: a plan cannot be measured with the others, the machine has too few GPUs, or every plan failed.
