@@ -32,13 +32,14 @@ export KEDRO_DISABLE_TELEMETRY := 1
 # compiled, or what has changed since.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run announce prune test bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)
+.PHONY: run announce prune test test-kernels bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
 	@echo "            make run ENV=thorough measures more and extends what make run has measured;"
 	@echo "            make run ENV=cuda measures this machine's GPUs, with the CUDA builds in .venv-cuda"
 	@echo "make test   set up, lint, types, import contracts, tests"
+	@echo "make test-kernels  the tests of predictions and searches with the arithmetic of other processors"
 	@echo "make bench  all sharders on the same tasks, compared by measured cost (trains cost models first if there are none)"
 	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
@@ -77,6 +78,17 @@ contracts: $(VENV)/.test
 # their common fixtures once.
 unit: $(VENV)/.test
 	$(BIN)/pytest --numprocesses $(TEST_WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 10
+
+# Processors differ in the last bits of a result. Each combination of environment variables, joined by +, makes OpenBLAS,
+# torch, MKL and NumPy compute as on another processor, with one thread or two. Only some processors have AVX-512.
+KERNELS := TEST_THREADS=1 TEST_THREADS=2+OPENBLAS_CORETYPE=Haswell+ATEN_CPU_CAPABILITY=avx2+MKL_CBWR=AVX2 \
+	TEST_THREADS=1+OPENBLAS_CORETYPE=Sandybridge+ATEN_CPU_CAPABILITY=avx2+MKL_CBWR=AVX+NPY_DISABLE_CPU_FEATURES=X86_V3 \
+	TEST_THREADS=2+OPENBLAS_CORETYPE=Nehalem+ATEN_CPU_CAPABILITY=default+MKL_CBWR=COMPATIBLE \
+	$(if $(shell grep -sw avx512f /proc/cpuinfo),TEST_THREADS=1+OPENBLAS_CORETYPE=SkylakeX+ATEN_CPU_CAPABILITY=avx512)
+NUMERIC := $(addprefix tests/,augment cost_models evaluation lab report search sharders tables torchrec_plan)
+test-kernels: $(VENV)/.test
+	@for kernels in $(KERNELS); do echo "$$kernels"; \
+		env $$(echo $$kernels | tr + ' ') $(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadfile $(NUMERIC) || exit 1; done
 
 # One rival is TorchRec's planner, which .venv/.test and .venv/.run install. An interrupted benchmark resumes.
 bench: $(VENV)/.test

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Tests run side by side and start processes of their own. These processes and torch, which is not imported yet, read
 # this variable. With one thread per core each, they would spend most of their time waiting for each other.
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 
 # A shared machine may be slow at any single example, and hypothesis's deadline would then fail a correct test.
 settings.register_profile("project", deadline=None)

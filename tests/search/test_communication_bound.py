@@ -51,7 +51,7 @@ def bound_ms(source, task):
     return communication_bound(task, source.popularities, default_memory(), NETWORK).least_ms
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     st.sampled_from(POPULARITIES),
     st.sampled_from(TOPOLOGIES),
@@ -77,12 +77,12 @@ def test_no_random_plan_communicates_faster_even_if_the_limit_is_its_own_memory(
 
 
 def tiny_source(local_batch):
-    """Two tables of six rows on two hosts with two ranks each."""
-    popularity = RowPopularity(np.array([1, 1, 2, 2]), np.array([0.5, 0.3, 0.08, 0.02]))
+    """Two tables of four rows on two hosts with two ranks each."""
+    popularity = RowPopularity(np.array([1, 1, 2]), np.array([0.5, 0.3, 0.1]))
     tables, sources = [], {}
     for name, length in (("a", 30.0), ("b", 3.0)):
         unique_rows, reuse = popularity.profile(round(4 * local_batch * length))
-        tables.append(Table(name, 6, 64, length, unique_rows, reuse, pooling="none", module="m"))
+        tables.append(Table(name, 4, 64, length, unique_rows, reuse, pooling="none", module="m"))
         sources[name] = SequenceIds(tables[-1], popularity)
     task = ShardingTask(tables, 4, 4 * local_batch, PLENTY, local_world_size=2, tiers=True)
     return SequenceTask(task, sources)
@@ -92,14 +92,14 @@ def tiny_source(local_batch):
 def test_no_cuts_of_a_tiny_task_communicate_faster(local_batch, dedup):
     source = tiny_source(local_batch)
     task = replace(source.task, index_dedup=dedup)
-    of_table = [Cuts(hot, host) for hot in range(7) for host in range(0, 7 - hot, 2)]
+    of_table = [Cuts(hot, host) for hot in range(5) for host in range(0, 5 - hot, 2)]
     best = np.inf
     for own in product(of_table, repeat=2):
         cuts = {name: cut for name, cut in zip("ab", own, strict=True) if cut}
         variant = tiered_task(task, cuts, source.curves) if cuts else task
         for rank in (None, 0):
             best = min(best, communication_ms(source, variant, lambda _, rank=rank: rank)[0])
-    assert 0.5 * best <= bound_ms(source, task) <= best
+    assert 0.5 * best <= bound_ms(source, task) <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("popularity", POPULARITIES)
@@ -110,14 +110,14 @@ def test_plans_of_least_communication_come_close_to_the_bound_within_the_memory(
     plan = plan_with_least_communication(task, source.popularities, source.curves, load_cost_models("h100"), NETWORK)
     assert max(plan.memory_bytes) <= task.memory_bytes
     spent = collectives_ms(*judged(plan, source.sources), plan.ranks)
-    assert bound_ms(source, task) <= spent <= 1.06 * bound_ms(source, task)
+    assert bound_ms(source, task) * (1 - 1e-9) <= spent <= 1.06 * bound_ms(source, task)
 
 
 def test_more_memory_never_raises_the_bound():
     source = sequence_task("published", 8, 4, SCALES["gloo"])
     bounds = [bound_ms(source, replace(source.task, memory_bytes=int(source.task.memory_bytes * k))) for k in (1, 2, 9)]
-    assert bounds == sorted(bounds, reverse=True)
-    assert bounds[0] > bounds[-1]
+    assert (np.diff(bounds) <= 1e-9 * bounds[0]).all()
+    assert bounds[0] > 1.001 * bounds[-1]
 
 
 @pytest.mark.parametrize(("ranks", "hosts"), [(8, 1), (16, 2), (128, 16), (2, 2), (16, 16)])
