@@ -10,7 +10,7 @@ TEST_WORKERS ?= logical
 EXTRA := $(if $(filter cuda,$(ENV)),cuda,cpu)
 VENV := .venv$(if $(filter cuda,$(EXTRA)),-cuda)
 BIN := $(VENV)/bin
-BENCHES := bench-measurement bench-cost-models bench-comm-models bench-search bench-plus-measured bench-campaign-length bench-two-hosts
+BENCHES := bench-cost-models bench-comm-models bench-search bench-two-hosts
 # Where the environment keeps its data: conf/<env>/globals.yml
 DATA = $(shell sed -n 's/^data_root: *//p' conf/$(ENV)/globals.yml)
 # The newest version of a model, which is a timestamp; empty if there is no version.
@@ -49,7 +49,7 @@ help:
 
 # On a GPU, the checks of the machine come first; exit code 2 means that no campaign can run.
 run: announce $(VENV)/.run
-	$(if $(filter cuda,$(EXTRA)),PYTHONPATH=src $(BIN)/python benchmarks/gpu_check.py || test $$? -eq 1)
+	$(if $(filter cuda,$(EXTRA)),PYTHONPATH=src $(BIN)/python benchmarks/gpu/gpu_check.py || test $$? -eq 1)
 	$(BIN)/kedro run --env $(ENV)
 
 # The first line of `make run`: how long it takes on this machine.
@@ -108,27 +108,27 @@ docs-serve: docs
 viz: $(VENV)/.run
 	$(BIN)/kedro viz run --no-browser --host 127.0.0.1 --port 4141
 
-# With one thread, these benchmarks compare the searches and not the threads of the linear algebra library.
-bench-search bench-plus-measured bench-campaign-length: export OMP_NUM_THREADS := 1
+# With one thread, this benchmark compares the searches and not the threads of the linear algebra library.
+bench-search: export OMP_NUM_THREADS := 1
 
 $(BENCHES): bench-%: $(VENV)/.run
-	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
+	$(BIN)/python benchmarks/*/bench_$(subst -,_,$*).py
 
 check-pool: $(VENV)/.run
-	$(BIN)/python benchmarks/check_table_pool.py
+	$(BIN)/python benchmarks/tables/check_table_pool.py
 
 # With LOG=<output of nccl-tests> it prints one preset of a modelled network, without LOG all presets.
 fit-network: $(VENV)/.run
 	@$(BIN)/python scripts/fit_network.py $(LOG) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(COLLECTIVE),--collective $(COLLECTIVE))
 
 # Both targets use the Python that PYTHON=... names, else that of .venv-cuda, else the Python at hand. It needs the CUDA
-# builds of torch and fbgemm_gpu; see benchmarks/gpu_campaign.py.
+# builds of torch and fbgemm_gpu; see benchmarks/gpu/gpu_campaign.py.
 GPU_PYTHON = $(if $(findstring command,$(origin PYTHON)),$(PYTHON),$(or $(wildcard .venv-cuda/bin/python),$(PYTHON)))
 gpu-check:
-	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_check.py $(CHECK)
+	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu/gpu_check.py $(CHECK)
 
 gpu-campaign:
-	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_campaign.py $(CAMPAIGN)
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu/gpu_campaign.py $(CAMPAIGN)
 
 # This stamp is written last, because an interrupted `venv` leaves a bin/python without pip.
 $(VENV)/.created:
@@ -178,6 +178,6 @@ shipped-models: $(VENV)/.run
 # Checks that predictions and plans are bit-identical to those of the commit BEFORE.
 same-results: $(VENV)/.test
 	rm -rf .same-results && git worktree prune && git worktree add --detach .same-results $(BEFORE)
-	PYTHONPATH=.same-results/src $(BIN)/python benchmarks/same_results.py record .same-results/before.json
-	$(BIN)/python benchmarks/same_results.py record .same-results/after.json
-	$(BIN)/python benchmarks/same_results.py compare .same-results/before.json .same-results/after.json
+	PYTHONPATH=.same-results/src $(BIN)/python benchmarks/search/same_results.py record .same-results/before.json
+	$(BIN)/python benchmarks/search/same_results.py record .same-results/after.json
+	$(BIN)/python benchmarks/search/same_results.py compare .same-results/before.json .same-results/after.json

@@ -32,7 +32,7 @@ def test_the_installed_build_follows_the_environment(env, folder, extra):
 
 
 def test_a_run_on_a_gpu_checks_the_machine_first():
-    check = "PYTHONPATH=src .venv-cuda/bin/python benchmarks/gpu_check.py || test $? -eq 1"
+    check = "PYTHONPATH=src .venv-cuda/bin/python benchmarks/gpu/gpu_check.py || test $? -eq 1"
     lines = commands("run", "ENV=cuda").splitlines()
     assert lines.index(check) < lines.index(".venv-cuda/bin/kedro run --env cuda")
     assert "gpu_check" not in commands("run")
@@ -41,7 +41,7 @@ def test_a_run_on_a_gpu_checks_the_machine_first():
 def test_the_check_and_the_campaign_of_a_gpu_use_the_python_that_is_named():
     for target in ("gpu-check", "gpu-campaign"):
         (line,) = commands(target, "PYTHON=mypython").splitlines()
-        assert line == f"PYTHONPATH=src mypython benchmarks/{target.replace('-', '_')}.py "
+        assert line == f"PYTHONPATH=src mypython benchmarks/gpu/{target.replace('-', '_')}.py "
 
 
 def test_an_environment_without_a_folder_is_refused_before_anything_is_installed():

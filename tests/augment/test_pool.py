@@ -46,7 +46,7 @@ def test_ids_of_a_scaled_pool_have_the_published_statistics(scaled_pool):
 
 
 def test_ids_drawn_from_full_scale_tables_have_their_profile(full_pool):
-    """A sample of tables at full scale; benchmarks/check_table_pool.py draws the ids of all and checks their sums."""
+    """A sample of tables at full scale; check_table_pool.py draws all ids and checks their sums."""
     rng = np.random.default_rng(0)
     affordable = full_pool[full_pool["pooling_factor"] < 8]
     chosen = affordable.iloc[rng.choice(len(affordable), size=24, replace=False)]

@@ -1,4 +1,4 @@
-"""The models that benchmarks/bench_cost_models.py compares with this project's."""
+"""The models that benchmarks/cost_models/bench_cost_models.py compares with this project's."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from measure_in_memory import measure_plans
 
 from neuroshard_pipeline.augment import paper_settings
 from neuroshard_pipeline.evaluation.anchors import AnchorParams, choose_anchors, drifts_of_parts
@@ -11,6 +10,7 @@ from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
 from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS
 
 from .campaigns import ComputedCampaigns
+from .measure_in_memory import measure_plans
 from .test_plan_samples import comm_costs, compute_costs, plans
 
 #: Columns of `search.anchors`.

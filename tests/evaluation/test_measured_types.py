@@ -1,7 +1,6 @@
 """Plans of column-wise, row-wise and replicated tables, measured with FBGEMM's kernels and gloo on two ranks."""
 
 import pytest
-from measure_in_memory import measure_plans
 from measurement.conftest import COMM, COMPUTE
 
 from neuroshard_pipeline.evaluation.campaigns import Campaigns
@@ -11,6 +10,8 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
+
+from .measure_in_memory import measure_plans
 
 A, B, C = (Table(name, 2000, 16, 3.0) for name in "abc")
 HALF = Table("half", 1000, 8, 2.0, data_type="fp16")

@@ -81,6 +81,6 @@ def test_published_lookups_meet_the_aims():
 
     Every time is predicted by a fit without its source.
     """
-    result = warm.run(ROOT / "benchmarks" / "check_gpu_lab.py", "--only", "lookups")
+    result = warm.run(ROOT / "benchmarks/lab/check_gpu_lab.py", "--only", "lookups")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "of 99 points, aim 0.2: met" in result.stdout

@@ -61,7 +61,7 @@ def test_the_presets_are_the_fit_of_all_published_rows(published):
 
 
 def test_presets_predict_the_published_rows_within_the_aims(published):
-    """The presets were fitted to these rows; benchmarks/check_gpu_lab.py leaves out each publisher in turn."""
+    """The presets were fitted to these rows; benchmarks/lab/check_gpu_lab.py leaves out each publisher in turn."""
     errors = prediction(published) / [row.time_us for row in published]
     large = np.array([row.size_bytes >= 1e6 for row in published])
     floors = np.array([row.size_bytes < 2**16 and not row.noisy for row in published])

@@ -1,4 +1,4 @@
-"""benchmarks/lab_plans.py computes the same cost of a plan as `lab.step`; no cost is below the bound of lab_bounds.
+"""The module lab_plans of the benchmarks computes the cost of a plan as `lab.step`; no cost is below `lab_bounds`.
 
 These tests run the functions of lab_plans as Python, without compiling them.
 """

@@ -25,7 +25,7 @@ RUN = [
     "--chunk-samples",
     "4",
 ]
-SCRIPT = ROOT / "benchmarks/gpu_campaign.py"
+SCRIPT = ROOT / "benchmarks/gpu/gpu_campaign.py"
 # Runs a script in an interpreter in which importing Kedro or TorchRec fails, as on a machine without them.
 WITHOUT_KEDRO = """
 import os, runpy, sys

@@ -16,7 +16,7 @@ from gpu_check_timings import lab_samples
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import lookup_bench
 
-SCRIPT = ROOT / "benchmarks/gpu_check.py"
+SCRIPT = ROOT / "benchmarks/gpu/gpu_check.py"
 SMALL = ["--arena-gib", "0.02", "--batch-size", "64", "--row-scale", "4096", "--copy-mib", "1"]
 
 

@@ -22,7 +22,7 @@ from neuroshard_pipeline.tables.samples import CommSample
 
 pytestmark = pytest.mark.waits
 
-SCRIPT = ROOT / "benchmarks/bench_two_hosts.py"
+SCRIPT = ROOT / "benchmarks/tiers/bench_two_hosts.py"
 RANKS = "neuroshard_pipeline.measurement.torchrun_ranks"
 AGENT = ROOT / "tests/torchrun_agent.py"
 MORTAL_RANKS = Path(__file__).with_name("mortal_ranks.py")

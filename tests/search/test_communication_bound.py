@@ -1,4 +1,4 @@
-"""The bound of benchmarks/communication_bound.py, compared with the communication times of plans in the lab.
+"""The bound of benchmarks/tiers/communication_bound.py, compared with the communication times of plans in the lab.
 
 The plans are random ones, those of `least_communication`, and those of a tiny task. Its tables have any number of hot
 rows, and any even number of host rows, because a host has two ranks.

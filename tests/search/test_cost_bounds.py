@@ -1,4 +1,4 @@
-"""Lower bounds of benchmarks/cost_bounds.py against the cheapest of all plans, over every split and every placement."""
+"""Bounds of benchmarks/search/cost_bounds.py against the cheapest of all plans, over every split and placement."""
 
 import itertools
 

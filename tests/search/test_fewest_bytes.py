@@ -1,6 +1,6 @@
-"""Plans of benchmarks/fewest_bytes.py, which send the fewest bytes between hosts.
+"""Plans of benchmarks/tiers/fewest_bytes.py, which send the fewest bytes between hosts.
 
-Their tasks are those of benchmarks/sequence_tasks.py. Their bytes are compared with the proved lower bound of
+Their tasks are those of benchmarks/tiers/sequence_tasks.py. Their bytes are compared with the proved lower bound of
 `search.crossing_bound`.
 """
 

@@ -1,4 +1,4 @@
-"""Cost models of benchmarks/measured_models.py, made from times of collectives and kernels.
+"""Cost models of benchmarks/tiers/measured_models.py, made from times of collectives and kernels.
 
 Here, the times are invented. With a slow wire between hosts, the search cuts tiers; with a fast one, it does not.
 """

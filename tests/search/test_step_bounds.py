@@ -1,4 +1,4 @@
-"""Lower bounds of benchmarks/step_bounds.py on whole steps, against the cheapest of all plans of tiny tasks."""
+"""Lower bounds of benchmarks/search/step_bounds.py on whole steps, against the cheapest of all plans of tiny tasks."""
 
 import itertools
 from dataclasses import replace

@@ -21,7 +21,7 @@ class FbgemmCudaBench(LookupBench):
 
     The GPU is idle when a timed part starts. A cost therefore includes the launch of the first kernel, and gaps if the
     host launches kernels more slowly than they run. This overhead is a constant of the host and matters for small
-    samples only. `benchmarks/gpu_check.py` measures it (launch floor).
+    samples only. `benchmarks/gpu/gpu_check.py` measures it (launch floor).
 
     Raises:
         MeasurementError: there are too few GPUs for all workers; see also `LookupBench`.

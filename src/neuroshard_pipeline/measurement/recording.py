@@ -8,7 +8,7 @@ A recording is a folder with a pool of tables, the samples, their costs and a da
     compute_costs.parquet             as `measure.compute_costs`
     card.json                         device, protocol and noise floor
 
-`benchmarks/gpu_campaign.py` writes recordings.
+`benchmarks/gpu/gpu_campaign.py` writes recordings.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Shows how much cheaper plans could still be in the lab: plans of another search, and a proved lower bound.
 
-    OMP_NUM_THREADS=1 python benchmarks/search_ceiling.py --tasks mlperf-16-0 giant-8-0 --seconds 100
+    OMP_NUM_THREADS=1 python benchmarks/ceiling/search_ceiling.py --tasks mlperf-16-0 giant-8-0 --seconds 100
 
 `mlperf-16-0` is the first task of the suite `mlperf` on 16 ranks (`whole_cost_tasks`). Plans are judged by the lab's
 formulas for modelled GPUs (`lab.step`). The other search, simulated annealing (`plan_annealing`), minimises this cost
@@ -15,12 +15,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "search"))
+
 from bench_whole_cost import DEVICE, NETWORK, OURS, PARTS, SHARDERS
 from lab_bounds import LabBound
 from lab_branching import Branching

@@ -4,8 +4,8 @@ Trains the model on samples of some world sizes and batch sizes. Tests it on hel
 samples of other world sizes, and on samples of a batch size between those of training. Reads only the configuration,
 and writes nothing.
 
-    .venv/bin/python benchmarks/bench_comm_models.py                    # the modelled cluster (topology), half a minute
-    .venv/bin/python benchmarks/bench_comm_models.py --backend gloo     # measured on this machine, two minutes
+    .venv/bin/python benchmarks/cost_models/bench_comm_models.py  # the modelled cluster (topology), half a minute
+    .venv/bin/python benchmarks/cost_models/bench_comm_models.py --backend gloo  # measured on this machine, two minutes
 
 Aims: mean error at most 5 % on seen and 10 % on unseen world sizes of the modelled cluster; on gloo at most 1.5 times
 the noise floor.
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=sorted(SETTINGS), default="topology")
     parser.add_argument("--seeds", type=int, default=3, help="number of splits and initial weights to average over")
     arguments = parser.parse_args()
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     bootstrap_project(root)
     with KedroSession.create(root, env="base") as session:
         params = session.load_context().params

@@ -1,4 +1,4 @@
-"""The collectives half of benchmarks/check_gpu_lab.py: the modelled network beside published collectives.
+"""The collectives half of benchmarks/lab/check_gpu_lab.py: the modelled network beside published collectives.
 
 Every row is predicted as if its cluster had never been seen and, if its cluster has rows with other sizes, a second
 time after a fit to these. For the first prediction, rows of data/01_raw/published are predicted by a fit that leaves
@@ -20,7 +20,7 @@ from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.network_presets import network_preset, network_sheets
 from neuroshard_pipeline.lab.published_collectives import MeasuredCollective, read_published_collectives
 
-PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published"
+PUBLISHED = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "published"
 OURS = (PUBLISHED / "collectives.csv", PUBLISHED / "collectives_further.csv")
 OTHER_SIZES = "other sizes"  # the cluster was fitted to its rows of other sizes
 

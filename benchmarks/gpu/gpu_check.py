@@ -1,7 +1,7 @@
 """Checks in about a minute whether `gpu_campaign.py` can run on this machine's GPU; prints a table with remedies.
 
     make gpu-check
-    PYTHONPATH=src python benchmarks/gpu_check.py            # the same without make
+    PYTHONPATH=src python benchmarks/gpu/gpu_check.py            # the same without make
 
 The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a check without a verdict on this machine.
 

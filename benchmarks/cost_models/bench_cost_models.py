@@ -12,7 +12,7 @@ aims of the project are met. Parts:
 - `ablation`: error after training on partly wrong costs, with and without self-distillation
 
     .venv/bin/kedro run
-    .venv/bin/python benchmarks/bench_cost_models.py [--env base] [--data-root data] [--seeds 3] [--parts compute,comm]
+    python benchmarks/cost_models/bench_cost_models.py [--env base] [--data-root …] [--seeds 3] [--parts compute,comm]
 
 It takes six to eight minutes per seed for 5,600 compute samples, on 2 cores with other load. With `--samples` and
 `--epochs` it is a quick check of the program, and its figures say nothing about the models.
@@ -85,7 +85,7 @@ class Job:
 def main() -> None:
     """Print every part as soon as its last job is done."""
     arguments = _arguments()
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     bootstrap_project(root)
     overrides = {"data_root": arguments.data_root} if arguments.data_root else {}
     with KedroSession.create(root, env=arguments.env, runtime_params=overrides) as session:

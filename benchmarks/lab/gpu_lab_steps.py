@@ -1,4 +1,4 @@
-"""The steps part of benchmarks/check_gpu_lab.py: the lab beside published steps that it was not fitted to."""
+"""The steps part of benchmarks/lab/check_gpu_lab.py: the lab beside published steps that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "data" / "01_raw" / "published" / "steps.yml"
 AIM = Aim("steps and kernels that nothing was fitted to", {"median": 0.20, "worst error": 0.40})
 _FEATURES_OF_TASK = ("optimizer", "index_dedup", "pipelines_input_dist", "comm_precision")

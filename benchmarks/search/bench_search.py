@@ -1,18 +1,18 @@
-r"""Benchmark of the search: speed against a plain implementation, quality against bounds, scaling, measured costs.
+r"""Benchmark of the search: speed against a plain implementation, quality against bounds, scaling.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_search.py            # everything, about 10 minutes on two idle cores
-    OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 4  # a quick look
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_search.py  # everything, about 10 minutes on two idle cores
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_search.py --tasks 4  # a quick look
 
     # Gap to the best plan of ten minutes of search, for one task per world size: 22 minutes on one core.
-    OMP_NUM_THREADS=1 python benchmarks/bench_search.py --tasks 2 --best-tasks 2 --best-seconds 600 --jobs 1 \
-        --no-small --largest 0 --no-measure
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_search.py --tasks 2 --best-tasks 2 --best-seconds 600 --jobs 1 \
+        --no-small --largest 0
 
 Without `--models`, costs come from small fixed networks of the paper's sizes (128-32, 32-64-2), for which a tight lower
 bound is proved. With `--models data/06_models`, costs come from trained models. The times of the search are compared
 with `ScalarOracle`, a plain implementation for the tests (see `search_quality`), and not with any published code. The
 runs for scaling use the same models and random tables. After a `make run`, they are repeated with its trained models
 and HugeCTR's tables; the times of the repetition are those of a real search. Two processes of one thread each
-(`--jobs`) work on the tasks. Measured costs need the data of a `make run`.
+(`--jobs`) work on the tasks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from bench_plus_measured import compare_measured
 from search.small_models import small_models
 from search.tasks import random_task
 from search.topologies import two_level_topology
@@ -41,7 +40,7 @@ from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import collectives_ms, order_ranks
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 #: This number divided by a bandwidth in GB/s gives ms per byte.
 PER_BYTE = 1e-6
@@ -110,8 +109,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes for the tasks of the oracle")
     parser.add_argument("--figure", type=Path, default=ROOT / "data/08_reporting/search_scale.html")
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a `make run`")
-    parser.add_argument("--measure", action=argparse.BooleanOptionalAction, default=True, help="measure plans as well")
-    parser.add_argument("--campaigns", type=int, default=3, help="campaigns of a minute; each measures all plans")
     arguments = parser.parse_args()
     models: Models = small_models() if arguments.models is None else load_cost_models(arguments.models)
     trained = (arguments.data / "06_models/compute_cost_model").is_dir()
@@ -126,13 +123,6 @@ def main() -> None:
             scale(models_of_run, what, hugectr_task, arguments.largest, arguments.figure)
     if arguments.tasks:
         against_the_oracle(models, arguments.tasks, arguments.best_seconds, arguments.best_tasks, arguments.jobs)
-    if not arguments.measure:
-        return
-    if trained:
-        print("\nMeasured costs: the search takes 25 seconds, then every campaign a minute", flush=True)
-        compare_measured(arguments.data, {"neuroshard_plus": {}}, arguments.campaigns)
-    else:
-        print(f"\nNo measured costs: {arguments.data} holds no cost models; run `make run` first")
 
 
 if __name__ == "__main__":

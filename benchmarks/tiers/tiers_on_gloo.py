@@ -31,7 +31,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import parent_tables
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams, join_ranks
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 #: Counters of the network devices of this process's namespace; the tenth word of a line is the number of sent bytes.
 COUNTERS = Path("/proc/self/net/dev")
 LEARNING_RATE = 0.01

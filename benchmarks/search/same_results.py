@@ -4,14 +4,14 @@
 
 or step by step; each `record` runs the version of the package on PYTHONPATH:
 
-    python benchmarks/same_results.py record before.json
-    python benchmarks/same_results.py record after.json
-    python benchmarks/same_results.py compare before.json after.json
+    python benchmarks/search/same_results.py record before.json
+    python benchmarks/search/same_results.py record after.json
+    python benchmarks/search/same_results.py compare before.json after.json
 
 It records the predictions of the newest stored cost models for 1,000 shard sets and 300 collectives, and the plans of
 every sharder for 40 seeded sharding tasks (`milp` only for those with at most 16 tables). It uses the public Python
-API and draws its inputs itself, so that it runs with any version of the package. Older versions, whose local search had
-other defaults, get the present ones. `autoshard` and `dreamshard` are included if their policies were trained.
+API and draws its inputs itself, so that it runs with any version of the package. `autoshard` and `dreamshard` are
+included if their policies were trained.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ BATCH_SIZES = (64, 128, 512, 1024)
 OPTIMIZERS = ("sgd", "rowwise_adagrad")
 #: The mixed-integer program stops at a time limit on larger tasks, so that its plan depends on the machine.
 MOST_TABLES_OF_MILP = 16
-#: Present settings, for older versions of the package. There, `ns.shard` used twice as many rounds of local search as
-#: `kedro run`, and local search compared plans by a weighted sum of the costs with and without start skew (`caution`).
-ONE_DEFAULT = {"max_rounds": 100, "caution": 0.0}
 
 
 def main() -> int:
@@ -134,23 +131,12 @@ def plans(task: ns.ShardingTask, models: ns.CostModels, policies: Any) -> Iterat
         if name == "milp" and len(task.tables) > MOST_TABLES_OF_MILP:
             continue
         try:
-            plan = ns.shard(task, models, sharder=name, **search_options(), **policies)
+            plan = ns.shard(task, models, sharder=name, **policies)
         except ns.NeuroShardError as error:
             yield name, {"error": type(error).__name__}
             continue
         frame = plan.to_frame()[["table", "column_offset", "embedding_dim", "rank"]]
         yield name, {"shards": frame.to_numpy().tolist(), "ms": plan.predicted_cost_ms, "interval_ms": plan.interval_ms}
-
-
-def search_options() -> dict[str, Any]:
-    """Settings for versions of the package that have other defaults in Python (`ONE_DEFAULT`)."""
-    from neuroshard_pipeline.search import params
-
-    if not hasattr(params, "REFINEMENT"):
-        return {}
-    from neuroshard_pipeline.sharders.base import SharderSettings
-
-    return {"params": SharderSettings(plus=params.REFINEMENT.model_copy(update=ONE_DEFAULT))}
 
 
 def policies_in(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask
 
-HUGECTR_TABLES = Path(__file__).resolve().parent.parent / "data/01_raw/hugectr_t510.csv"
+HUGECTR_TABLES = Path(__file__).resolve().parents[2] / "data/01_raw/hugectr_t510.csv"
 
 #: (tables, ranks): several numbers of tables for 64 ranks, several numbers of ranks for 1,000 tables, two large tasks.
 SIZES = [(250, 64), (500, 64), (1000, 64), (2000, 64), (1000, 16), (1000, 32), (1000, 128), (5000, 512), (10000, 1024)]

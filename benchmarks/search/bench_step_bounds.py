@@ -1,6 +1,6 @@
 """Prints lower bounds on the predicted cost of a step (`step_bounds`) beside the plans of `neuroshard_plus`.
 
-OMP_NUM_THREADS=1 python benchmarks/bench_step_bounds.py --world-sizes 8 16 --tasks 2
+OMP_NUM_THREADS=1 python benchmarks/search/bench_step_bounds.py --world-sizes 8 16 --tasks 2
 """
 
 from __future__ import annotations

@@ -18,10 +18,15 @@ The sizes of messages are announced by one more all-to-all, which always costs t
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ceiling"))
+
 from lab_reductions import reduction_lines
 
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us

@@ -3,7 +3,7 @@
 Each host is a network namespace, and the second one also has a monotonic clock of its own. The wire is a pair of veth
 devices, whose rate `tc` (token bucket) limits in both directions. The script needs Linux, root, iproute2, util-linux.
 
-    python benchmarks/bench_two_hosts.py --mbit 25 50 100      # ten seconds per rate on two cores
+    python benchmarks/tiers/bench_two_hosts.py --mbit 25 50 100      # ten seconds per rate on two cores
 
 Expect costs of once or twice the time on the wire. The wire carries both directions at once: two opposite TCP streams
 of 512 KiB take 84 to 88 ms at 50 Mbit/s, and one stream alone takes 83 ms. But with gloo, a rank sends only after its
@@ -34,7 +34,7 @@ import pandas as pd
 from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams
 from neuroshard_pipeline.tables.samples import CommSample
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 ADDRESSES = ("10.87.0.1", "10.87.0.2")
 BATCH_SIZE = 1024
 DIM_SUM = 256

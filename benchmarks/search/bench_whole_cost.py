@@ -1,8 +1,8 @@
 r"""Compares sharders on full-scale tasks by the whole step, which the lab models for H100s with explicit formulas.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_whole_cost.py --world-sizes 8 16 --tasks 6 --results whole_cost.csv
-    OMP_NUM_THREADS=1 python benchmarks/bench_whole_cost.py --world-sizes 128 --tasks 2 --suites mlperf tiny
-    OMP_NUM_THREADS=1 python benchmarks/bench_whole_cost.py --results whole_cost.csv --world-sizes   # report only
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_whole_cost.py --world-sizes 8 16 --tasks 6 --results whole_cost.csv
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_whole_cost.py --world-sizes 128 --tasks 2 --suites mlperf tiny
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_whole_cost.py --results whole_cost.csv --world-sizes  # report only
 
 Sharders see the shipped cost models for the H100. Their plans are judged without these models, by `lab.step`. A sharder
 may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. Prints, per suite and number

@@ -1,10 +1,10 @@
 """Compares the lab (modelled GPUs and networks) with published measurements.
 
-    python benchmarks/check_gpu_lab.py                                  # fbgemm_lookups.csv and collectives.csv
-    python benchmarks/check_gpu_lab.py --lookups A.csv --collectives B.csv
-    python benchmarks/check_gpu_lab.py --only lookups --worst 20
-    python benchmarks/check_gpu_lab.py --only steps                     # steps.yml, to which nothing is fitted
-    python benchmarks/check_gpu_lab.py --fit                            # lab.kernels of conf/base/parameters_lab.yml
+    python benchmarks/lab/check_gpu_lab.py  # fbgemm_lookups.csv and collectives.csv
+    python benchmarks/lab/check_gpu_lab.py --lookups A.csv --collectives B.csv
+    python benchmarks/lab/check_gpu_lab.py --only lookups --worst 20
+    python benchmarks/lab/check_gpu_lab.py --only steps  # steps.yml, to which nothing is fitted
+    python benchmarks/lab/check_gpu_lab.py --fit  # lab.kernels of conf/base/parameters_lab.yml
 
 The check has three parts: lookups, collectives, and whole steps. The first two print median and 90th percentile of the
 relative error: per source, per device, per size class, and over all points predicted in the same way. Points whose
@@ -33,7 +33,7 @@ from gpu_lab_steps import check_steps, steps_table
 
 from neuroshard_pipeline.errors import NeuroShardError
 
-PUBLISHED = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published"
+PUBLISHED = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "published"
 
 
 def print_check(check: Check, worst: int) -> bool:

@@ -1,7 +1,7 @@
 """Draws the ids of a whole generated pool and compares their statistics with those that Meta published.
 
-    python benchmarks/check_table_pool.py                                       # full scale, batch 65536
-    python benchmarks/check_table_pool.py --batch-size 512 --row-scale 128      # scaled down as for CPUs
+    python benchmarks/tables/check_table_pool.py                                       # full scale, batch 65536
+    python benchmarks/tables/check_table_pool.py --batch-size 512 --row-scale 128      # scaled down as for CPUs
 
 It prints the number of ids, means over tables and, for unique rows and for ids, the cumulative histogram of how often a
 row is looked up. It exits with 1 if a tolerance is exceeded. At full scale, expect 887 million ids in 75 s on 2 cores
@@ -25,7 +25,7 @@ from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, PoolStatistics, drawn_counts
 from neuroshard_pipeline.tables.frames import tables_from_frame
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from augment import published_shape as shape
 

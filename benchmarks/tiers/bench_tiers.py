@@ -2,10 +2,10 @@ r"""Compares plans of sequence tables with and without tiers: bytes across hosts
 
 Tiers are parts of a table by popularity: the hot tier has a copy on every rank, the host tier one copy per host.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab              # 2 x 8 (2 min) and 16 x 8 (8 min) modelled H100
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py gloo             # 4 and 8 processes; 8 min
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root; 12 min
-    OMP_NUM_THREADS=1 python benchmarks/bench_tiers.py lab --quick      # one popularity; also for gloo, hosts
+    OMP_NUM_THREADS=1 python benchmarks/tiers/bench_tiers.py lab  # 2 x 8 (2 min) and 16 x 8 (8 min) modelled H100
+    OMP_NUM_THREADS=1 python benchmarks/tiers/bench_tiers.py gloo             # 4 and 8 processes; 8 min
+    OMP_NUM_THREADS=1 python benchmarks/tiers/bench_tiers.py hosts --mbit 400 # two emulated hosts; needs root; 12 min
+    OMP_NUM_THREADS=1 python benchmarks/tiers/bench_tiers.py lab --quick      # one popularity; also for gloo, hosts
 
 Tasks are those of `sequence_tasks`. All plans of a task have the same memory limit. Plans without tiers: that of
 `neuroshard_plus`, that of TorchRec's planner, and that of `neuroshard_plus` if every rank sends each id of its samples

@@ -1,8 +1,8 @@
 r"""Duration and predicted cost of `neuroshard_plus` with all sharding types, by number of tables and ranks.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py                                  # all sizes
-    OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py --sizes 1000x128 5000x512 10000x1024
-    OMP_NUM_THREADS=1 python benchmarks/bench_step_scale.py --sizes --suites published tiny --world-sizes 8 16 128
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_step_scale.py                                  # all sizes
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_step_scale.py --sizes 1000x128 5000x512 10000x1024
+    python benchmarks/search/bench_step_scale.py --sizes --suites published tiny --world-sizes 8 16 128
 
 Costs come from the shipped models of `--device`, or from `--models`, a folder of trained ones. A task of `--sizes`
 has the first of HugeCTR's 510 tables, or all of them repeatedly; its tables fill 60 % of the memory, and it has up to 8
@@ -26,7 +26,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from search_scale import hugectr_task
 from whole_cost_tasks import RANKS_PER_HOST, SUITES, suite_tasks

@@ -1,4 +1,4 @@
-"""The lookups half of benchmarks/check_gpu_lab.py: the modelled GPUs beside published lookups."""
+"""The lookups half of benchmarks/lab/check_gpu_lab.py: the modelled GPUs beside published lookups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuroshard_pipeline.lab.fit_device import fit_kernels, fits_without_sources
 from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.lab.published_lookups import PublishedLookup, read_published_lookups
 
-OURS = Path(__file__).resolve().parent.parent / "data" / "01_raw" / "published" / "fbgemm_lookups.csv"
+OURS = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "published" / "fbgemm_lookups.csv"
 AIM = Aim("lookups above 50 us on A100, H100, V100", {"median": 0.20, "p90": 0.50})
 _AIMED_FAMILIES = ("a100", "h100", "v100")
 _AIMED_FROM_US = 50.0

@@ -1,7 +1,7 @@
 """Measures compute costs on this machine's GPU in a resumable campaign, and writes a recording for other machines.
 
     make gpu-campaign CAMPAIGN="--out ~/h200 --samples 20000"
-    PYTHONPATH=src python benchmarks/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
+    PYTHONPATH=src python benchmarks/gpu/gpu_campaign.py --out ~/h200 --samples 20000       # the same without make
 
 A campaign is a set of measurements, in which every sample is timed in several visits. The script first runs the
 checks of `gpu_check.py`. It then logs the number of visits, the expected minutes and the GB of ids, and writes the ids

@@ -1,6 +1,6 @@
 r"""Compares plans of NeuroShard and of TorchRec's planner for modelled H100s with too little memory for all tables.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_host_memory.py --world-sizes 2 8 --shares 0.5 0.25
+    OMP_NUM_THREADS=1 python benchmarks/search/bench_host_memory.py --world-sizes 2 8 --shares 0.5 0.25
 
 Tables that do not fit are in host memory, with or without a cache on the GPU. All ranks together have `--shares` of the
 GPU memory that the tables of MLPerf DLRM-v2 need, and each has 128 GiB of host memory. Both sharders get the same

@@ -23,7 +23,7 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask
 
-RAW = Path(__file__).resolve().parent.parent / "data" / "01_raw"
+RAW = Path(__file__).resolve().parents[2] / "data" / "01_raw"
 RANKS_PER_HOST = 8
 #: 80 GB without the dense model, activations and buffers, as in conf/h100/globals.yml.
 MEMORY_BYTES = 64 * 2**30
