@@ -9,7 +9,7 @@ import pytest
 
 from neuroshard_pipeline.evaluation.summary import summarise
 from neuroshard_pipeline.report import ReportInputs
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS
+from neuroshard_pipeline.search.plan_data import FRAME_COLUMNS
 from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS, KERNEL_COLUMNS, TIER_COLUMN, Plan
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan_data import FRAME_COLUMNS, KERNEL_COLUMNS, TIER_COLUMN
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task

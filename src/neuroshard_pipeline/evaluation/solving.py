@@ -26,7 +26,8 @@ from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_f
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
-from neuroshard_pipeline.search.plan import FRAME_COLUMNS, OPTIONAL_COLUMNS, Plan
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan_data import FRAME_COLUMNS, OPTIONAL_COLUMNS
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies

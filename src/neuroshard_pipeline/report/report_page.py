@@ -9,7 +9,7 @@ from neuroshard_pipeline.report.drawing import draw_figures
 from neuroshard_pipeline.report.inputs import ReportInputs
 from neuroshard_pipeline.report.page import render_page
 from neuroshard_pipeline.report.totals import example_task
-from neuroshard_pipeline.search.plan import TIER_COLUMN
+from neuroshard_pipeline.search.plan_data import TIER_COLUMN
 
 
 def render_report(inputs: ReportInputs) -> str:

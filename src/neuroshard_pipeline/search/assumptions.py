@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan_data import PlanData
 from neuroshard_pipeline.tables.popularity import curve_source
 from neuroshard_pipeline.tables.profile import contradiction, is_assumed
 from neuroshard_pipeline.tables.table import Table
@@ -12,7 +12,7 @@ from neuroshard_pipeline.tables.tiers import parent_tables
 _TABLES_SHOWN = 12
 
 
-def assumption_lines(plan: Plan) -> list[str]:
+def assumption_lines(plan: PlanData) -> list[str]:
     """Where reuse profiles and popularity curves come from, what has no price, and other caveats about the costs."""
     tables = parent_tables(plan.task)
     notes = [*_pricing_notes(plan), *_host_tier_notes(plan), *plan.caveats]
@@ -49,7 +49,7 @@ def _curve_notes(tables: Sequence[Table]) -> list[str]:
     return lines
 
 
-def _pricing_notes(plan: Plan) -> list[str]:
+def _pricing_notes(plan: PlanData) -> list[str]:
     """Parts of a step that the predicted cost leaves out."""
     if plan.predicted is None:
         return []
@@ -60,7 +60,7 @@ def _pricing_notes(plan: Plan) -> list[str]:
     return []
 
 
-def _host_tier_notes(plan: Plan) -> list[str]:
+def _host_tier_notes(plan: PlanData) -> list[str]:
     """Where the prices of host tiers come from."""
     if plan.predicted is None or all(cuts.host_rows == 0 for cuts in plan.tiers.values()):
         return []

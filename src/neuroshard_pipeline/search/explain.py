@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from neuroshard_pipeline.search.assumptions import assumption_lines
-from neuroshard_pipeline.search.plan import Plan, PlanCost, RejectedChange
+from neuroshard_pipeline.search.plan_data import PlanCost, PlanData, RejectedChange
 from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import tiers_of
@@ -34,7 +34,7 @@ _PARTS = {
 }
 
 
-def explain_plan(plan: Plan) -> str:
+def explain_plan(plan: PlanData) -> str:
     """Text with the shards, memory and cost of the ranks, the slowest rank, rejected changes and assumptions."""
     lines = [_headline(plan), "", *_tier_lines(plan), *_replica_lines(plan)]
     used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
@@ -56,14 +56,14 @@ def explain_plan(plan: Plan) -> str:
     return "\n".join([*lines, *assumption_lines(plan)])
 
 
-def _ranks_shown(plan: Plan) -> list[int]:
+def _ranks_shown(plan: PlanData) -> list[int]:
     """All ranks, or the most expensive ones of many; without predicted costs, those that use most memory."""
     ranks = range(plan.task.world_size)
     load = plan.memory_bytes if plan.predicted is None else plan.predicted.rank_ms
     return sorted(sorted(ranks, key=lambda rank: -load[rank])[:_RANKS_SHOWN])
 
 
-def _other_ranks_lines(plan: Plan, shown: Sequence[int]) -> list[str]:
+def _other_ranks_lines(plan: PlanData, shown: Sequence[int]) -> list[str]:
     """One line about the ranks that are not described."""
     others = sorted(set(range(plan.task.world_size)) - set(shown))
     if not others:
@@ -78,18 +78,18 @@ def _other_ranks_lines(plan: Plan, shown: Sequence[int]) -> list[str]:
     return [f"{text}; {min(costs):.3f} to {max(costs):.3f} ms"]
 
 
-def _own_shards(plan: Plan, rank: int) -> list[Shard]:
+def _own_shards(plan: PlanData, rank: int) -> list[Shard]:
     """The shards of a rank without replicas."""
     return [shard for shard in plan.shards_by_rank[rank] if shard.sharding_type != "data_parallel"]
 
 
-def _replica_lines(plan: Plan) -> list[str]:
+def _replica_lines(plan: PlanData) -> list[str]:
     """One line about the tables that every rank has a replica of."""
     replicas = [shard for shard in plan.shards_by_rank[0] if shard.sharding_type == "data_parallel"]
     return [f"on every rank (data_parallel): {_shards_text(plan, replicas)}"] if replicas else []
 
 
-def _host_memory_lines(plan: Plan) -> list[str]:
+def _host_memory_lines(plan: PlanData) -> list[str]:
     """The tables in host memory, with the load factors of their caches, and the rank that needs most host memory."""
     tables = [table for table in plan.task.tables if table.is_in_host_memory]
     if not tables:
@@ -119,7 +119,7 @@ def _link_lines(task: ShardingTask) -> list[str]:
     return lines
 
 
-def _tier_lines(plan: Plan) -> list[str]:
+def _tier_lines(plan: PlanData) -> list[str]:
     """One line per table with tiers: their rows and the ids that look them up."""
     found = tiers_of(plan.task)
     lines = [f"tiers of {name}: {', '.join(map(_tier_text, of, _shares(of)))}" for name, of in found.items()]
@@ -137,7 +137,7 @@ def _shares(tiers: Sequence[Table]) -> list[float]:
     return [each / sum(ids) for each in ids]
 
 
-def _headline(plan: Plan) -> str:
+def _headline(plan: PlanData) -> str:
     task = plan.task
     cost = "no predicted cost" if plan.predicted is None else f"predicted {plan.predicted_cost_ms:.3f} ms per iteration"
     return (
@@ -146,12 +146,12 @@ def _headline(plan: Plan) -> str:
     )
 
 
-def _num_tables(plan: Plan) -> int:
+def _num_tables(plan: PlanData) -> int:
     """Number of tables of the model."""
     return len({table.name if table.tier is None else table.tier.parent for table in plan.task.tables})
 
 
-def _splits_text(plan: Plan) -> str:
+def _splits_text(plan: PlanData) -> str:
     """Number of column splits, and of tables of every other sharding type."""
     kinds = {shard.table.name: shard.sharding_type for shard in plan.shards}
     columns = [shard for shard in plan.shards if shard.sharding_type == "column_wise"]
@@ -161,7 +161,7 @@ def _splits_text(plan: Plan) -> str:
     return ", ".join([f"{splits} column splits", *counts])
 
 
-def _rank_text(plan: Plan, rank: int, memory: str) -> str:
+def _rank_text(plan: PlanData, rank: int, memory: str) -> str:
     text = f"{plan.dim_sums[rank]} columns, {memory}"
     if plan.predicted is None:
         return text
@@ -181,7 +181,7 @@ def _parts(cost: PlanCost) -> dict[str, tuple[float, ...]]:
     return {name: ms for field, name in _PARTS.items() if (ms := getattr(cost, field))}
 
 
-def _shards_text(plan: Plan, shards: Sequence[Shard]) -> str:
+def _shards_text(plan: PlanData, shards: Sequence[Shard]) -> str:
     ordered = sorted(shards, key=lambda shard: -plan.memory.shard_bytes(shard, plan.task))
     more = f", and {len(ordered) - _SHARDS_SHOWN} more" if len(ordered) > _SHARDS_SHOWN else ""
     return ", ".join(map(_shard_text, ordered[:_SHARDS_SHOWN])) + more if ordered else "(empty)"
@@ -200,7 +200,7 @@ def _shard_text(shard: Shard) -> str:
     return f"{table.name}[{', '.join([*([f'columns {columns}'] if columns else []), rows, shard.sharding_type])}]"
 
 
-def _cost_lines(plan: Plan, cost: PlanCost) -> list[str]:
+def _cost_lines(plan: PlanData, cost: PlanCost) -> list[str]:
     """The slowest rank, the uncertainty about which rank it is, and the balance of compute."""
     ranks = range(plan.task.world_size)
     slowest = max(ranks, key=lambda rank: cost.rank_ms[rank])

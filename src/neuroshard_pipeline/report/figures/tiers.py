@@ -13,7 +13,8 @@ from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_f
 from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.formats import percent
-from neuroshard_pipeline.search.plan import TIER_COLUMN, Plan
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan_data import TIER_COLUMN
 from neuroshard_pipeline.search.volumes import KINDS, Kind, Volumes, plan_volumes
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.tables.frames import tasks_from_frame
