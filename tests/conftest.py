@@ -15,7 +15,7 @@ from typing import Any
 import omegaconf.base
 import pytest
 from filelock import FileLock
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from kedro.config import OmegaConfigLoader
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # this variable. With one thread per core each, they would spend most of their time waiting for each other.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 
-# A shared machine may be slow at any single example, and hypothesis's deadline would then fail a correct test.
-settings.register_profile("project", deadline=None)
+# A shared machine may be slow at any single example, and hypothesis's checks of time would then fail a correct test.
+settings.register_profile("project", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -62,7 +62,6 @@ def test_more_samples_do_not_change_the_first_ones(pool):
     pd.testing.assert_frame_equal(many.iloc[: len(few)], few)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(2, 8), st.floats(0, 1))
 def test_placement_gives_every_table_to_one_rank(count, world_size, random_share):
     dims = 2 ** np.arange(count)  # each bit that is set in a rank's sum of such widths stands for one table
@@ -72,7 +71,6 @@ def test_placement_gives_every_table_to_one_rank(count, world_size, random_share
     assert dim_sums.sum() == dims.sum()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(DIMENSIONS), min_size=1, max_size=40), st.integers(2, 8))
 def test_placement_without_random_ranks_is_greedy(dims, world_size):
     expected = [0] * world_size

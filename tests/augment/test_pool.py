@@ -106,7 +106,7 @@ def test_the_seed_determines_the_pool(scaled_pool):
     assert not generate_pool(PoolParams(**{**SCALED_DOWN, "seed": 1})).equals(scaled_pool)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     num_tables=st.integers(2, 200),
     batch_size=st.sampled_from([16, 64, 100, 512, 4096, 65536, 2**18]),

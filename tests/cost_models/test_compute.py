@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import ComputeCostModel
@@ -39,7 +39,6 @@ def test_it_is_accurate_for_tables_outside_the_training_samples(compute_model):
     assert mape(truth.sum(1), compute_model.predict(samples, BATCH_SIZE).sum(1)) < 0.06
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_adding_a_shard_never_lowers_a_cost(compute_model, tables, data):
     """This holds by construction, and therefore also far outside the training range."""

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models.compute_features import (
@@ -90,7 +90,6 @@ def test_a_table_without_profile_is_completed():
     assert 0 < named["unique_rows"][0] * 2**20 <= 1000
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.integers(1, 2**40),
     dim=st.integers(1, 64).map(lambda width: 4 * width),

@@ -10,7 +10,7 @@ from neuroshard_pipeline.errors import CostModelError
 pairs = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=3, max_size=30)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40)
 @given(pairs)
 def test_metrics_agree_with_scikit_learn(values):
     truth, guess = np.array(values, dtype=float).T

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lab.networks import SIMPLE
 
@@ -255,7 +255,6 @@ def plans(draw):
     return of, placed
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans(), st.integers(0, 5))
 def test_more_ids_are_never_cheaper(plan, which):
     of, placed = plan
@@ -267,7 +266,6 @@ def test_more_ids_are_never_cheaper(plan, which):
     assert after.step_ms >= before.step_ms * (1 - 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans(), st.sampled_from([(1, 0, 2, 3), (0, 1, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)]))
 def test_names_of_ranks_and_hosts_do_not_matter(plan, order):
     of, placed = plan
@@ -277,7 +275,6 @@ def test_names_of_ranks_and_hosts_do_not_matter(plan, order):
         assert vars(after)[part][list(order)] == pytest.approx(vars(before)[part], abs=1e-9), part
 
 
-@settings(max_examples=30, deadline=None)
 @given(plans())
 def test_parts_are_finite_and_not_negative(plan):
     priced = cost(*plan, H100, CLUSTER)

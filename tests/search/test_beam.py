@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
@@ -97,7 +97,6 @@ def missing_in_words(task, missing):
     return f" for {len(left_over)} of the shards, {memory_text(sum(shards[index] for index in left_over))} in all"
 
 
-@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_tables=st.integers(1, 12),

@@ -76,7 +76,7 @@ def test_adam_has_no_replica_groups():
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_tables_of_other_data_types_and_poolings_have_lookups_of_their_own(data):
     kinds = st.fixed_dictionaries({"data_type": st.sampled_from(("fp32", "fp16"))}) | st.just({"pooling": "mean"})
     tables = [Table(f"t{at}", 1000 + at, 16, 3.0, **data.draw(kinds)) for at in range(4)]

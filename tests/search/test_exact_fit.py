@@ -1,7 +1,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from neuroshard_pipeline.search.exact_fit import fit_exactly
 from neuroshard_pipeline.tables.constraints import Constraints
@@ -11,7 +11,7 @@ from search.constrained_tasks import constrained_tasks, fits_somehow
 from search.settings import WEIGHTS_AND_OPTIMIZER
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(constrained_tasks())
 def test_an_arrangement_is_found_if_and_only_if_one_exists(case):
     fit = fit_exactly(*case)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
@@ -19,7 +19,6 @@ SEARCH = SearchParams(num_candidates=3, beam_width=1, max_steps=1, num_caps=3, m
 BRIEF = LOCAL_SEARCH.model_copy(update={"max_rounds": 8})
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 10), st.integers(1, 5), st.floats(0.3, 1.0), st.booleans())
 def test_local_search_returns_a_valid_plan_that_is_never_worse(seed, num_tables, world_size, tightness, uneven):
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)

@@ -140,7 +140,7 @@ def test_every_table_and_width_is_embedded_once():
     assert len(embedded) == len(set(embedded)) == 10
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
 def test_the_cheapest_plan_is_that_of_comparing_the_costs_of_all_ranks(seed):
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES, SequenceIds, row_popularity, sequence_tables
@@ -36,7 +36,6 @@ def family_of(task: ShardingTask, prices: TierPrices = PRICES) -> CutFamily:
 prices_of_rows = st.floats(1e-4, 1e4)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(POPULARITIES), prices_of_rows, prices_of_rows, st.booleans())
 def test_tiers_shrink_as_their_rows_get_dearer(popularity, price, more, index_dedup):
     family = family_of(sequence_task(popularity, index_dedup=index_dedup))

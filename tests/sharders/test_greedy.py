@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.tasks import random_task
@@ -46,7 +46,6 @@ def test_heaviest_first_on_the_lightest_rank(name):
 
 
 @pytest.mark.parametrize("name", [*HEURISTICS, "random"])
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 15), st.integers(1, 5), st.floats(0.2, 1.2), st.booleans())
 def test_plans_fit_or_the_error_says_what_is_missing(name, seed, num_tables, world_size, tightness, uneven):
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def gpu_bytes(task):
     return sum(MEMORY.shard_bytes(whole(table), task) for table in task.tables)
 
 
+@cache
 def plan_of(task):
     return shard(task, step_models(), "neuroshard_plus", SETTINGS)
 
@@ -73,7 +75,7 @@ def test_a_task_without_host_memory_says_how_much_would_do():
         plan_of(replace(task, host_memory_bytes=needed - 1))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_tenth_more_than_the_named_amount_is_enough_if_tables_must_be_cut_by_rows(seed):
     with pytest.raises(DoesNotFitError, match="per rank") as refusal:
         plan_of(tight_task(host_memory_bytes=None, seed=seed))
@@ -100,6 +102,7 @@ def test_tables_are_bound_to_ranks_if_host_memory_is_short(monkeypatch):
     assert plan.host_memory_bytes == (two, two)
     assert plan.task.constraints == task.constraints
     monkeypatch.setattr(in_host_memory, "_bound", lambda *_: None)
+    plan_of.cache_clear()
     with pytest.raises(DoesNotFitError, match="no plan with tables in host memory was found"):
         plan_of(task)
 

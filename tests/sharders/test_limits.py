@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from search.constrained_tasks import constrained_tasks, fits_somehow
 from search.settings import LOCAL_SEARCH
 from search.small_models import small_models
@@ -66,16 +66,13 @@ def check_attempt(name, task, memory, *, complete):
         assert not fits_somehow(task, memory), refusal
 
 
-BY_SHARDER = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@settings(BY_SHARDER, max_examples=700)
+@settings(max_examples=150)
 @given(constrained_tasks())
 def test_neuroshard_solves_every_task_that_has_a_solution(case):
     check_attempt("neuroshard", *case, complete=True)
 
 
-@settings(BY_SHARDER, max_examples=500)
+@settings(max_examples=100)
 @given(constrained_tasks())
 def test_neuroshard_plus_solves_every_task_that_has_a_solution(case):
     check_attempt("neuroshard_plus", *case, complete=True)
@@ -84,7 +81,6 @@ def test_neuroshard_plus_solves_every_task_that_has_a_solution(case):
 @pytest.mark.parametrize(
     "name", ["random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "embark", "milp", *LEARNED]
 )
-@settings(BY_SHARDER, max_examples=160)
 @given(constrained_tasks())
 def test_rivals_keep_limits_and_constraints(name, case):
     check_attempt(name, *case, complete=False)

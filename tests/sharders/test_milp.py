@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
@@ -39,7 +39,6 @@ def best_by_trying_all(task):
     return best
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 3), st.floats(0.3, 1.05), st.booleans())
 def test_milp_finds_the_optimum_or_proves_that_nothing_fits(seed, num_tables, world_size, tightness, uneven):
     task = random_task(np.random.default_rng(seed), num_tables, world_size, tightness, uneven=uneven)

@@ -13,7 +13,7 @@ from neuroshard_pipeline.torchrec_plan.perf_formula import LookupFormula, summed
 BATCH = 64
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     price=st.floats(1e-9, 1e-3),
     coefficients=st.lists(st.floats(0.05, 20), min_size=6, max_size=6),

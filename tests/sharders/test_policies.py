@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
@@ -31,7 +31,6 @@ def game(seed=0, num_tables=9, world_size=3, tightness=0.5):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 5), st.floats(0.2, 1.1), st.booleans())
 def test_every_table_lies_whole_on_a_rank_with_room_or_the_error_says_bytes(kind, seed, num, world, tightness, uneven):
     task = random_task(np.random.default_rng(seed), num, world, tightness, uneven=uneven)

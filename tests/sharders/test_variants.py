@@ -19,7 +19,7 @@ from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
 SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 20}), WEIGHTS_AND_OPTIMIZER)
-TASK = ShardingTask(random_tables(np.random.default_rng(1), 6), 2, 2048, 2**40)
+TASK = ShardingTask(random_tables(np.random.default_rng(1), 4), 2, 2048, 2**40)
 
 
 def scaled(task: ShardingTask, factor: float) -> ShardingTask:

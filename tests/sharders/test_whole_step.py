@@ -49,7 +49,7 @@ def cheapest_of_whole_tables_ms(task: ShardingTask, models) -> float:
     return best
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_types(seed):
     rng = np.random.default_rng(seed)
     task = ShardingTask(random_tables(rng, 4), 2, 2048, 2**40)
@@ -57,7 +57,7 @@ def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_ty
     assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_plan_with_sequence_tables_costs_at_most_a_tenth_more_than_the_best_of_all_types(seed):
     """Two of the four tables are sequence tables."""
     rng = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def test_tables_on_a_single_rank_stay_whole_unless_constraints_forbid_it(types):
 
 def test_tables_of_few_rows_become_replicas_on_the_modelled_gpu_and_tables_of_many_rows_do_not():
     models = load_cost_models("h100")
-    short = [Table(f"t{i}", 200 + i, 64, 2.0) for i in range(128)]
+    short = [Table(f"t{i}", 200 + i, 64, 2.0) for i in range(48)]
     task = ShardingTask(short, 16, 65536, 2**36, local_world_size=8)
     assert "data_parallel" in types_of(plan_of(task, models)).values()
     long = replace(task, tables=[replace(table, num_embeddings=10**7) for table in short])

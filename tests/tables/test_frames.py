@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
@@ -57,7 +57,6 @@ def through_a_file(frame):
     return pd.read_parquet(buffer)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(tables(), max_size=6))
 def test_tables_are_restored(given_tables):
     frame = through_a_file(tables_to_frame(given_tables))
@@ -83,7 +82,6 @@ def tasks(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(tasks(), max_size=3, unique_by=lambda task: task.task_id))
 def test_tasks_are_restored_with_default_profiles(given_tasks):
     frame = tasks_to_frame(given_tasks)

@@ -52,7 +52,7 @@ def rows_and_ids(draw):
     return rows, draw(st.integers(lowest, highest))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(tables(), st.integers(1, 300), st.integers(0, 2**40))
 def test_any_table_gets_valid_ids(table, batch_size, seed):
     ids = draw_ids(table, batch_size, seed)
@@ -68,7 +68,6 @@ def test_any_table_gets_valid_ids(table, batch_size, seed):
         assert len(np.unique(ids.indices)) == min(max(round(table.unique_rows), 1), expected)
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows_and_ids())
 def test_ids_have_a_feasible_profile_exactly(case):
     rows, indices = case
@@ -130,7 +129,6 @@ def test_counts_need_a_profile():
         look_up_counts(Table("t", 10, 8, 1.0), 10)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.data())
 def test_as_few_rows_as_possible_change_their_bin(bins, data):
     rows = np.bincount(bins, minlength=NUM_REUSE_BINS)
@@ -146,7 +144,6 @@ def test_as_few_rows_as_possible_change_their_bin(bins, data):
     assert kept == best
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_apportionment_has_the_given_sum_and_is_close_to_the_shares(total, weights):
     shares = np.array(weights) + 1e-3
@@ -161,7 +158,6 @@ def test_apportionment_undoes_a_division():
     assert apportion(rows.sum(), rows / rows.sum()).tolist() == rows.tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5000), st.floats(0, 1), st.integers(0, 1000))
 def test_distinct_rows_are_distinct(num_embeddings, share, seed):
     count = int(num_embeddings * share)
@@ -177,7 +173,6 @@ def test_distinct_rows_are_spread_evenly_and_in_random_order():
     assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 0.02
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 5000), st.integers(1, 400), st.integers(0, 1000))
 def test_lengths_have_the_given_sum(indices, batch_size, seed):
     lengths = bag_lengths(indices, batch_size, np.random.default_rng(seed))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -106,7 +106,6 @@ def test_curves_of_any_profile_are_concave_and_account_for_all_ids(table, batch_
     assert (ids[rows == 0] == 0).all()
 
 
-@settings(max_examples=50)
 @given(st.lists(arrays(np.int64, st.integers(0, 20), elements=st.integers(0, 9)), max_size=5), st.integers(0, 10))
 def test_counts_and_popular_rows_agree_with_a_loop(batches, num_rows):
     counted = id_counts(batches, 10)

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from augment.published_shape import MEAN_POOLING_FACTOR, UNIQUE_ROWS_PER_TABLE
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import brentq
@@ -35,7 +35,6 @@ def bin_by_definition(count):
     return bin_index
 
 
-@settings(max_examples=60, deadline=None)
 @given(hnp.arrays(np.int64, st.integers(1, 300), elements=st.integers(0, 40)))
 def test_histogram_counts_like_a_plain_counter(indices):
     counts = Counter(indices.tolist())
@@ -97,7 +96,6 @@ def test_default_profile_agrees_with_simulated_draws():
     np.testing.assert_allclose(reuse, rows / rows.sum(), atol=0.01)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 10**8), st.floats(1e-4, 300, allow_nan=False), st.sampled_from([1, 2, 64, 512, 65536]))
 def test_default_profile_is_a_valid_profile(num_embeddings, pooling_factor, batch_size):
     table = with_profile(Table("t", num_embeddings, 8, pooling_factor), batch_size)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchrec_bridge.plan_strategies import module_names, plans
 
@@ -30,7 +30,7 @@ def small_plan(world_size: int = 4) -> Plan:
     return Plan(task, shards, (1, 0, 3 % world_size, 1), "neuroshard")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(plan=plans(module_names), data=st.data())
 def test_200_random_plans_survive_the_round_trip(plan, data):
     document = plan_to_json(plan, None, data.draw(st.sampled_from(["cuda", "cpu"])))

@@ -49,7 +49,7 @@ def collection_of(tables: list[Table]) -> torch.nn.Module:
     return EmbeddingBagCollection(tables=configs, device=torch.device("meta"), is_weighted=tables[0].is_weighted)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(plan=plans(module_names))
 def test_200_random_plans_survive_torchrecs_structures(plan):
     tables = {table.name: table for table in plan.task.tables}
@@ -75,7 +75,7 @@ def place_of(entry: tuple[Shard, int]) -> tuple[int, int, int]:
     return shard.column_offset, shard.row_offset, rank
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(plan=plans(module_names))
 def test_the_json_document_and_the_structures_hold_the_same(plan):
     paths = {table.name: table.module for table in plan.task.tables}

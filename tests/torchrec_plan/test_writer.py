@@ -29,7 +29,7 @@ def widths_by_rank(placed: list[tuple[Shard, int]]) -> dict[int, list[int]]:
     return {at: [shard.embedding_dim for shard, rank in placed if rank == at] for at in {rank for _, rank in placed}}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(plan=plans())
 def test_shards_of_a_table_on_one_rank_become_equally_wide_and_equally_wide_ones_do_not_change(plan):
     for before in placed_by_table(plan):
