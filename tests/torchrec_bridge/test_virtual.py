@@ -30,7 +30,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
 )
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, Event, StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed, steadied
 
 pytestmark = QUIET
 
@@ -100,7 +100,7 @@ def test_replayed_steps_have_the_rows_of_measured_steps_for_every_network_and_an
     (error,) = frame["error"].dropna()
     assert "broken: the measurement under the plan of dotted stopped" in error
     frame = frame[frame["error"].isna()]
-    assert len(frame) == len(PLANS) * WORLD * 3 * len(networks)
+    assert len(frame) == len(PLANS) * WORLD * 2 * len(networks)
     np.testing.assert_allclose(frame[list(STEP_PARTS)].sum(axis=1), frame["step_ms"])
     np.testing.assert_allclose(frame[list(REPLAYED_PARTS)].sum(axis=1), frame["step_ms"])
     assert (frame[list(BACKWARD_PARTS)].sum(axis=1) < frame["backward_ms"]).all()
@@ -147,6 +147,12 @@ def test_a_rank_that_comes_early_waits_and_collectives_of_one_rank_follow_each_o
     assert early.marks_ms == pytest.approx([0, 4 + 5 + 10])
     assert (early.transfer_ms, early.waiting_ms) == pytest.approx((10, 8))
     assert [rank.marks_ms[-1] for rank in others] == pytest.approx([19, 19])
+
+
+def test_a_single_disturbed_step_does_not_count():
+    steps = [[log_of(("mark", 0, 0), ("mark", cpu_s, 1), collectives=[])] for cpu_s in (2e-3, 1e-3, 9e-3, 2e-3, 2e-3)]
+    (steady,) = steadied(steps)
+    assert [event.cpu_s for event in steady.events] == pytest.approx([0, 2e-3])
 
 
 def test_logs_that_do_not_match_are_refused():

@@ -1,5 +1,6 @@
 """Processes of this host that form one group of torch.distributed, one process per rank."""
 
+import ctypes
 import datetime
 import logging
 import os
@@ -19,6 +20,8 @@ from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import LocalTeam, settle_on_core
 
+#: glibc's malloc.h. The first parameter with -1 keeps freed memory in the process; the second with 0 avoids `mmap`.
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 #: The ranks are forked from a process that has imported TorchRec, which takes several seconds of a core.
 _TORCHREC = ("torchrec", "torch.distributed.optim")
 
@@ -109,6 +112,7 @@ def join_ranks(
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
     else:
+        _keep_memory()
         torch.set_num_threads(params.threads)
         if params.threads == 1:
             settle_on_core(rank, world_size)
@@ -121,3 +125,15 @@ def join_ranks(
         device_id=device if device.type == "cuda" else None,
     )
     return device
+
+
+def _keep_memory() -> None:
+    """Let this process reuse the memory of freed tensors, as PyTorch does on GPUs.
+
+    By default, glibc returns the memory of large tensors to the system. Whether a step then pays for new pages depends
+    on what the process did before: a lookup that writes 10 MB took 2 ms in half of the steps, and 7 ms in the others.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
+    if set_option is not None:
+        set_option(_TRIM_THRESHOLD, -1)
+        set_option(_MMAP_MAX, 0)

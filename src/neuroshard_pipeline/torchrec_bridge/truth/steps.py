@@ -4,6 +4,7 @@ The clock is that of this machine, or that of virtual ranks (`torchrec_bridge.vi
 """
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed, steadied
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 #: Parts of a step in the order in which they run; they add up to `step_ms`. The output dist's is its forward.
@@ -71,7 +72,8 @@ def measure_steps(
         batches_by_task: the global batches of every task, by `task_id`, such as `task_batches` returns them.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
-        networks: networks by name make the ranks virtual (`torchrec_bridge.virtual`); every step has rows for each.
+        networks: networks by name make the ranks virtual (`torchrec_bridge.virtual`); every timed step has rows for
+            each. Equal steps of a plan in even, or in odd, rounds are replayed together, with lower quartiles of times.
 
     Returns:
         One row per step and rank: `task_id, sharder, round, step, rank`; `step_ms`, the time of the whole step; its
@@ -117,20 +119,20 @@ def _rows(answers: Sequence[Sequence[Step]], networks: Mapping[str, Network] | N
     """The rows of a group's steps, from the steps of every rank; with networks, by network."""
     if networks is None:
         yield [{**row, "rank": rank, **durations(spans)} for rank, own in enumerate(answers) for row, spans, _ in own]
+    alike = defaultdict(list)  # timed steps by plan, half of the rounds, and what happened in them
+    for step in zip(*answers, strict=True):
+        row, logs = step[0][0], [log for *_, log in step if log is not None]
+        if logs and row["timed"]:
+            alike[row["sharder"], row["round"] % 2, *(log.structure for log in logs)].append((step, logs))
     for name, network in (networks or {}).items():
-        yield [
-            {
-                **row,
-                "rank": rank,
-                "network": name,
-                **durations(spans, times.marks_ms),
-                **{part: getattr(times, part) for part in REPLAYED_PARTS},
-            }
-            for of_ranks in zip(*answers, strict=True)
-            for rank, ((row, spans, _), times) in enumerate(
-                zip(of_ranks, replayed([log for *_, log in of_ranks if log is not None], network), strict=True)
-            )
-        ]
+        rows = []
+        for steps in alike.values():
+            times = replayed(steadied([logs for _, logs in steps]), network)
+            for step, _ in steps:
+                for rank, ((row, spans, _), own) in enumerate(zip(step, times, strict=True)):
+                    parts = {part: getattr(own, part) for part in REPLAYED_PARTS}
+                    rows.append({**row, "rank": rank, "network": name, **durations(spans, own.marks_ms), **parts})
+        yield rows
 
 
 def durations(spans: Iterable[Span], marks_ms: Sequence[float] | None = None) -> dict[str, float]:

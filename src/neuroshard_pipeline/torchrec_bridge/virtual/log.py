@@ -45,6 +45,11 @@ class StepLog(NamedTuple):
     events: tuple[Event, ...]
     collectives: tuple[Collective, ...]
 
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """The log without times."""
+        return tuple((event.kind, event.number) for event in self.events), self.collectives
+
 
 @final
 class RankLog:

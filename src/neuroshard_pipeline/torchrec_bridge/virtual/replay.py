@@ -17,6 +17,7 @@ from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
 
 _MS_PER_S = 1e3
+_QUANTILE = 0.25
 
 
 @dataclass
@@ -82,6 +83,23 @@ class _Rank:
         self.times.waiting_ms += waiting_ms
         self.times.transfer_ms += stood_ms - waiting_ms
         self.clock_ms += stood_ms
+
+
+def steadied(steps: Sequence[Sequence[StepLog]]) -> list[StepLog]:
+    """One log per rank whose CPU times are lower quartiles over several steps with equal events and collectives.
+
+    Other programs only add to the CPU time, because they take cache and memory bandwidth. The slowest of many ranks
+    counts in every step. In a replay of a single step, one disturbed rank of many would slow down all.
+
+    Args:
+        steps: for every step, the log of every rank.
+    """
+    found = []
+    for logs in zip(*steps, strict=True):
+        cpu_s = np.quantile([[event.cpu_s for event in log.events] for log in logs], _QUANTILE, axis=0)
+        events = (event._replace(cpu_s=s) for event, s in zip(logs[0].events, cpu_s.tolist(), strict=True))
+        found.append(logs[0]._replace(events=tuple(events)))
+    return found
 
 
 def replayed(logs: Sequence[StepLog], network: Network) -> list[RankTimes]:

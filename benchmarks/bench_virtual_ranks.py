@@ -1,0 +1,147 @@
+"""Proof of virtual ranks: their clock, the cores that they share, and how well a replay repeats itself.
+
+Needs the extra `torchrec`. It takes about five minutes on 2 cores and 4 GiB:
+
+    python benchmarks/bench_virtual_ranks.py [clock] [cores] [repeat]
+
+`clock`   2 real ranks: their steps by the wall clock, beside replays of logs with the times of gloo's collectives,
+          which are measured alone, one by one; needs 2 free cores
+`cores`   CPU time of the same lookups of 2 ranks alone and among 8 and 16 ranks, with and without turns on the cores
+`repeat`  8 and 16 ranks: differences between the replays of two measurements of the same plans
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from virtual_rank_jobs import GlooTimes, set_up_without_turns
+
+import neuroshard_pipeline as ns
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import Shard, whole
+from neuroshard_pipeline.torchrec_bridge.ranks import rank_team
+from neuroshard_pipeline.torchrec_bridge.truth import steps
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.virtual import log as virtual_log
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
+
+PARAMS = StepParams(
+    backend="gloo",
+    threads=1,
+    timeout_s=300,
+    learning_rate=0.01,
+    num_batches=1,
+    rounds=8,
+    warmup_steps=2,
+    steps_per_round=8,
+    most_plans_held=8,
+    seed=0,
+)
+LOCAL_BATCH, QUANTILE = 256, 0.25
+
+
+def task_of(world_size: int, tables_per_rank: int, batch_size: int) -> ns.ShardingTask:
+    """Tables of different sizes, the same number for every rank."""
+    tables = [
+        ns.Table(f"t{at}", 2000 * (1 + at % 7), 32 + 32 * (at % 3), 3.0 + at % 5)
+        for at in range(world_size * tables_per_rank)
+    ]
+    return ns.ShardingTask(tables, world_size, batch_size, memory_bytes=2**32)
+
+
+def table_wise(task: ns.ShardingTask, name: str = "table-wise") -> Plan:
+    """Consecutive tables on each rank."""
+    per_rank = len(task.tables) // task.world_size
+    ranks = tuple(at // per_rank for at in range(len(task.tables)))
+    return Plan(task, tuple(map(whole, task.tables)), ranks, name, compute_device="cpu")
+
+
+def plans_of(task: ns.ShardingTask) -> list[Plan]:
+    """One plan each of whole tables, halves of columns, row shards, and one with replicas."""
+    world = task.world_size
+    halves, rows, mixed = [], [], []
+    for at, table in enumerate(task.tables):
+        half = table.embedding_dim // 2
+        halves += [(Shard(table, 0, half), at % world), (Shard(table, half, half), (at + 1) % world)]
+        rows += list(zip(row_shards(table, "row_wise", world), range(world), strict=True))
+        is_small = table.num_embeddings < 4000
+        copies = [(whole(table, "data_parallel"), rank) for rank in range(world)]
+        mixed += copies if is_small else [(whole(table), at % world)]
+    found = [table_wise(task)]
+    for name, placed in (("column halves", halves), ("row-wise", rows), ("replicas", mixed)):
+        shards, ranks = zip(*placed, strict=True)
+        found.append(Plan(task, shards, ranks, name, compute_device="cpu"))
+    return found
+
+
+def clock() -> None:
+    """Wall clock of 2 real ranks beside replays with gloo's times."""
+    plans = plans_of(task_of(2, 8, 2 * LOCAL_BATCH))
+    batches = steps.task_batches(plans, PARAMS)
+    found = []
+    with GlooTimes(2, PARAMS) as gloo:
+        for _ in range(3):  # in turns
+            found.append(steps.measure_steps(plans, batches, PARAMS).assign(clock="wall"))
+            found.append(steps.measure_steps(plans, batches, PARAMS, networks={"gloo": gloo}).assign(clock="replay"))
+    frame = pd.concat(found)
+    table = plan_ms(frame, "clock").assign(difference=lambda t: t["replay"] / t["wall"] - 1)
+    parts = frame[frame["timed"]].groupby(["clock", "sharder"])[[*steps.STEP_PARTS]].quantile(QUANTILE)
+    print(f"2 ranks, ms of a step\n{table.round(3)}\n\nmean over ranks of the parts\n{parts.round(2)}\n")
+
+
+def plan_ms(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Lower quartiles of the steps of every plan, with a column for every value of `by`."""
+    timed = frame[frame["timed"]]
+    slowest = timed.groupby(["sharder", by, "round", "step"])["step_ms"].max()
+    return slowest.groupby(["sharder", by]).quantile(QUANTILE).unstack()  # noqa: PD010
+
+
+def cores() -> None:
+    """CPU time of the lookups of ranks 0 and 1."""
+    batch_size, rows = 16 * 64, []
+    for world, takes_turns in ((2, True), (8, True), (8, False), (16, True), (16, False), (2, True)):
+        plan = table_wise(task_of(world, 4, batch_size))
+        arguments = (world, None, PARAMS, True)
+        set_up = steps.set_up_rank if takes_turns else set_up_without_turns
+        with rank_team(world, set_up, arguments, PARAMS) as team:
+            group = steps.Group((plan,), steps.task_batches([plan], PARAMS)[plan.task.task_id])
+            logs = [[log for row, _, log in own if row["timed"]] for own in team.ask(group, PARAMS.timeout_s)[:2]]
+        of_marks = [[_lookup_ms(log) for log in own] for own in logs]
+        rows.append((world, takes_turns, *np.quantile(of_marks, QUANTILE, axis=1).tolist()))
+    table = pd.DataFrame(rows, columns=["ranks", "turns", "rank 0", "rank 1"])
+    alone = table[table["ranks"] == 2][["rank 0", "rank 1"]].mean()
+    table["against 2 ranks"] = (table[["rank 0", "rank 1"]] / alone).mean(axis=1)
+    print(f"CPU ms of the same lookups, forward and backward\n{table.round(3).to_string(index=False)}\n")
+
+
+def _lookup_ms(log: virtual_log.StepLog) -> float:
+    """CPU time between marks 1 and 2, the forward lookups, and of the longest span after them, the backward lookups."""
+    marks = [1e3 * event.cpu_s for event in log.events if event.kind == "mark"]
+    return marks[2] + max(marks[3:])
+
+
+def repeat() -> None:
+    """Two measurements of the same plans."""
+    for world in (8, 16):
+        plans = [replace(plan, sharder=plan.sharder) for plan in plans_of(task_of(world, 4, LOCAL_BATCH * world))]
+        networks = {"100 Gbit/s": modelled_network(ethernet(100, 4))}
+        batches, start, found = steps.task_batches(plans, PARAMS), time.monotonic(), []
+        for number in range(2):
+            found.append(steps.measure_steps(plans, batches, PARAMS, networks=networks).assign(measurement=number))
+            gc.collect()
+        seconds = (time.monotonic() - start) / 2
+        table = plan_ms(pd.concat(found), "measurement").assign(difference=lambda t: t[1] / t[0] - 1)
+        print(f"{world} ranks, {seconds:.0f} s per measurement, ms of a step\n{table.round(3)}\n")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ("clock", "cores", "repeat"):
+        {"clock": clock, "cores": cores, "repeat": repeat}[name]()
+    print(f"largest process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20:.2f} GiB")
