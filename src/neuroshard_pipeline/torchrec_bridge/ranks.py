@@ -102,9 +102,7 @@ def join_ranks(
         ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
         backend: another backend of torch.distributed than that of `params`.
     """
-    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
-    for name in ("torch.fx", "torchrec"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    _ignore_warnings()
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
     device = torch.device("cpu")
@@ -125,6 +123,13 @@ def join_ranks(
         device_id=device if device.type == "cuda" else None,
     )
     return device
+
+
+def _ignore_warnings() -> None:
+    """TorchRec, FBGEMM and torch warn about deprecated calls in their own code."""
+    warnings.simplefilter("ignore")
+    for name in ("torch.fx", "torchrec"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _keep_memory() -> None:
