@@ -18,12 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks" / "lab"))
+
+
+from fit_network import fit_cluster, fit_networks, from_other_sizes, predicted_us
+from nccl_log import read_nccl_log
+from published_collectives import read_published_collectives
+
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
-from neuroshard_pipeline.lab.fit_network import fit_cluster, fit_networks, from_other_sizes, predicted_us
-from neuroshard_pipeline.lab.nccl_log import read_nccl_log
 from neuroshard_pipeline.lab.network import COLLECTIVES
 from neuroshard_pipeline.lab.network_presets import network_preset, network_sheets, preset_yaml
-from neuroshard_pipeline.lab.published_collectives import read_published_collectives
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "01_raw" / "published"
 

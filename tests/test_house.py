@@ -15,8 +15,8 @@ MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_LONG_FUNCTIONS = 5
 MOST_PARAMETERS = 7
-#: It should fall to 41,000, and rise only with a feature that nothing can be deleted for.
-MOST_LINES_OF_THE_PACKAGE = 41_900
+#: It rises only with a feature that nothing can be deleted for.
+MOST_LINES_OF_THE_PACKAGE = 41_000
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fit_device import fit_kernels, fits_without_sources, predicted_us
 from gpu_lab_points import LEFT_OUT, PREDICTED, Aim, Check, Point
+from published_lookups import PublishedLookup, read_published_lookups
 
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, ModelledDevice
-from neuroshard_pipeline.lab.fit_device import fit_kernels, fits_without_sources, predicted_us
 from neuroshard_pipeline.lab.params import lab_values
-from neuroshard_pipeline.lab.published_lookups import PublishedLookup, read_published_lookups
 
 OURS = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "published" / "fbgemm_lookups.csv"
 AIM = Aim("lookups above 50 us on A100, H100, V100", {"median": 0.20, "p90": 0.50})

@@ -23,7 +23,7 @@ popularity curve the search knows.
   time of a step's collectives if they run alone; `step` is that of the whole step. `wire`: Linux's count of sent bytes.
 - `GiB/rank`, in the lab: memory of the fullest rank, which the limit bounds: weights, optimizer state, dense gradients
   of copied rows, and the index that finds the copies by id; `+ buffers`: also the ids and rows that ranks exchange.
-- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`search.crossing_bound`). The line gives the
+- `bound`: no plan that keeps rows whole sends fewer bytes across hosts (`crossing_bound`). The line gives the
   largest possible savings of all bytes and of the all-to-alls' bytes, compared with balanced plans without tiers and
   without `dedup`.
 - `comm bound`, in the lab: no plan needs less time for communication (`communication_bound.py`), with the memory of the
@@ -37,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from communication_bound import communication_bound
+from crossing_bound import crossing_bound
 from fewest_bytes import plan_with_fewest_bytes
 from least_communication import plan_with_least_communication
 from sequence_tasks import SCALES, SequenceTask, judged, sequence_task
@@ -48,7 +49,6 @@ from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.lab.step import step_cost_ms
 from neuroshard_pipeline.report.formats import percent
 from neuroshard_pipeline.report.terminal import aligned_table
-from neuroshard_pipeline.search.crossing_bound import crossing_bound
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan

@@ -33,13 +33,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from communication_lines import COLD, HOST, HOT, Line, state_lines
+from crossing_bound import tier_row_bytes
 from scipy.optimize import minimize_scalar
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.search.crossing_bound import tier_row_bytes
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.tables.kinds import TIER_KINDS
 from neuroshard_pipeline.tables.lookups import local_table

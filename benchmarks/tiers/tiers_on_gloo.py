@@ -228,8 +228,7 @@ class _Place:
 def _timed(module: Steps, ids: Any, place: _Place, groups: Any) -> dict[str, float]:
     """Time and bytes of one step, and the time of its collectives alone."""
     import torch.distributed as dist
-
-    from neuroshard_pipeline.torchrec_bridge.tiered import recorded_traffic
+    from traffic import recorded_traffic
 
     dist.barrier()
     before, start = place.wire_bytes(), time.perf_counter()

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sequence_draws import sequence_tables
 
-from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.evaluation.plan_frames import plans_frame, shards_from_frame, task_from_frame
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.params import default_memory

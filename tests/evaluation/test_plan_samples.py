@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from sequence_draws import sequence_tables
 
-from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.evaluation.plan_samples import (
     backward_comm_samples,

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sequence_draws import SequenceIds, sequence_tables
 
-from neuroshard_pipeline.augment.sequences import SequenceIds, row_popularity, sequence_tables
+from neuroshard_pipeline.augment.sequences import row_popularity
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.evaluation.other_day import day_task, most_popular, on_ids, planned_shares, shares_of

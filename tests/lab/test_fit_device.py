@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import warm
+from fit_device import BOUNDS, fit_kernels, fits_without_sources, predicted_us, repository_of
+from published_lookups import read_published_lookups
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, ModelledDevice, device_names
-from neuroshard_pipeline.lab.fit_device import BOUNDS, fit_kernels, fits_without_sources, predicted_us, repository_of
 from neuroshard_pipeline.lab.params import lab_values
-from neuroshard_pipeline.lab.published_lookups import read_published_lookups
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "data" / "01_raw" / "published" / "fbgemm_lookups.csv"

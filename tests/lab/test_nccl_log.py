@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nccl_log import read_nccl_log
 
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.lab.nccl_log import read_nccl_log
 from neuroshard_pipeline.lab.network_presets import network_sheets
 
 SHEETS = network_sheets()

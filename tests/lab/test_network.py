@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lab.networks import SIMPLE, alltoall_oracle_ms
+from published_collectives import bus_factor
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us, rank_costs_ms
 from neuroshard_pipeline.lab.network_presets import network_names, network_preset, network_sheets
-from neuroshard_pipeline.lab.published_collectives import bus_factor
 
 PRESETS = network_names()
 SIZES = 2.0 ** np.arange(3, 35)

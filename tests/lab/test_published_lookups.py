@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published_lookups import COLUMNS, preset_of, read_published_lookups
 
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.lab.device import device_names
-from neuroshard_pipeline.lab.published_lookups import COLUMNS, preset_of, read_published_lookups
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "01_raw" / "published" / "fbgemm_lookups.csv"
 CELLS = {

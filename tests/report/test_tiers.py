@@ -5,8 +5,8 @@ import json
 
 import pandas as pd
 import pytest
+from sequence_draws import sequence_tables
 
-from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.report import figures, render_report

@@ -1,19 +1,19 @@
 """Plans of benchmarks/tiers/fewest_bytes.py, which send the fewest bytes between hosts.
 
 Their tasks are those of benchmarks/tiers/sequence_tasks.py. Their bytes are compared with the proved lower bound of
-`search.crossing_bound`.
+`crossing_bound`.
 """
 
 from dataclasses import replace
 
 import pytest
+from crossing_bound import crossing_bound
 from fewest_bytes import plan_with_fewest_bytes
 from sequence_tasks import SCALES, judged, sequence_task
 from tier_costs import bytes_of
 
 from neuroshard_pipeline.augment.sequences import POPULARITIES
 from neuroshard_pipeline.cost_models.models import load_cost_models
-from neuroshard_pipeline.search.crossing_bound import crossing_bound
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.tiers import cuts_of

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
+from sequence_draws import sequence_tables
 
-from neuroshard_pipeline.augment.sequences import sequence_tables
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.lab.device import modelled_device
 from neuroshard_pipeline.lab.network_presets import network_preset

@@ -22,6 +22,7 @@ from torchrec_bridge.tiered_sequences import (
     tiered_model,
 )
 from torchrec_bridge.tiered_states import check_first_weights, check_optimizer_state, check_state
+from traffic import Collective, recorded_traffic
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.torchrec_bridge.tiered import (
@@ -29,10 +30,8 @@ from neuroshard_pipeline.torchrec_bridge.tiered import (
     load_optimizer_state,
     optimizer_state,
     rank_groups,
-    recorded_traffic,
 )
 from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
-from neuroshard_pipeline.torchrec_bridge.tiered.traffic import Collective
 
 
 def trained_with_tiers(

@@ -7,7 +7,7 @@ A sample is what one measurement runs: the lookups of one rank, a forward and a 
 - `variation`: derived and public tables that are added to the pool
 - `compute_draws`, `varied_draws`, `comm_draws`, `reduction_draws`: samples to measure
 - `task_draws`: sharding tasks to solve
-- `sequences`: sequence tables with a stated popularity of their rows, and ids that follow it in every batch
+- `sequences`: sequence tables with a stated popularity of their rows
 - `drawing`: parameter types and helpers that `variation` and the draws share
 """
 

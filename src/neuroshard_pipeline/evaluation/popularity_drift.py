@@ -26,7 +26,6 @@ from neuroshard_pipeline.evaluation.other_day import (
 )
 from neuroshard_pipeline.evaluation.recut_bytes import RowPlaces, places_without_tiers, received_bytes
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.search.crossing_bound import row_bytes
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.tier_prices import cuttable_tables
@@ -210,7 +209,7 @@ def _moved_bytes(here: _Here, changed: Plan, rows: PopularRows) -> float:
     task, total = here.plan.task, 0.0
     for table in parent_tables(task):
         old, new = _places(here.plan, table.name, here.rows), _places(changed, table.name, rows)
-        own = row_bytes(table, task, changed.memory)
+        own = changed.memory.row_bytes(table, task)
         total += received_bytes(old, new, own, task.world_size, task.num_hosts)
     return total
 

@@ -2,14 +2,9 @@
 
 - `device`: parameters of modelled GPUs, and the cost of one fused lookup on them
 - `lookups`: the numbers that describe one fused lookup, from shards or from a published row
-- `published_lookups`: reads published lookup times
-- `fit_device`: fits the numbers that all GPUs share to published lookup times
 - `params`: the shipped numbers, conf/base/parameters_lab.yml
 - `network`: parameters of modelled clusters, and the time of NCCL's collectives on them
 - `clusters`: data sheets of clusters, and the choice of one for a measurement that only names its hardware
-- `published_collectives`: reads published times of collectives
-- `nccl_log`: reads logs of nccl-tests
-- `fit_network`: fits clusters to measured collectives
 - `network_presets`: the shipped clusters
 - `step`: the cost of a whole training step of TorchRec's embedding modules, for every sharding type
 - `step_samples`: random plans with the cost of their steps, for the step cost model

@@ -1,7 +1,7 @@
 """Time of one fused lookup on a modelled GPU: an explicit formula, no measurement.
 
 The formula describes FBGEMM's table-batched lookup. The numbers of `DeviceParams` come from data sheets. The numbers of
-`KernelParams` are shared by all GPUs and are fitted to published times (`fit_device`).
+`KernelParams` are shared by all GPUs and are fitted to published times (benchmarks/lab/fit_device.py).
 
 Forward, one kernel that reads rows of weights, adds them up, and writes pooled outputs:
 
@@ -84,7 +84,7 @@ class DeviceParams(Parameters):
 
 
 class KernelParams(Parameters):
-    """FBGEMM's kernels on any GPU; `fit_device.BOUNDS` has the range of each number and its reason.
+    """FBGEMM's kernels on any GPU; benchmarks/lab/fit_device.py has the range of each number and its reason.
 
     Attributes:
         forward_launch_us: shortest time of the forward kernel.

@@ -1,7 +1,7 @@
 """The shipped modelled clusters and data sheets: parts of the section `lab` of conf/base/parameters_lab.yml."""
 
 from neuroshard_pipeline.errors import MeasurementError, did_you_mean
-from neuroshard_pipeline.lab.fit_network import NetworkSheets
+from neuroshard_pipeline.lab.clusters import NetworkSheets
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.params import lab_values
 

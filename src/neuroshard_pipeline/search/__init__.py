@@ -18,8 +18,7 @@ single changes that could still be made, `explain` describes it in words, and `r
 - `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
 - `plan`: `Plan`; `plan_data`: its data and invariants, `Placement`, `PlanCost`; `cover`: conditions on shards and ranks
 - `parts`: the parts of a step's cost, for every sharding type; `step_prices`: what a shard adds to them, for a search
-- `volumes`: bytes that the ranks of a plan send; `crossing_bound`: the fewest bytes that sequence tables can send
-  between hosts under any plan that keeps rows whole
+- `volumes`: bytes that the ranks of a plan send
 - `spread_choice`: which tables are spread; `spread_estimate`: cost of a step with them; `spread`: their ranks;
   `host_load`: cost that a table adds to the ranks of a host if its rows are cut over them; `host_blocks`: local search
   over such tables

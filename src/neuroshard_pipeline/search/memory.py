@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field
@@ -75,6 +76,14 @@ class MemoryModel(Parameters):
         """Bytes of a column shard of `table` with `width` columns; `width` may exceed `table.embedding_dim`."""
         return self._bytes(table, table.num_embeddings, width, "column_wise", task)
 
+    def row_bytes(self, table: Table, task: ShardingTask) -> float:
+        """Bytes of the weights and the optimizer state of one row that has no copies."""
+        return float(self.without_buffers().table_bytes(one_row(table), table.embedding_dim, task))
+
+    def without_buffers(self) -> Self:
+        """The same model without input and output buffers."""
+        return self.model_copy(update={"input_buffers": False, "output_buffers": False})
+
     def bytes_of_ranks(self, shards: Sequence[Shard], ranks: Sequence[int], task: ShardingTask) -> IntArray:
         """Sum of `shard_bytes` over the shards of every rank, (W,); shard `shards[i]` is on rank `ranks[i]`."""
         placed = placed_shards(shards, ranks, task.world_size)
@@ -132,6 +141,11 @@ class MemoryModel(Parameters):
         if self.reserve_fraction == 0.0:
             return task.memory_limits
         return tuple(int(limit * (1.0 - self.reserve_fraction)) for limit in task.memory_limits)
+
+
+def one_row(table: Table) -> Table:
+    """The table with one row only."""
+    return replace(table, num_embeddings=1, unique_rows=None, reuse=None, tier=None, popularity=None)
 
 
 def _optimizer_bytes(optimizer: str, rows: int, width: int, is_replica: bool) -> int:

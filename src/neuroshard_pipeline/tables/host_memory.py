@@ -119,7 +119,7 @@ def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: in
 
     `fused_uvm`: each distinct row is read at least once, and at most once for each of its ids. The expected number
     assumes that half of the repeated reads are merged with a read of the same row that is under way. This is consistent
-    with published times on H100 (`lab.fit_device`). `fused_uvm_caching`: see `missed_rows`.
+    with published times on H100 (benchmarks/lab). `fused_uvm_caching`: see `missed_rows`.
     """
     table = with_profile(table, batch_size)
     ids = float(max(1, batch_indices(table.pooling_factor, batch_size)))

@@ -18,7 +18,6 @@ lookup of a host row needs only the links inside the host. The modules have run 
 | `replicas` | weights that several ranks hold, and their update |
 | `exchange` | ids and rows among the ranks of a host |
 | `index` | which tier has the row of an id, and where |
-| `traffic` | `recorded_traffic`: what the collectives of a step send, and how long they take |
 | `groups` | process groups of a host, and of the ranks with the same place on every host |
 """
 
@@ -30,7 +29,6 @@ from neuroshard_pipeline.torchrec_bridge.tiered.from_plan import put_tiers  # no
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups, rank_groups  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.optimizer_state import load_optimizer_state, optimizer_state  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions  # noqa: E402
-from neuroshard_pipeline.torchrec_bridge.tiered.traffic import recorded_traffic  # noqa: E402
 
 __all__ = [
     "RankGroups",
@@ -40,6 +38,5 @@ __all__ = [
     "optimizer_state",
     "put_tiers",
     "rank_groups",
-    "recorded_traffic",
     "tiered_embeddings",
 ]

@@ -37,7 +37,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel
+from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel, one_row
 from neuroshard_pipeline.tables.kinds import Tier, TierKind
 from neuroshard_pipeline.tables.table import ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -141,8 +141,8 @@ def _classes(table: Table, task: ShardingTask, popularity: RowPopularity, memory
         asked=ranks * once,
         visit_bytes=ID_BYTES + 2.0 * width_bytes,
         gradient_bytes=2.0 * width_bytes,
-        row_bytes=row_bytes(table, task, memory),
-        copies_bytes=places * copy_bytes - row_bytes(table, task, memory),
+        row_bytes=memory.row_bytes(table, task),
+        copies_bytes=places * copy_bytes - memory.row_bytes(table, task),
     )
 
 
@@ -151,27 +151,14 @@ def _places(task: ShardingTask) -> int:
     return task.num_hosts if task.num_hosts > 1 else task.world_size
 
 
-def row_bytes(table: Table, task: ShardingTask, memory: MemoryModel) -> float:
-    """Bytes of the weights and the optimizer state of one row that has no copies."""
-    return float(_bare(memory).table_bytes(_one_row(table), table.embedding_dim, task))
-
-
 def tier_row_bytes(table: Table, kind: TierKind, task: ShardingTask, memory: MemoryModel) -> float:
     """Least bytes of one row of a tier on all ranks together, with gradients of copies and indices of popular rows."""
     if kind == "cold":
-        return row_bytes(table, task, memory)
-    tier = replace(_one_row(table), tier=Tier(kind, table.name, 0))
+        return memory.row_bytes(table, task)
+    tier = replace(one_row(table), tier=Tier(kind, table.name, 0))
     name: ShardingType = "data_parallel" if kind == "hot" else "host_row_wise"
     copies = task.world_size if kind == "hot" else task.num_hosts
-    return copies * float(_bare(memory).shard_bytes(whole(tier, name), task))
-
-
-def _one_row(table: Table) -> Table:
-    return replace(table, num_embeddings=1, unique_rows=None, reuse=None, tier=None, popularity=None)
-
-
-def _bare(memory: MemoryModel) -> MemoryModel:
-    return memory.model_copy(update={"input_buffers": False, "output_buffers": False})
+    return copies * float(memory.without_buffers().shard_bytes(whole(tier, name), task))
 
 
 def _most_saved(found: Sequence[_Classes], saved: Sequence[FloatArray], capacity: float) -> float:

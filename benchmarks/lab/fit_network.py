@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from published_collectives import MeasuredCollective
 from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
@@ -35,7 +36,6 @@ from neuroshard_pipeline.lab.network import (
     NetworkParams,
     collective_us,
 )
-from neuroshard_pipeline.lab.published_collectives import MeasuredCollective
 from neuroshard_pipeline.parameters import Parameters
 
 _ERROR_SCALE = 0.1  # relative errors above this count linearly instead of squared

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from published_lookups import Part, PublishedLookup
 from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, LookupTime, ModelledDevice
-from neuroshard_pipeline.lab.published_lookups import Part, PublishedLookup
 
 #: Smallest and largest value of every fitted number, and the reason.
 BOUNDS: dict[str, tuple[float, float, str]] = {
