@@ -9,15 +9,17 @@
 
 The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples to measure,
 and random tasks), `measurement` (measured costs), `lab` (modelled costs), `cost_models` (predicted costs), `search` and
-`sharders` (plans), `evaluation` (measured and compared plans), `torchrec_plan` and `torchrec_bridge` (plans for
-TorchRec), `report` (the HTML report). `workers` runs processes for them. `pipelines`, `datasets`, `hooks` and `cli`
-connect them with Kedro. `import neuroshard_pipeline` does not import Kedro, TorchRec or FBGEMM.
+`sharders` (plans), `replan` (the plan after the one that runs), `evaluation` (measured and compared plans),
+`torchrec_plan` and `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `workers` runs processes for
+them. `pipelines`, `datasets`, `hooks` and `cli` connect them with Kedro. `import neuroshard_pipeline` does not import
+Kedro, TorchRec or FBGEMM.
 """
 
 import os
 
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.replan import Replan, replan
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.policies.policy import Policies, load_policies
 from neuroshard_pipeline.sharders.registry import SHARDERS, ordered_by_links, shard
@@ -31,6 +33,7 @@ from neuroshard_pipeline.tables import (
     read_constraints,
     read_tables,
 )
+from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
 __version__ = "0.1.0"
 
@@ -42,6 +45,7 @@ __all__ = [
     "Plan",
     "PlanCost",
     "Policies",
+    "Replan",
     "Shard",
     "ShardingTask",
     "Table",
@@ -51,7 +55,9 @@ __all__ = [
     "ordered_by_links",
     "read_bandwidths",
     "read_constraints",
+    "read_plan",
     "read_tables",
+    "replan",
     "shard",
 ]
 

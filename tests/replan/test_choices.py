@@ -1,0 +1,134 @@
+"""Choices of a change of plan: never dearer than a plan from nothing, within their limits, and near to the present."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import neuroshard_pipeline as ns
+from neuroshard_pipeline.replan.present import Present, judge
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.tables.profile import with_profile
+
+WORLD, BATCH = 4, 8192
+
+
+def drawn_table(number, rng, rows=None):
+    rows = int(10 ** rng.uniform(3, 6.5)) if rows is None else rows
+    table = ns.Table(f"t{number}", rows, int(rng.choice([16, 32, 64])), float(rng.choice([1, 2, 20])))
+    return with_profile(table, BATCH)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return ns.load_cost_models("h100")
+
+
+@pytest.fixture(scope="module")
+def settings():
+    given = SharderSettings()
+    return replace(given, local_search=given.local_search.model_copy(update={"max_rounds": 3}))
+
+
+@pytest.fixture(scope="module")
+def task():
+    rng = np.random.default_rng(0)
+    tables = [drawn_table(number, rng) for number in range(10)]
+    return ns.ShardingTask(tables, WORLD, BATCH, 2**30, "rowwise_adagrad", local_world_size=2)
+
+
+@pytest.fixture(scope="module")
+def plan(task, models, settings):
+    return ns.shard(task, models, params=settings)
+
+
+def changed(task, what):
+    rng = np.random.default_rng(1)
+    if what == "table added":
+        return replace(task, tables=[*task.tables, drawn_table("new", rng, 2_000_000)])
+    if what == "table grown":
+        return replace(
+            task,
+            tables=[
+                with_profile(replace(t, num_embeddings=8 * t.num_embeddings, unique_rows=None, reuse=None), BATCH)
+                if t.name in ("t1", "t4")
+                else t
+                for t in task.tables
+            ],
+        )
+    if what == "more ranks":
+        return replace(task, world_size=2 * WORLD)
+    if what == "fewer ranks":
+        return replace(task, world_size=WORLD // 2, local_world_size=None)
+    return replace(
+        task, tables=[replace(t, pooling_factor=t.pooling_factor * rng.choice([0.5, 2])) for t in task.tables]
+    )
+
+
+@pytest.mark.parametrize("what", ["table added", "table grown", "more ranks", "fewer ranks"])
+def test_free_is_never_dearer_and_limits_hold(what, task, plan, models, settings):
+    now = changed(task, what)
+    found = ns.replan(plan, now, models, (0.02, 0.05), settings)
+    fresh = ns.shard(now, models, params=settings)
+    assert found.free.plan.predicted_cost_ms <= fresh.predicted_cost_ms * (1 + 1e-9)
+    costs = [choice.plan.predicted_cost_ms for choice in found.choices]
+    assert costs == sorted(costs, reverse=True)
+    for choice in found.choices:
+        assert choice.plan.task.world_size == now.world_size
+        assert priced(choice.plan, models).predicted_cost_ms == pytest.approx(choice.plan.predicted_cost_ms)
+        if choice.name.startswith("at most"):
+            assert choice.move.rank_bytes <= (0.02 if "0.02" in choice.name else 0.05) * 2**30
+
+
+def test_the_same_task_gives_the_same_plan(task, plan, models, settings):
+    found = ns.replan(plan, task, models, settings=settings)
+    assert found.judgement.problems == ()
+    assert found.judgement.fits
+    assert found.judgement.predicted.embedding_cost_ms == pytest.approx(plan.predicted_cost_ms)
+    if found.free.plan.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms, rel=1e-12):
+        assert found.free.move.total_bytes == 0
+    assert found.choices[0].move.total_bytes == 0
+
+
+def test_a_plan_of_another_sharder_is_improved_and_the_move_pays(task, models, settings):
+    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=settings)
+    keep, free = found.choices[0], found.free
+    assert keep.name == "keep"
+    assert (keep.saved_ms, keep.pays_after) == (0.0, None)
+    assert free.saved_ms == pytest.approx(keep.plan.predicted_cost_ms - free.plan.predicted_cost_ms)
+    assert free.pays_after == pytest.approx(free.move.move_ms / free.saved_ms)
+    assert found.choice("free") is free
+    with pytest.raises(ns.NeuroShardError, match="there is no choice 'all'; the choices are keep"):
+        found.choice("all")
+
+
+def test_what_is_wrong_with_the_present_plan_is_said(task, plan, models):
+    tables = [
+        replace(task.tables[0], num_embeddings=task.tables[0].num_embeddings + 5),
+        replace(task.tables[1], embedding_dim=128),
+        *task.tables[3:],
+        ns.Table("new", 100, 16, 1.0),
+    ]
+    now = replace(task, tables=[with_profile(table, BATCH) for table in tables], memory_bytes=2**20)
+    found = judge(Present.of(plan), Problem(now, models, default_memory()))
+    text = "\n".join(found.problems)
+    assert "it has no shards of the table 'new'" in text
+    assert "it has the table 't2', which the task does not have" in text
+    assert "table 't0' has grown from" in text
+    assert "columns and has 128 now" in text
+    assert "bytes too many" in text
+    assert not found.fits
+    other = judge(Present.of(plan), Problem(replace(task, world_size=16), models, default_memory()))
+    assert other.predicted is None
+    assert "a plan for 4 ranks, but the task has 16" in other.problems[0]
+
+
+def test_bad_input_is_refused(task, plan, models):
+    with pytest.raises(ns.NeuroShardError, match="gib_per_rank -1 must be a number of GiB above 0"):
+        ns.replan(plan, task, models, [-1])
+    other = replace(task, tables=[ns.Table("other", 100, 16, 1.0)])
+    with pytest.raises(ns.NeuroShardError, match="has none of the tables of task"):
+        ns.replan(plan, other, models)
