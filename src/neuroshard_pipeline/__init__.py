@@ -33,7 +33,6 @@ from neuroshard_pipeline.tables import (
     read_constraints,
     read_tables,
 )
-from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
 __version__ = "0.1.0"
 
@@ -55,7 +54,6 @@ __all__ = [
     "ordered_by_links",
     "read_bandwidths",
     "read_constraints",
-    "read_plan",
     "read_tables",
     "replan",
     "shard",

@@ -10,6 +10,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec_bridge.planner_makers import bag, collection, make, topology
 
 import neuroshard_pipeline as ns
+from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
 
 def placed(present):
@@ -28,8 +29,8 @@ def read_sharded(_, world_size):
     sharded = DistributedModelParallel(
         model, device=torch.device("cpu"), plan=found.to_torchrec(model, world_size, "cpu"), init_data_parallel=False
     )
-    present = ns.read_plan(sharded, replace(task, tables=task.tables[:1]))
+    present = read_plan(sharded, replace(task, tables=task.tables[:1]))
     sharded.plan.plan.clear()
     with pytest.raises(ns.NeuroShardError, match="the embedding modules 'ebc' have no plan"):
-        ns.read_plan(sharded, task)
-    return placed(present) == placed(ns.read_plan(found, task)), present.world_size
+        read_plan(sharded, task)
+    return placed(present) == placed(read_plan(found, task)), present.world_size

@@ -16,6 +16,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import whole
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
+from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
 pytestmark = QUIET
 
@@ -42,8 +43,8 @@ def test_all_forms_of_a_plan_are_read_alike(plan, tmp_path):
         plan.to_torchrec(model, 2, "cpu"),
     )
     for source in sources:
-        found = ns.read_plan(source, plan.task)
-        assert placed(found) == placed(ns.read_plan(plan, plan.task))
+        found = read_plan(source, plan.task)
+        assert placed(found) == placed(read_plan(plan, plan.task))
         assert found.world_size == 4
 
 
@@ -52,20 +53,20 @@ def test_one_of_several_plans_is_named(plan, tmp_path):
 
     frames = [plan.to_frame(), replace(plan, sharder="other").to_frame()]
     pd.concat(frames).to_parquet(tmp_path / "plans.parquet")
-    assert placed(ns.read_plan(tmp_path / "plans.parquet", plan.task, sharder="other")) == placed(
-        ns.read_plan(plan, plan.task)
+    assert placed(read_plan(tmp_path / "plans.parquet", plan.task, sharder="other")) == placed(
+        read_plan(plan, plan.task)
     )
     with pytest.raises(ns.NeuroShardError, match="with sharder=, one of by_hand, other"):
-        ns.read_plan(tmp_path / "plans.parquet", plan.task)
+        read_plan(tmp_path / "plans.parquet", plan.task)
 
 
 def test_what_is_no_plan_is_refused(plan, tmp_path):
     with pytest.raises(ns.NeuroShardError, match="3 is not a plan"):
-        ns.read_plan(3, plan.task)
+        read_plan(3, plan.task)
     with pytest.raises(ns.NeuroShardError, match="the present plan cannot be read"):
-        ns.read_plan(tmp_path / "none.json", plan.task)
+        read_plan(tmp_path / "none.json", plan.task)
     with pytest.raises(ns.NeuroShardError, match="is not sharded; give what DistributedModelParallel returned"):
-        ns.read_plan(collection(), plan.task)
+        read_plan(collection(), plan.task)
 
 
 def test_a_sharded_module_is_read(tmp_path):

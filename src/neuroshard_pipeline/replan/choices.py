@@ -92,7 +92,7 @@ def replan(
     The task may have other tables, rows, ids, ranks, hosts and memory than the present plan.
 
     Args:
-        present: the plan that runs (`read_plan` reads those of TorchRec).
+        present: the plan that runs (`torchrec_bridge.read_plan` reads it in other forms).
         task: the task as it is now.
         models: cost models.
         gib_per_rank: limits of the GiB that any rank receives or sends, one choice for each; if none are given, a

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
+| `running` | `read_plan`: the plan that runs, from any of these forms, for `ns.replan` | for TorchRec's own forms |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
 | `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's planner with this project's costs | yes |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
         profile_from_batches,
         torchrec_sharders,
     )
+    from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
 __all__ = [
     "NeuroShardPlanner",
     "PlannerOptions",
     "profile_from_batches",
+    "read_plan",
     "torchrec_perf_config",
     "torchrec_planner",
     "torchrec_sharders",
@@ -44,5 +47,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "perf_config" if name in ("torchrec_perf_config", "torchrec_planner") else "planner"
+    modules = {"torchrec_perf_config": "perf_config", "torchrec_planner": "perf_config", "read_plan": "running"}
+    module = modules.get(name, "planner")
     return getattr(import_module(f"{__name__}.{module}"), name)
